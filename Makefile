@@ -43,7 +43,7 @@ lock: .uv/.installed ## Resolve the dependencies anew into requirements.lock and
 	$(EXPORT) --no-default-groups --group examples -o requirements.lock
 	$(EXPORT) --only-group dev -o requirements-dev.lock
 
-check: fmt-check lint types contracts deps generated ## Format, lint, types, architecture, dependencies, generated files
+check: fmt-check lint types contracts deps generated words ## Format, lint, types, architecture, dependencies, generated files, words
 
 fmt: install ## Format the code
 	$(BIN)/ruff format .
@@ -64,10 +64,13 @@ contracts: install ## Check the architecture
 deps: install ## Check that each member declares what it imports
 	@for member in $(MEMBERS); do (cd $$member && $(CURDIR)/$(BIN)/deptry --no-ansi src) || exit 1; done
 
-generated: install ## Check that schemas and the AsyncAPI document are up to date and break no old reader
+generated: install ## Check that generated files are up to date and break no old reader
 	$(BIN)/python -m documents.publish --check
 
-generate: install ## Write schemas and the AsyncAPI document anew
+words: install ## Check that pages, published texts and commit subjects keep plain words
+	$(BIN)/python -m documents.words
+
+generate: install ## Write schemas, the AsyncAPI document and the settings page
 	$(BIN)/python -m documents.publish
 
 test: install ## Run every test that needs no Java
@@ -106,7 +109,7 @@ demo: .venv/.installed $(KAFKA_NEEDS) ## The same, but end after the sample job,
 
 kafka: .kafka/.prepared ## Fetch Apache Kafka's jars from Maven Central and prepare quick starts
 
-.kafka/.prepared: deploy/kafka/pom.xml | .venv/.installed
+.kafka/.prepared: deploy/kafka/pom.xml cli/src/cli/embedded/apache.py | .venv/.installed
 	@rm -rf .kafka/jars .kafka/template .kafka/classes.jsa
 	mvn -q -B -f deploy/kafka/pom.xml -Dmaven.repo.local=$(CURDIR)/.kafka/m2 dependency:copy-dependencies \
 		-DincludeScope=runtime -DoutputDirectory=$(CURDIR)/.kafka/jars
@@ -116,4 +119,4 @@ kafka: .kafka/.prepared ## Fetch Apache Kafka's jars from Maven Central and prep
 clean: ## Remove what make installed and made
 	rm -rf .venv .uv .kafka uv.lock .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
-.PHONY: help install lock check fmt fmt-check lint types contracts deps generated generate test test-deep test-chaos test-kafka bench bench-scheduler experiment-sharing experiment-run-times experiment-judgement run demo kafka clean
+.PHONY: help install lock check fmt fmt-check lint types contracts deps generated words generate test test-deep test-chaos test-kafka bench bench-scheduler experiment-sharing experiment-run-times experiment-judgement run demo kafka clean

@@ -18,6 +18,7 @@ from typing import Any
 import asyncpg
 import pytest
 import structlog
+from bus_logins import running_closed, set_up
 from cli.embedded import process
 from cli.embedded.apache import ApacheKafka
 from cli.embedded.broker import EmbeddedBroker
@@ -113,13 +114,13 @@ def fresh_broker(
     The embedded one forgets all records when it is killed; with `--broker apache` it is a real
     Apache Kafka, which keeps them.
     """
-    running: EmbeddedBroker | ApacheKafka
     if request.config.getoption("--broker") == "apache":
-        running = ApacheKafka(tmp_path / "kafka", apache_installation)
+        with running_closed(ApacheKafka(tmp_path / "kafka", apache_installation)) as kafka:
+            set_up(kafka, PARTITIONS)
+            yield kafka
     else:
-        running = EmbeddedBroker(EVERY_TOPIC, partitions=PARTITIONS)
-    with running:
-        yield running
+        with EmbeddedBroker(EVERY_TOPIC, partitions=PARTITIONS) as broker:
+            yield broker
 
 
 @pytest.fixture(scope="session")
@@ -130,8 +131,10 @@ def apache_installation() -> Path:
 
 @pytest.fixture
 def apache_kafka(apache_installation: Path, tmp_path: Path) -> Iterator[ApacheKafka]:
-    """A real Apache Kafka of this test's own, without topics; only for tests marked `apache`."""
-    with ApacheKafka(tmp_path / "kafka", apache_installation) as running:
+    """A real Apache Kafka of this test's own, without topics and rights; only for tests marked
+    `apache`.
+    """
+    with running_closed(ApacheKafka(tmp_path / "kafka", apache_installation)) as running:
         yield running
 
 

@@ -241,7 +241,7 @@ class Cluster:
         async with running(Service.ALERTING, made, 0, build) as runtime:
             yield runtime
 
-    async def say(
+    async def publish(
         self, topic: str, key: str, model: Model | None, traceparent: str | None = None
     ) -> None:
         """Publish a record."""
@@ -254,18 +254,18 @@ class Cluster:
 
     async def say_raw(self, topic: str, key: str, value: bytes) -> None:
         """Publish anything."""
-        await self.say("node-heartbeat", "", None)
+        await self.publish("node-heartbeat", "", None)
         assert self.producer is not None
         await self.producer.send_and_wait(topic, value, key=key.encode())
 
     async def subscribe(self, revision: int = 1, **fields: Any) -> None:
         """What REST publishes when somebody subscribes."""
-        said = {"id": "s1", "owner": "ada", "events": ("job-failed",), **fields}
-        subscription = Subscription(**said)
+        notice = {"id": "s1", "owner": "ada", "events": ("job-failed",), **fields}
+        subscription = Subscription(**notice)
         setting = f"subscription/{subscription.id}"
         value = subscription.model_dump(mode="json", by_alias=True)
         changed = SettingChanged(setting=setting, revision=revision, value=value)
-        await self.say("settings-changed", setting, changed)
+        await self.publish("settings-changed", setting, changed)
 
     async def job(
         self,
@@ -277,10 +277,10 @@ class Cluster:
         **fields: Any,
     ) -> None:
         """The Launcher's word on a job."""
-        said: dict[str, Any] = {"name": "train", "user": "ada", "virtual_cluster": "default"}
-        said |= {"submitted_at": NOW, "revision": revision, "state": state}
-        word = JobStatus(job=job, **{**said, **fields})
-        await self.say("job-updated", key or job, word, traceparent)
+        notice: dict[str, Any] = {"name": "train", "user": "ada", "virtual_cluster": "default"}
+        notice |= {"submitted_at": NOW, "revision": revision, "state": state}
+        message = JobStatus(job=job, **{**notice, **fields})
+        await self.publish("job-updated", key or job, message, traceparent)
 
     async def rows(self, sql: str, *args: object) -> list[tuple[Any, ...]]:
         """Rows of Alerting's schema."""
@@ -300,7 +300,7 @@ class Cluster:
         except TimeoutError:
             pytest.fail(f"{sql}: {found}, not {wanted}")
 
-    async def heard(self, topic: str, count: int) -> list[dict[str, Any]]:
+    async def received(self, topic: str, count: int) -> list[dict[str, Any]]:
         """The first records of a topic, as JSON."""
         consumer = AIOKafkaConsumer(
             topic, bootstrap_servers=self.broker.bootstrap, auto_offset_reset="earliest"

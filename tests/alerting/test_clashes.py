@@ -4,7 +4,7 @@ last.
 
 from datetime import UTC, datetime, timedelta
 
-from alerting.domain.clashes import CLASHES, heard
+from alerting.domain.clashes import CLASHES, received
 from alerting.domain.policy import Policy
 from muster.contracts.nodes import NodeNameClashed
 
@@ -31,13 +31,13 @@ def a_notice(
 
 
 def test_it_is_told_once_with_both_addresses_until_nothing_more_is_said() -> None:
-    first = heard(None, a_notice(), now=NOW, policy=POLICY)
+    first = received(None, a_notice(), now=NOW, policy=POLICY)
     (event,), (alert,) = first.events, first.alerts
     assert (event.name, event.at, alert.name) == ("node-name-clash", at(-60), "NodeNameClash")
     assert alert.labels == {"node": "n1", "address": "10.0.0.1", "otherAddress": "10.0.0.2"}
     assert alert.summary == "Two machines have the node name n1: 10.0.0.1 and 10.0.0.2"
     assert event.title == alert.summary
-    again = heard(first.watch, a_notice(60), now=at(60), policy=POLICY)
+    again = received(first.watch, a_notice(60), now=at(60), policy=POLICY)
     assert not again.events + again.alerts
     quiet_at = at(60 + POLICY.clash_over_s)
     early = quiet_at - timedelta(seconds=1)
@@ -47,8 +47,8 @@ def test_it_is_told_once_with_both_addresses_until_nothing_more_is_said() -> Non
 
 
 def test_which_machine_is_named_first_does_not_matter() -> None:
-    first = heard(None, a_notice(), now=NOW, policy=POLICY)
+    first = received(None, a_notice(), now=NOW, policy=POLICY)
     turned = a_notice(60, address="10.0.0.1", other="10.0.0.2")
-    again = heard(first.watch, turned, now=at(60), policy=POLICY)
+    again = received(first.watch, turned, now=at(60), policy=POLICY)
     assert again.watch.key == first.watch.key
     assert not again.events + again.alerts

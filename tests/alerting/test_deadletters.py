@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from alerting.domain.deadletters import PILES, heard, job_record
+from alerting.domain.deadletters import DEAD_LETTERS, job_record, received
 from alerting.domain.policy import Policy
 from muster.contracts.notices import DeadLetter
 
@@ -14,39 +14,39 @@ POLICY = Policy()
 
 
 def a_letter(second: int = 0, **fields: Any) -> DeadLetter:
-    said = {"topic": "job-submitted", "partition": 0, "offset": 7, "key": "j1", "headers": {}}
-    said |= {"value": '{"job": "j1"}', "reader": "launcher", "reason": "no such field"}
-    return DeadLetter(**{**said, "at": NOW + timedelta(seconds=second), **fields})
+    notice = {"topic": "job-submitted", "partition": 0, "offset": 7, "key": "j1", "headers": {}}
+    notice |= {"value": '{"job": "j1"}', "reader": "launcher", "reason": "no such field"}
+    return DeadLetter(**{**notice, "at": NOW + timedelta(seconds=second), **fields})
 
 
 def test_many_letters_are_one_alert_until_it_is_quiet() -> None:
-    first = heard(None, a_letter(), now=NOW, policy=POLICY)
-    assert [event.name.value for event in first.events] == ["record-dead"]
+    first = received(None, a_letter(), now=NOW, policy=POLICY)
+    assert [event.name.value for event in first.events] == ["record-rejected"]
     assert "job-submitted, partition 0, offset 7" in first.events[0].text
-    again = heard(first.watch, a_letter(), now=NOW, policy=POLICY)
-    second = heard(again.watch, a_letter(5), now=NOW + timedelta(seconds=5), policy=POLICY)
+    again = received(first.watch, a_letter(), now=NOW, policy=POLICY)
+    second = received(again.watch, a_letter(5), now=NOW + timedelta(seconds=5), policy=POLICY)
     assert not again.events + again.alerts + second.events + second.alerts
-    quiet_at = NOW + timedelta(seconds=5 + POLICY.dead_quiet_s)
+    quiet_at = NOW + timedelta(seconds=5 + POLICY.dead_letters_over_s)
     early = quiet_at - timedelta(seconds=1)
-    assert not PILES.time_passed(second.watch, now=early, policy=POLICY).alerts
-    over = PILES.time_passed(second.watch, now=quiet_at, policy=POLICY)
+    assert not DEAD_LETTERS.time_passed(second.watch, now=early, policy=POLICY).alerts
+    over = DEAD_LETTERS.time_passed(second.watch, now=quiet_at, policy=POLICY)
     assert over.alerts[0].ends_at == quiet_at
     assert over.alerts[0].fingerprint == first.alerts[0].fingerprint
-    assert heard(over.watch, a_letter(9), now=quiet_at, policy=POLICY).events
+    assert received(over.watch, a_letter(9), now=quiet_at, policy=POLICY).events
 
 
 def test_old_letters_read_anew_are_no_news() -> None:
     old = a_letter(int(-POLICY.stale_after_s) - 1)
-    outcome = heard(None, old, now=NOW, policy=POLICY)
+    outcome = received(None, old, now=NOW, policy=POLICY)
     assert not outcome.events + outcome.alerts
 
 
 def test_a_clock_that_ran_ahead_does_not_silence_the_letters_to_come() -> None:
-    early = heard(None, a_letter(86_400), now=NOW, policy=POLICY)
-    quiet_at = NOW + timedelta(seconds=POLICY.dead_quiet_s)
-    over = PILES.time_passed(early.watch, now=quiet_at, policy=POLICY)
-    again = a_letter(int(POLICY.dead_quiet_s) + 1)
-    assert heard(over.watch, again, now=again.at, policy=POLICY).events
+    early = received(None, a_letter(86_400), now=NOW, policy=POLICY)
+    quiet_at = NOW + timedelta(seconds=POLICY.dead_letters_over_s)
+    over = DEAD_LETTERS.time_passed(early.watch, now=quiet_at, policy=POLICY)
+    again = a_letter(int(POLICY.dead_letters_over_s) + 1)
+    assert received(over.watch, again, now=again.at, policy=POLICY).events
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,8 @@ def an_event(name: AlertEvent = AlertEvent.JOB_FAILED, job: JobLabels | None = J
 
 
 def a_subscription(**fields: Any) -> Subscription:
-    said = {"id": "s1", "owner": "ada", "events": ("job-failed",), "email": "ada@example.org"}
-    return Subscription(**{**said, **fields})
+    notice = {"id": "s1", "owner": "ada", "events": ("job-failed",), "email": "ada@example.org"}
+    return Subscription(**{**notice, **fields})
 
 
 @pytest.mark.parametrize(

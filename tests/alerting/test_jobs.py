@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from alerting.domain.events import Alert, Event
 from alerting.domain.jobs import (
-    DeadRecord,
     JobOutcome,
+    RejectedRecord,
     Watch,
     due_at,
-    found_dead,
-    heard,
+    found_rejected,
+    received,
     time_passed,
 )
 from alerting.domain.policy import Policy
@@ -27,24 +27,24 @@ STUCK = timedelta(seconds=POLICY.stuck_after_s)
 
 
 def a_word(revision: int, state: JobState = JobState.RUNNING, **fields: Any) -> JobStatus:
-    said = {
+    notice = {
         "job": "j1",
         "name": "train",
         "user": "ada",
         "virtual_cluster": "default",
         "submitted_at": NOW,
     }
-    return JobStatus(**{**said, "revision": revision, "state": state, **fields})
+    return JobStatus(**{**notice, "revision": revision, "state": state, **fields})
 
 
 def after(
-    *words: JobStatus, now: datetime = NOW, policy: Policy = POLICY
+    *messages: JobStatus, now: datetime = NOW, policy: Policy = POLICY
 ) -> tuple[Watch, list[Event], list[Alert]]:
     watch: Watch | None = None
     events: list[Event] = []
     alerts: list[Alert] = []
-    for word in words:
-        outcome = heard(watch, word, now=now, policy=policy)
+    for message in messages:
+        outcome = received(watch, message, now=now, policy=policy)
         watch = outcome.watch
         events += outcome.events
         alerts += outcome.alerts
@@ -96,28 +96,28 @@ def test_an_old_end_is_no_news() -> None:
 
 
 def test_each_retry_is_told_with_its_attempt() -> None:
-    words = [a_word(1), a_word(2, attempt=1), a_word(3, attempt=1, retry_at=NOW)]
-    _, events, _ = after(*words, a_word(4, attempt=2))
+    messages = [a_word(1), a_word(2, attempt=1), a_word(3, attempt=1, retry_at=NOW)]
+    _, events, _ = after(*messages, a_word(4, attempt=2))
     assert [event.key for event in events] == ["job-retried/j1/1", "job-retried/j1/2"]
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=12))
 def test_any_order_and_repeats_end_the_same(order: list[int]) -> None:
-    words = [
+    messages = [
         a_word(1, JobState.WAITING),
         a_word(2, JobState.WAITING, reason=Reason(code="quota", text="full")),
         a_word(3),
         a_word(4, JobState.STOPPING),
         a_word(5, JobState.STOPPED, completed_at=NOW),
     ]
-    watch, events, alerts = after(*(words[i] for i in [*order, 4]))
-    assert watch == after(*words)[0]
+    watch, events, alerts = after(*(messages[i] for i in [*order, 4]))
+    assert watch == after(*messages)[0]
     assert names(events) == ["job-finished"]
     assert not alerts
 
 
 @pytest.mark.parametrize(
-    ("word", "is_due"),
+    ("message", "is_due"),
     [
         (a_word(1, JobState.WAITING), True),
         (a_word(1, JobState.WAITING, reason=Reason(code="quota", text="full")), False),
@@ -128,8 +128,8 @@ def test_any_order_and_repeats_end_the_same(order: list[int]) -> None:
         (a_word(1, JobState.UNKNOWN), False),
     ],
 )
-def test_a_job_is_stuck_where_it_should_move(word: JobStatus, is_due: bool) -> None:
-    watch, _, _ = after(word)
+def test_a_job_is_stuck_where_it_should_move(message: JobStatus, is_due: bool) -> None:
+    watch, _, _ = after(message)
     assert due_at(watch, POLICY) == (NOW + STUCK if is_due else None)
     assert not time_passed(watch, now=NOW + STUCK - timedelta(seconds=1), policy=POLICY).alerts
     raised = time_passed(watch, now=NOW + STUCK, policy=POLICY)
@@ -152,7 +152,7 @@ def test_a_stuck_job_is_told_once_until_it_moves() -> None:
 def test_a_stuck_job_that_moves_is_resolved() -> None:
     watch, raised = stuck()
     later = NOW + 2 * STUCK
-    outcome = heard(
+    outcome = received(
         watch, a_word(2, JobState.STOPPED, completed_at=later), now=later, policy=POLICY
     )
     assert names(list(outcome.events)) == ["job-unstuck", "job-finished"]
@@ -164,24 +164,28 @@ def test_a_stuck_job_that_moves_is_resolved() -> None:
 
 def test_a_word_that_says_nothing_new_is_no_change() -> None:
     watch, _ = stuck()
-    outcome = heard(watch, a_word(9, JobState.STOPPING, seen=4), now=NOW + STUCK, policy=POLICY)
+    outcome = received(watch, a_word(9, JobState.STOPPING, seen=4), now=NOW + STUCK, policy=POLICY)
     assert outcome == JobOutcome(replace(watch, revision=9))
 
 
 def test_a_dead_record_makes_an_unchanging_job_stuck() -> None:
     running, _, _ = after(a_word(1))
-    dead = DeadRecord("j1", "launcher on pod-started: bad", at=NOW)
+    rejected = RejectedRecord("j1", "launcher on pod-started: bad", at=NOW)
     later = NOW + timedelta(hours=2)
-    watch = found_dead(running, dead, now=later).watch
+    watch = found_rejected(running, rejected, now=later).watch
     assert due_at(watch, POLICY) == later + STUCK
-    assert found_dead(watch, dead, now=later + STUCK).watch == watch  # the same letter again
-    moved = heard(watch, a_word(2, attempt=1), now=later, policy=POLICY).watch
+    assert (
+        found_rejected(watch, rejected, now=later + STUCK).watch == watch
+    )  # the same letter again
+    moved = received(watch, a_word(2, attempt=1), now=later, policy=POLICY).watch
     assert due_at(moved, POLICY) is None
 
 
 def test_a_job_whose_first_record_is_dead_is_stuck_too() -> None:
-    dead = DeadRecord("j2", "launcher on job-submitted: bad", at=NOW, user="ada", name="train")
-    watch = found_dead(None, dead, now=NOW).watch
+    rejected = RejectedRecord(
+        "j2", "launcher on job-submitted: bad", at=NOW, user="ada", name="train"
+    )
+    watch = found_rejected(None, rejected, now=NOW).watch
     outcome = time_passed(watch, now=NOW + STUCK, policy=POLICY)
     (event,) = outcome.events
     assert event.job is not None

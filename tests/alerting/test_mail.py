@@ -21,8 +21,8 @@ def a_message(**fields: Any) -> MailMessage:
 
 
 def a_server(port: int, **how: Any) -> MailServer:
-    said = {"host": "127.0.0.1", "port": port, "sender": "muster@cluster.example"}
-    return MailServer(**{**said, "tls": MailTls.NONE, "timeout_s": 10.0, **how})
+    notice = {"host": "127.0.0.1", "port": port, "sender": "muster@cluster.example"}
+    return MailServer(**{**notice, "tls": MailTls.NONE, "timeout_s": 10.0, **how})
 
 
 async def test_a_mail_arrives_as_text_and_html(start_mailbox: Callable[..., Any]) -> None:

@@ -26,16 +26,16 @@ def a_return(lease: int, minute: int) -> NodeReturned:
     return NodeReturned(node="n1", lease=lease, at=at(minute))
 
 
-def after(words: Words) -> tuple[NodeWatch, list[Event], list[Alert]]:
+def after(messages: Words) -> tuple[NodeWatch, list[Event], list[Alert]]:
     watch: NodeWatch | None = None
     events: list[Event] = []
     alerts: list[Alert] = []
-    for word in words:
+    for message in messages:
         now = at(60)
-        if isinstance(word, NodeLost):
-            outcome = lost(watch, word, now=now, policy=POLICY)
+        if isinstance(message, NodeLost):
+            outcome = lost(watch, message, now=now, policy=POLICY)
         else:
-            outcome = returned(watch, word, now=now, policy=POLICY)
+            outcome = returned(watch, message, now=now, policy=POLICY)
         watch = outcome.watch
         events += outcome.events
         alerts += outcome.alerts
@@ -44,8 +44,8 @@ def after(words: Words) -> tuple[NodeWatch, list[Event], list[Alert]]:
 
 
 def test_a_loss_is_told_once_and_resolved_once() -> None:
-    words: Words = [a_loss(1, 0)] * 3 + [a_return(1, 5)] * 2
-    watch, events, alerts = after(words)
+    messages: Words = [a_loss(1, 0)] * 3 + [a_return(1, 5)] * 2
+    watch, events, alerts = after(messages)
     assert [event.name.value for event in events] == ["node-lost", "node-returned"]
     assert [alert.ends_at for alert in alerts] == [None, at(5)]
     assert alerts[0].fingerprint == alerts[1].fingerprint
@@ -75,8 +75,8 @@ def test_the_next_loss_fires_again() -> None:
 @given(
     st.permutations([a_loss(1, 0), a_return(1, 5), a_loss(2, 9), a_return(2, 12), a_loss(3, 20)])
 )
-def test_any_order_ends_the_same(words: Words) -> None:
-    watch, _, _ = after(words)
+def test_any_order_ends_the_same(messages: Words) -> None:
+    watch, _, _ = after(messages)
     assert watch.loss is not None
     assert watch.loss.lease == 3
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from muster.contracts.jobs import JobState
 from muster.contracts.nodes import NodeLost, NodeNameClashed, NodeReport, NodeReturned
-from muster.contracts.notices import BooksDrifted, DeadLetter
+from muster.contracts.notices import AccountingDrifted, DeadLetter
 from muster.webhook_secrets import signing_secret
 from standardwebhooks.webhooks import Webhook
 
@@ -40,9 +40,9 @@ async def test_a_failed_job_becomes_a_signed_webhook(
         await receiver.wait_for(1)
         await cluster.until(STATES, [("sent", 1)])
     (request,) = receiver.requests
-    said = Webhook(signing_secret("key", "s1", 1)).verify(request.body, request.headers)
-    assert said["type"] == "job.failed"
-    assert said["data"]["job"] == "j1"
+    notice = Webhook(signing_secret("key", "s1", 1)).verify(request.body, request.headers)
+    assert notice["type"] == "job.failed"
+    assert notice["data"]["job"] == "j1"
 
 
 async def test_a_finished_job_becomes_mail(cluster: Any, start_mailbox: Callable[..., Any]) -> None:
@@ -81,8 +81,8 @@ async def test_a_stuck_job_is_told_and_resolved(
         await receiver.wait_for(1)
         await cluster.job("j1", 2, JobState.STOPPED)
         await receiver.wait_for(2)
-        (raised,) = await cluster.heard("alert-raised", 1)
-        (resolved,) = await cluster.heard("alert-resolved", 1)
+        (raised,) = await cluster.received("alert-raised", 1)
+        (resolved,) = await cluster.received("alert-resolved", 1)
     types = [json.loads(request.body)["type"] for request in receiver.requests]
     assert types == ["job.stuck", "job.unstuck"]
     assert raised["alert"] == resolved["alert"]
@@ -93,11 +93,11 @@ async def test_a_stuck_job_is_told_and_resolved(
 async def test_the_alert_of_a_job_that_nobody_speaks_of_ends(cluster: Any) -> None:
     async with cluster.alerting(stuck_after_s=0.1, clean_rows_every_s=0.1, open_job_days=1):
         await cluster.job("j1", 1, JobState.STOPPING)
-        await cluster.heard("alert-raised", 1)
+        await cluster.received("alert-raised", 1)
         # Again and again: a record that is repeated after a rebalance opens the watch anew.
         age = "UPDATE job_watch SET quiet_since = now() - interval '2 days' RETURNING job"
         await cluster.until(age, [])
-        (resolved,) = await cluster.heard("alert-resolved", 1)
+        (resolved,) = await cluster.received("alert-resolved", 1)
     assert resolved["name"] == "JobStuck"
 
 
@@ -120,10 +120,10 @@ async def test_a_lost_node_is_told_once_until_it_is_back(
     lost = NodeLost(node="n1", lease=1, since=since, silent_s=60)
     async with cluster.alerting():
         for _ in range(3):
-            await cluster.say("node-lost", "n1", lost)
+            await cluster.publish("node-lost", "n1", lost)
         await receiver.wait_for(1)
         back = NodeReturned(node="n1", lease=2, at=since + timedelta(seconds=9))
-        await cluster.say("node-returned", "n1", back)
+        await cluster.publish("node-returned", "n1", back)
         await receiver.wait_for(2)
     types = [json.loads(request.body)["type"] for request in receiver.requests]
     assert types == ["node.lost", "node.returned"]
@@ -135,16 +135,16 @@ async def test_the_alert_of_a_lost_node_ends_when_the_node_is_removed(
     receiver = await start_receiver()
     await cluster.subscribe(events=("node-lost", "node-removed"), webhook_url=receiver.url)
     for node in ("n1", "n2"):  # removed before, and known again
-        await cluster.say("node-reported", node, None)
-        await cluster.say("node-reported", node, a_report(node))
+        await cluster.publish("node-reported", node, None)
+        await cluster.publish("node-reported", node, a_report(node))
     async with cluster.alerting():
         for node in ("n1", "n2"):
             lost = NodeLost(node=node, lease=1, since=right_now(), silent_s=60)
-            await cluster.say("node-lost", node, lost)
+            await cluster.publish("node-lost", node, lost)
         await receiver.wait_for(2)
-        await cluster.say("node-reported", "n1", None)
+        await cluster.publish("node-reported", "n1", None)
         await receiver.wait_for(3)
-        (resolved,) = await cluster.heard("alert-resolved", 1)
+        (resolved,) = await cluster.received("alert-resolved", 1)
         await cluster.until("SELECT node FROM node_watch WHERE due_at IS NOT NULL", [("n2",)])
     types = [json.loads(request.body)["type"] for request in receiver.requests]
     assert types == ["node.lost", "node.lost", "node.removed"]
@@ -155,23 +155,23 @@ async def test_the_schedulers_wrong_books_are_told_once_and_are_over_when_it_rep
     cluster: Any, start_receiver: Callable[..., Any]
 ) -> None:
     receiver = await start_receiver()
-    await cluster.subscribe(events=("books-drifted",), webhook_url=receiver.url)
-    async with cluster.alerting(drift_quiet_s=1.0):
+    await cluster.subscribe(events=("accounting-drifted",), webhook_url=receiver.url)
+    async with cluster.alerting(drift_over_s=1.0):
         since = right_now()
         for second in range(2):
-            word = BooksDrifted(
+            message = AccountingDrifted(
                 gang="g1",
-                drifts=("quota of x: 12 in the books, 8 by placements",),
+                drifts=("quota of x: accounting has 12, placements have 8",),
                 since=since,
                 at=since + timedelta(milliseconds=second),
             )
-            await cluster.say("books-drifted", "g1", word)
+            await cluster.publish("accounting-drifted", "g1", message)
         await receiver.wait_for(1)
-        (raised,) = await cluster.heard("alert-raised", 1)
-        (resolved,) = await cluster.heard("alert-resolved", 1)
-    (told,) = [json.loads(request.body) for request in receiver.requests]
-    assert (told["type"], told["data"]["gang"]) == ("books.drifted", "g1")
-    assert "8 by placements" in told["data"]["text"]
+        (raised,) = await cluster.received("alert-raised", 1)
+        (resolved,) = await cluster.received("alert-resolved", 1)
+    (notified,) = [json.loads(request.body) for request in receiver.requests]
+    assert (notified["type"], notified["data"]["gang"]) == ("accounting.drifted", "g1")
+    assert "8 by placements" in notified["data"]["text"]
     assert raised["labels"] == resolved["labels"] == {"gang": "g1"}
 
 
@@ -192,12 +192,12 @@ async def test_a_node_name_of_two_machines_is_told_once_and_is_over_when_nothing
                 since=since,
                 at=since + timedelta(milliseconds=second),
             )
-            await cluster.say("node-name-clashed", "n1", notice)
+            await cluster.publish("node-name-clashed", "n1", notice)
         await receiver.wait_for(1)
-        (raised,) = await cluster.heard("alert-raised", 1)
-        (resolved,) = await cluster.heard("alert-resolved", 1)
-    (told,) = [json.loads(request.body) for request in receiver.requests]
-    assert (told["type"], told["data"]["node"]) == ("node.name-clash", "n1")
+        (raised,) = await cluster.received("alert-raised", 1)
+        (resolved,) = await cluster.received("alert-resolved", 1)
+    (notified,) = [json.loads(request.body) for request in receiver.requests]
+    assert (notified["type"], notified["data"]["node"]) == ("node.name-clash", "n1")
     assert raised["name"] == "NodeNameClash"
     labels = {"node": "n1", "address": "10.0.0.1", "otherAddress": "10.0.0.2"}
     assert raised["labels"] == resolved["labels"] == labels
@@ -206,13 +206,13 @@ async def test_a_node_name_of_two_machines_is_told_once_and_is_over_when_nothing
 async def test_nodes_that_nobody_speaks_of_any_more_leave_no_rows(cluster: Any) -> None:
     far = right_now() + timedelta(days=10_000)
     async with cluster.alerting(clean_rows_every_s=0.1, lost_forget_s=0.1):
-        await cluster.say("node-returned", "odd", NodeReturned(node="odd", lease=1, at=far))
-        await cluster.say(
+        await cluster.publish("node-returned", "odd", NodeReturned(node="odd", lease=1, at=far))
+        await cluster.publish(
             "node-lost", "n1", NodeLost(node="n1", lease=1, since=right_now(), silent_s=60)
         )
-        await cluster.heard("alert-resolved", 1)
+        await cluster.received("alert-resolved", 1)
         back = NodeReturned(node="n2", lease=1, at=right_now())
-        await cluster.say("node-returned", "n2", back)
+        await cluster.publish("node-returned", "n2", back)
         await cluster.until("SELECT node FROM node_watch", [("n2",)])
 
 
@@ -234,15 +234,15 @@ async def test_a_dead_letter_is_told_and_makes_its_job_stuck(
     cluster: Any, start_receiver: Callable[..., Any]
 ) -> None:
     receiver = await start_receiver()
-    await cluster.subscribe(events=("record-dead", "job-stuck"), webhook_url=receiver.url)
-    said = {"topic": "job-submitted", "partition": 0, "offset": 1, "key": "j1", "headers": {}}
-    said |= {"value": '{"job":"j1","user":"ada\\u0000"', "reader": "launcher", "at": right_now()}
+    await cluster.subscribe(events=("record-rejected", "job-stuck"), webhook_url=receiver.url)
+    notice = {"topic": "job-submitted", "partition": 0, "offset": 1, "key": "j1", "headers": {}}
+    notice |= {"value": '{"job":"j1","user":"ada\\u0000"', "reader": "launcher", "at": right_now()}
     async with cluster.alerting(stuck_after_s=0.3):
-        letter = DeadLetter(**said, reason="no\x00 such field")
-        await cluster.say("job-submitted.dead-letter", "j1", letter)
+        letter = DeadLetter(**notice, reason="no\x00 such field")
+        await cluster.publish("job-submitted.dead-letter", "j1", letter)
         await receiver.wait_for(2)
     types = {json.loads(request.body)["type"] for request in receiver.requests}
-    assert types == {"record.dead", "job.stuck"}
+    assert types == {"record.rejected", "job.stuck"}
 
 
 async def test_a_record_that_cannot_be_read_is_a_dead_letter_and_its_neighbours_are_told(
@@ -255,7 +255,9 @@ async def test_a_record_that_cannot_be_read_is_a_dead_letter_and_its_neighbours_
     await cluster.job("j1", 1, JobState.FAILED, name="nul\x00")
     async with cluster.alerting():
         await receiver.wait_for(1)
-        await cluster.until("SELECT reader, topic FROM dead_pile", [("alerting", "job-updated")])
+        await cluster.until(
+            "SELECT reader, topic FROM dead_letter_watch", [("alerting", "job-updated")]
+        )
 
 
 async def test_names_that_no_database_takes_are_dead_letters(
@@ -263,11 +265,11 @@ async def test_names_that_no_database_takes_are_dead_letters(
 ) -> None:
     receiver = await start_receiver()
     await cluster.subscribe(webhook_url=receiver.url)
-    said = {"topic": "job-submitted", "partition": 0, "offset": 1, "headers": {}, "reason": "odd"}
+    notice = {"topic": "job-submitted", "partition": 0, "offset": 1, "headers": {}, "reason": "odd"}
     for number, job in enumerate(("j\x00", "j\ud800", "j" * 5000)):
-        letter = DeadLetter(**said, value=json.dumps({"job": job}), reader="l", at=right_now())
-        await cluster.say("job-submitted.dead-letter", f"k{number}", letter)
-    await cluster.say(
+        letter = DeadLetter(**notice, value=json.dumps({"job": job}), reader="l", at=right_now())
+        await cluster.publish("job-submitted.dead-letter", f"k{number}", letter)
+    await cluster.publish(
         "job-submitted.dead-letter", "k", letter.model_copy(update={"reader": "\x00"})
     )
     for number, job in enumerate(("j\x00", "j" * 5000)):
@@ -276,7 +278,7 @@ async def test_names_that_no_database_takes_are_dead_letters(
     async with cluster.alerting() as runtime:
         await receiver.wait_for(1)
         await cluster.until(
-            "SELECT reader, topic FROM dead_pile ORDER BY reader",
+            "SELECT reader, topic FROM dead_letter_watch ORDER BY reader",
             [("alerting", "job-updated"), ("l", "job-submitted")],
         )
     assert (json.loads(receiver.requests[0].body))["data"]["job"] == "j1"
@@ -292,7 +294,7 @@ async def test_a_removed_subscription_gets_nothing_more(
     async with cluster.alerting():
         await cluster.job("j1", 1, JobState.FAILED)
         await cluster.until("SELECT attempts FROM delivery WHERE lease IS NULL", [(1,)])
-        await cluster.say("settings-changed", "subscription/s1", None)
+        await cluster.publish("settings-changed", "subscription/s1", None)
         await cluster.until("SELECT setting FROM subscription", [])
         await cluster.until("SELECT state, why FROM delivery", [("given-up", "unsubscribed")])
         await cluster.job("j2", 1, JobState.FAILED)

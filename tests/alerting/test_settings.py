@@ -7,7 +7,7 @@ from alerting.settings import AlertingSettings
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "notice"),
     [
         ({"delivery_lease_s": 15}, "still being sent"),
         ({"smtp_timeout_s": 300}, "still being sent"),
@@ -15,6 +15,6 @@ from alerting.settings import AlertingSettings
         ({"webhook_allow_networks": "10.0.0.1/8"}, "10.0.0.1/8"),
     ],
 )
-def test_what_would_break_a_promise_is_refused(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_what_would_break_a_promise_is_refused(settings: dict[str, Any], notice: str) -> None:
+    with pytest.raises(ValueError, match=notice):
         AlertingSettings(**settings)

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from alerting.book import Entry
 from alerting.metrics import AlertingMetrics
 from alerting.subscription_file import FileWatcher, read_subscriptions
+from alerting.subscriptions import Entry
 from muster.errors import Rejected
 from prometheus_client import CollectorRegistry
 
@@ -45,7 +45,7 @@ def test_a_secret_may_be_in_a_file_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "notice"),
     [
         (b"node-lost, ", b"node-gone, ", "line 4: subscriptions.0.events: an event is unknown"),
         (b"email: team", b"mail: team", "line 9: subscriptions.1.mail"),
@@ -59,10 +59,10 @@ def test_a_secret_may_be_in_a_file_of_its_own(tmp_path: Path) -> None:
         (b"subscriptions:", b"subscription:", "subscriptions: Field required"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_line(old: bytes, new: bytes, said: str) -> None:
+def test_what_is_wrong_is_told_with_its_line(old: bytes, new: bytes, notice: str) -> None:
     with pytest.raises(Rejected) as caught:
         read_subscriptions(GOOD.replace(old, new), SECRETS)
-    assert said in str(caught.value)
+    assert notice in str(caught.value)
 
 
 def test_the_last_good_file_counts_until_it_is_mended(

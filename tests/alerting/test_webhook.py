@@ -24,8 +24,8 @@ def right_now() -> datetime:
 
 
 def a_message(url: str, **fields: Any) -> WebhookMessage:
-    said = {"id": "msg_1", "url": url, "body": '{"type":"job.failed","ü":1}', "secrets": (NEW,)}
-    return WebhookMessage(**{**said, "at": right_now(), **fields})
+    notice = {"id": "msg_1", "url": url, "body": '{"type":"job.failed","ü":1}', "secrets": (NEW,)}
+    return WebhookMessage(**{**notice, "at": right_now(), **fields})
 
 
 def always(*addresses: str) -> Resolve:
@@ -240,8 +240,8 @@ async def test_a_name_that_leads_nowhere_may_be_tried_again() -> None:
 
 
 async def test_nothing_secret_is_in_a_reason(start_receiver: Callable[..., Any]) -> None:
-    dead = await start_receiver()
-    url = f"http://127.0.0.1:1/T0/marker-{dead.port}"
+    rejected = await start_receiver()
+    url = f"http://127.0.0.1:1/T0/marker-{rejected.port}"
     async with WebhookReceiver(OPEN) as way:
         message = a_message(url, at=right_now() - timedelta(hours=1))
         answer = await way.send(message)

@@ -220,7 +220,7 @@ def _hear(watch: Watch, reports: Sequence[Received]) -> None:
         follower.caught_up.set()
     for record in reports:
         watch.on_report(record, record.model())
-        watch.heard[record.key or ""] = Voice(time.monotonic(), "j", time.monotonic())
+        watch.received[record.key or ""] = Voice(time.monotonic(), "j", time.monotonic())
 
 
 async def rebuild(
@@ -231,14 +231,14 @@ async def rebuild(
     profile: cProfile.Profile | None,
 ) -> None:
     """Cold starts, each with all that nodes reported."""
-    heard = [
+    received = [
         Received(REPORTED, 0, offset, each.node, {}, each.model_dump_json().encode())
         for offset, each in enumerate(reports)
     ]
     for turn in range(2):
         decider = a_decider(pool, settings, config)
         step = Steps()
-        _hear(decider.watch, heard)
+        _hear(decider.watch, received)
         step.ends("reports read")
         pulse = Pulse()
         beating = asyncio.create_task(pulse.run())

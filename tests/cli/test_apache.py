@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from bus_logins import kafka_client, running_closed
 from cli.embedded.apache import ApacheKafka
 from cli.embedded.process import EmbeddedServerError
 
@@ -12,7 +13,7 @@ pytestmark = [pytest.mark.apache, pytest.mark.slow]
 
 
 async def _read_one(bootstrap: str, topic: str) -> bytes | None:
-    consumer = AIOKafkaConsumer(topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest")
+    consumer = AIOKafkaConsumer(topic, **kafka_client(bootstrap), auto_offset_reset="earliest")
     await consumer.start()
     try:
         record = await consumer.getone()
@@ -22,7 +23,7 @@ async def _read_one(bootstrap: str, topic: str) -> bytes | None:
 
 
 async def _make_topic(bootstrap: str, topic: str) -> str:
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    admin = AIOKafkaAdminClient(**kafka_client(bootstrap))
     await admin.start()
     try:
         await admin.create_topics([NewTopic(topic, 1, 1)])
@@ -33,7 +34,7 @@ async def _make_topic(bootstrap: str, topic: str) -> str:
 
 async def test_records_outlive_a_kill_and_a_stop(apache_kafka: ApacheKafka) -> None:
     await _make_topic(apache_kafka.bootstrap, "kept")
-    producer = AIOKafkaProducer(bootstrap_servers=apache_kafka.bootstrap, enable_idempotence=True)
+    producer = AIOKafkaProducer(**kafka_client(apache_kafka.bootstrap), enable_idempotence=True)
     await producer.start()
     try:
         await producer.send_and_wait("kept", b"value")
@@ -51,7 +52,7 @@ async def test_each_new_folder_is_a_cluster_of_its_own(
     apache_kafka: ApacheKafka, apache_installation: Path, tmp_path: Path
 ) -> None:
     first = await _make_topic(apache_kafka.bootstrap, "topic-one")
-    with ApacheKafka(tmp_path / "other", apache_installation) as other:
+    with running_closed(ApacheKafka(tmp_path / "other", apache_installation)) as other:
         assert await _make_topic(other.bootstrap, "topic-one") != first
 
 

@@ -13,6 +13,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from cli.embedded.broker import EmbeddedBroker
 from cli.embedded.mock_cluster import check
 from cli.embedded.process import EmbeddedServerError, free_port, is_port_free
+from listening import listens_on
 
 pytestmark = pytest.mark.kafka
 DEADLINE_S = 60.0
@@ -105,6 +106,12 @@ def test_the_broker_ends_with_its_parent() -> None:
     while not is_port_free(port):
         assert time.monotonic() < deadline, "the broker outlived its parent"
         time.sleep(0.02)
+
+
+def test_the_broker_listens_on_loopback_alone_for_it_knows_no_log_in() -> None:
+    with EmbeddedBroker(["plain"]) as broker:
+        assert broker.pid is not None
+        assert listens_on(broker.pid) == {"127.0.0.1"}
 
 
 def test_a_taken_port_is_named_with_the_mend(broker: EmbeddedBroker) -> None:

@@ -145,8 +145,8 @@ def cell(address: str, kind: str, used: int, gpus: int, **more: Any) -> dict[str
         "gpusUsed": used,
         "gpusFree": gpus - used,
         "gpusBound": 0,
-        "gpusKept": 0,
-        "keptFor": None,
+        "gpusReserved": 0,
+        "reservedFor": None,
         "binding": None,
         "priority": None,
     } | more
@@ -181,8 +181,8 @@ def test_cells_are_shown_as_a_tree(rest: Rest, tmp_path: Path) -> None:
             2,
             priority=-1,
             order="cordon",
-            gpusKept=1,
-            keptFor={"user": "ann", "name": "bert", "startsAt": "2026-01-01T00:00:00+00:00"},
+            gpusReserved=1,
+            reservedFor={"user": "ann", "name": "bert", "startsAt": "2026-01-01T00:00:00+00:00"},
             binding={"virtualCluster": "nlp", "pin": "lab"},
         ),
     ]

@@ -286,16 +286,6 @@ def test_a_name_that_can_t_be_replaced_is_refused(rest: Rest, tmp_path: Path, fi
     assert "name" in ran.err or "not YAML" in ran.err
 
 
-def test_a_login_is_kept_for_the_commands_that_follow(rest: Rest, tmp_path: Path) -> None:
-    rest.answer("POST /api/v2/authn/basic/login", {"token": "short"})
-    rest.answer("POST /api/v2/tokens/application", {"token": "long", "application": True})
-    ran = muster(rest, tmp_path, "login", "ada", text="secret\n")
-    assert ran.code == 0
-    assert "secret" not in ran.out + ran.err
-    kept = json.loads((tmp_path / "credentials.json").read_text())
-    assert kept == {"url": rest.url, "token": "long", "user": "ada"}
-
-
 def test_nothing_runs_here_and_nothing_answers_is_not_reachable(rest: Rest, tmp_path: Path) -> None:
     rest.url = "http://127.0.0.1:9"
     assert muster(rest, tmp_path, "status", "-o", "json").code == 3

@@ -40,10 +40,12 @@ def test_an_installed_command_keeps_its_state_with_the_users_other_state(
 
 
 def test_credentials_are_private_and_for_their_server_only(tmp_path: Path) -> None:
-    write_credentials(tmp_path, Credentials("http://one", "secret", "ada"))
+    login = Credentials("http://one", "secret", "ada", renew_at=7.5)
+    write_credentials(tmp_path, login)
     assert stat.S_IMODE((tmp_path / "credentials.json").stat().st_mode) == 0o600
-    assert read_credentials(tmp_path, {}) == Credentials("http://one", "secret", "ada")
-    assert read_credentials(tmp_path, {"MUSTER_URL": "http://two"}).token == ""
+    assert read_credentials(tmp_path, {}) == login
+    elsewhere = {"MUSTER_URL": "http://two"}
+    assert read_credentials(tmp_path, elsewhere) == Credentials("http://two", "", "ada")
     elsewhere = {"MUSTER_URL": "http://two", "MUSTER_TOKEN": "other"}
     assert read_credentials(tmp_path, elsewhere).token == "other"
 

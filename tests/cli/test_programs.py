@@ -15,6 +15,7 @@ CHOICES = Choices(
     cluster_key="the-cluster-key-of-this-test-is-long",
     webhook_key="webhook-key",
     bus_settings={},
+    bus_logins={name: {"kafka_password": f"password-of-{name}"} for name in SERVICES},
     topic_partitions=4,
     fake_gpus=8,
     keep_jobs=False,
@@ -60,6 +61,12 @@ def test_the_mail_servers_password_is_for_alerting_alone(monkeypatch: pytest.Mon
     monkeypatch.setenv("MUSTER_SMTP_PASSWORD", "mail-password")
     told = {name for name, each in _environments().items() if "mail-password" in each.values()}
     assert told == {"alerting"}
+
+
+def test_each_service_gets_its_own_log_in_at_the_bus_alone() -> None:
+    for name, environment in _environments().items():
+        told = {value for value in environment.values() if value.startswith("password-of-")}
+        assert told == {f"password-of-{name}"}
 
 
 def test_a_persons_settings_reach_the_services(monkeypatch: pytest.MonkeyPatch) -> None:

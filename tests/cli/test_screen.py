@@ -18,12 +18,12 @@ async def test_changes_of_parts_are_told_before_a_line_that_follows_from_them(
     running = asyncio.create_task(screen.run(lambda: [part]))
     await asyncio.sleep(0)
     part.become(State.READY)
-    screen.say("Muster is up.")
+    screen.show("Muster is up.")
     running.cancel()
     with suppress(asyncio.CancelledError):
         await running
     part.become(State.STOPPED)
-    screen.say("Muster is down.")
+    screen.show("Muster is down.")
     assert capsys.readouterr().out.splitlines() == [
         "rest: starting",
         "rest: ready",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from launcher import store
 from launcher.domain.decide import decide
-from launcher.domain.model import Life, Policy, wake_at
+from launcher.domain.model import JobWithTasks, Policy, wake_at
 from launcher.domain.states import JobPhase
 from launcher.handlers import Timers, jobs
 from launcher.metrics import LauncherMetrics
@@ -107,13 +107,13 @@ def make_request() -> MakeRequest:
 
 
 @pytest.fixture
-def story(make_request: MakeRequest) -> Callable[..., "Story"]:
+def new_story(make_request: MakeRequest) -> Callable[..., "Story"]:
     """Begins the story of job j1."""
     return lambda *args, **kwargs: Story(make_request("j1", *args, **kwargs))
 
 
 @pytest.fixture
-def tell_of() -> type["Story"]:
+def story_of() -> type["Story"]:
     """Begins the story of any request."""
     return Story
 
@@ -125,67 +125,69 @@ class Story:
         self.now = START
         self.policy = policy or Policy()
         self.request = request
-        self.life: Life | None = None
+        self.job_with_tasks: JobWithTasks | None = None
         self.scheduler = FakeScheduler()
         self.agents = FakeAgents()
-        self.says: list[Publish] = []
+        self.published: list[Publish] = []
         self.unused_number = 0
-        self.tell(request)
+        self.receive(request)
 
-    def tell(self, given: Input) -> "Story":
+    def receive(self, given: Input) -> "Story":
         decision = decide(
             self.request.job,
-            self.life,
+            self.job_with_tasks,
             given,
             now=self.now,
             policy=self.policy,
             unused_number=self.unused_number,
         )
-        self.life = decision.state
-        for say in decision.messages:
-            revision = 1 + sum(s.subject == say.subject and s.kind is say.kind for s in self.says)
-            word = say.message.model_copy(update={"revision": revision})
-            self.says.append(replace(say, message=word))
-            if isinstance(word, GangRequest):
-                self.scheduler.hear(word)
-            elif isinstance(word, PodRequest):
+        self.job_with_tasks = decision.state
+        for publish in decision.messages:
+            revision = 1 + sum(
+                s.subject == publish.subject and s.kind is publish.kind for s in self.published
+            )
+            message = publish.message.model_copy(update={"revision": revision})
+            self.published.append(replace(publish, message=message))
+            if isinstance(message, GangRequest):
+                self.scheduler.receive(message)
+            elif isinstance(message, PodRequest):
                 known = set(self.agents.statuses)
-                self.agents.hear(word, self.now)
+                self.agents.receive(message, self.now)
                 for pod in set(self.agents.statuses) - known:
                     if self.agents.statuses[pod].state is PodState.FAILED:
-                        self.tell(self.agents.statuses[pod])
+                        self.receive(self.agents.statuses[pod])
         return self
 
     # What happens.
 
     def place(self, node: str = "n1") -> "Story":
         for gang in self.scheduler.waiting():
-            self.tell(self.scheduler.place(gang, node))
+            self.receive(self.scheduler.place(gang, node))
         return self
 
     def start(self) -> "Story":
         for pod in self.agents.live():
             if self.agents.statuses[pod].started_at is None:
-                self.tell(self.agents.start(pod, self.now))
+                self.receive(self.agents.start(pod, self.now))
         return self
 
     def end(self, pod: str, verdict: Verdict | None = None) -> "Story":
-        return self.tell(self.agents.end(f"{self.request.job}-{pod}", self.now, verdict))
+        return self.receive(self.agents.end(f"{self.request.job}-{pod}", self.now, verdict))
 
     def end_stopped(self) -> "Story":
         for pod in sorted(self.agents.stopping):
-            self.tell(self.agents.end(pod, self.now, stopped()))
+            self.receive(self.agents.end(pod, self.now, stopped()))
         return self
 
     def lose(self, node: str) -> "Story":
-        for word in self.scheduler.lose(node):
-            self.tell(word)
+        for message in self.scheduler.lose(node):
+            self.receive(message)
         return self
 
     def preempt(self, grace_s: float = 10, preemptor: str | None = "other-0") -> "Story":
         until = self.now + timedelta(seconds=grace_s)
         for gang in self.scheduler.placed():
-            self.tell(self.scheduler.give_back(gang, until, preemptor))
+            self.receive(self.scheduler.preempt(gang, until, preemptor))
         return self
 
     def again(self) -> "Story":
@@ -194,7 +196,7 @@ class Story:
 
     def stop(self) -> "Story":
         update = {"execution": Execution.STOP, "stop_requested_by": "ada"}
-        return self.tell(self.request.model_copy(update=update))
+        return self.receive(self.request.model_copy(update=update))
 
     def wait(self, seconds: float) -> "Story":
         """Let time pass; the timers that the job asked for ring."""
@@ -203,15 +205,15 @@ class Story:
             due = wake_at(self.job)
             if due is None or due > self.now:
                 return self
-            self.tell(Due())
+            self.receive(Due())
         raise AssertionError("a timer rings for ever")
 
     # What is seen.
 
     @property
-    def job(self) -> Life:
-        assert self.life is not None
-        return self.life
+    def job(self) -> JobWithTasks:
+        assert self.job_with_tasks is not None
+        return self.job_with_tasks
 
     def phase(self) -> JobPhase:
         return self.job.job.phase
@@ -222,24 +224,24 @@ class Story:
 
     def statuses(self) -> list[JobStatus]:
         """All words about the job."""
-        return [s.message for s in self.says if isinstance(s.message, JobStatus)]
+        return [s.message for s in self.published if isinstance(s.message, JobStatus)]
 
     def stops(self) -> dict[str, PodRequest]:
         """The asks to stop, by pod."""
         return {
             s.message.pod: s.message
-            for s in self.says
+            for s in self.published
             if isinstance(s.message, PodRequest) and s.message.action is PodAction.STOP
         }
 
     def runs(self) -> list[PodRequest]:
         """The asks to run."""
-        words = [s.message for s in self.says if isinstance(s.message, PodRequest)]
-        return [w for w in words if w.action is PodAction.RUN]
+        messages = [s.message for s in self.published if isinstance(s.message, PodRequest)]
+        return [w for w in messages if w.action is PodAction.RUN]
 
     def open_subjects(self) -> set[str]:
         """The gangs and pods that the Launcher does not yet consider over."""
-        newest = {(s.kind, s.subject): s.is_open for s in self.says if s.kind is not Kind.JOB}
+        newest = {(s.kind, s.subject): s.is_open for s in self.published if s.kind is not Kind.JOB}
         return {subject for (_, subject), is_open in newest.items() if is_open}
 
 
@@ -249,16 +251,16 @@ def new_launcher(settings: LauncherSettings) -> Callable[[Pool], "Launcher"]:
     return lambda pool: Launcher(pool, settings)
 
 
-def received(word: Model) -> Received:
+def received(message: Model) -> Received:
     """A word as it comes from the bus."""
     topic, key = {
         JobRequest: ("job-submitted", "job"),
         GangDecision: ("placement-decided", "gang"),
         PodStatus: ("pod-started", "job"),
         RevisionAcknowledged: ("revision-acknowledged", "sender"),
-    }[type(word)]
-    value = word.model_dump_json().encode()
-    return Received(topic, 0, 0, getattr(word, key), {}, value)
+    }[type(message)]
+    value = message.model_dump_json().encode()
+    return Received(topic, 0, 0, getattr(message, key), {}, value)
 
 
 class CountingRelay(Relay):
@@ -293,17 +295,17 @@ class Launcher:
         policy = replace(settings.policy(), start_longest=timedelta(days=36_500))
         self.use(jobs(policy, self.relay.incarnations))
 
-    def use(self, aggregate: Aggregate[Life]) -> None:
+    def use(self, aggregate: Aggregate[JobWithTasks]) -> None:
         """Decide like this."""
         self.aggregate = aggregate
         self.timers = Timers(self.relay, aggregate, self.settings, self.metrics, lambda _: None)
 
-    async def hear(self, words: Sequence[Model]) -> None:
+    async def receive(self, messages: Sequence[Model]) -> None:
         async with self.relay.transaction() as opened:
-            records = [received(word) for word in words]
+            records = [received(message) for message in messages]
             await apply_records(opened, Service.LAUNCHER, self.aggregate, records)
 
-    async def said(self) -> list[StateMessage]:
+    async def published(self) -> list[StateMessage]:
         """What was published; it is forgotten then."""
         records, self.relay.outgoing = self.relay.outgoing, []
         return [_word(each.topic, (each.value or b"").decode()) for each in records]
@@ -318,7 +320,7 @@ class Launcher:
             if row["message"] is not None
         ]
 
-    async def life(self, job: str) -> Life:
+    async def job_with_tasks(self, job: str) -> JobWithTasks:
         async with transaction(self.pool) as conn:
             return (await store.load(conn, [job]))[job]
 
@@ -336,20 +338,20 @@ class Launcher:
         ringing.cancel()
         await asyncio.gather(ringing, return_exceptions=True)
 
-    async def ring_until(self, is_done: Callable[[Life], bool], job: str) -> Life:
+    async def ring_until(self, is_done: Callable[[JobWithTasks], bool], job: str) -> JobWithTasks:
         """Run the timers until the job is as wanted."""
         ringing = asyncio.create_task(self.timers.run())
         try:
             async with asyncio.timeout(WAIT_S):
-                while not is_done(life := await self.life(job)):
+                while not is_done(job_with_tasks := await self.job_with_tasks(job)):
                     await asyncio.sleep(0.01)
-                return life
+                return job_with_tasks
         finally:
             ringing.cancel()
 
 
-def _text(word: object) -> str:
-    return word if isinstance(word, str) else json.dumps(word)
+def _text(message: object) -> str:
+    return message if isinstance(message, str) else json.dumps(message)
 
 
 def _word(topic: str, value: str) -> StateMessage:

@@ -43,30 +43,30 @@ class Others:
     async def submit(self, request: JobRequest) -> None:
         await self._say("job-submitted", request.job, request)
 
-    async def answer(self, word: StateMessage) -> None:
-        match word:
+    async def answer(self, message: StateMessage) -> None:
+        match message:
             case GangRequest():
-                self.scheduler.hear(word)
+                self.scheduler.receive(message)
                 for gang in self.scheduler.waiting():
                     self.scheduler.place(gang, "n1")
-                decision = self.scheduler.decisions[word.gang]
-                await self._say("placement-decided", word.gang, decision)
+                decision = self.scheduler.decisions[message.gang]
+                await self._say("placement-decided", message.gang, decision)
             case PodRequest():
-                await self._run(word)
+                await self._run(message)
             case JobStatus():
-                known = self.statuses.get(word.job)
-                if known is None or known.revision < word.revision:
-                    self.statuses[word.job] = word
+                known = self.statuses.get(message.job)
+                if known is None or known.revision < message.revision:
+                    self.statuses[message.job] = message
 
-    async def _run(self, word: PodRequest) -> None:
-        self.agents.hear(word, NOW)
-        if self.agents.statuses[word.pod].state is PodState.ACCEPTED:
-            await self._say("pod-started", word.job, self.agents.start(word.pod, NOW))
-            await self._say("pod-succeeded", word.job, self.agents.end(word.pod, NOW))
+    async def _run(self, message: PodRequest) -> None:
+        self.agents.receive(message, NOW)
+        if self.agents.statuses[message.pod].state is PodState.ACCEPTED:
+            await self._say("pod-started", message.job, self.agents.start(message.pod, NOW))
+            await self._say("pod-succeeded", message.job, self.agents.end(message.pod, NOW))
 
-    async def _say(self, topic: str, key: str, word: StateMessage) -> None:
-        assert isinstance(word, JobRequest | GangDecision | PodStatus)
-        value = word.model_dump_json().encode()
+    async def _say(self, topic: str, key: str, message: StateMessage) -> None:
+        assert isinstance(message, JobRequest | GangDecision | PodStatus)
+        value = message.model_dump_json().encode()
         await self.producer.send_and_wait(topic, value, key=key.encode())
 
 
@@ -89,9 +89,9 @@ async def until_all(others: Others, consumer: AIOKafkaConsumer, jobs: int, state
     async with asyncio.timeout(WAIT_S):
         while sum(s.state is state for s in others.statuses.values()) < jobs:
             record = await consumer.getone()
-            word = TOPICS[record.topic].model.model_validate_json(record.value)
-            assert isinstance(word, StateMessage)
-            await others.answer(word)
+            message = TOPICS[record.topic].model.model_validate_json(record.value)
+            assert isinstance(message, StateMessage)
+            await others.answer(message)
 
 
 async def test_jobs_run_to_their_end_over_the_bus(

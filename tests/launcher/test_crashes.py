@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from launcher.domain.decide import decide
-from launcher.domain.model import Life, Policy, wake_at
+from launcher.domain.model import JobWithTasks, Policy, wake_at
 from launcher_peers import FakeScheduler
 from muster.acknowledgements import acknowledgements
 from muster.channels import Outgoing
@@ -66,27 +66,29 @@ class World:
         self.request = request
         self.home = home
         self.bus: list[tuple[Service, Outgoing]] = []
-        self.life: Life | None = None
+        self.job_with_tasks: JobWithTasks | None = None
         self.rows: dict[str, Subject] = {}
-        self.stored: list[tuple[Life | None, dict[str, Subject], datetime]] = []
+        self.stored: list[tuple[JobWithTasks | None, dict[str, Subject], datetime]] = []
         self.scheduler = FakeScheduler()
         self.directories: dict[str, Directory] = {}
         self.ran: set[str] = set()
         self.is_stopped = False
         self.journal = Journal(home / "journal", "journal-of-n1")
         self.start_agent()
-        self.tell(request)
-        self.tell(self.scheduler.place(f"{request.job}-0", "n1"))
+        self.receive(request)
+        self.receive(self.scheduler.place(f"{request.job}-0", "n1"))
 
     # The Launcher.
 
-    def tell(self, given: Input) -> None:
-        decision = decide(self.request.job, self.life, given, now=self.now, policy=Policy())
-        self.life = decision.state
+    def receive(self, given: Input) -> None:
+        decision = decide(
+            self.request.job, self.job_with_tasks, given, now=self.now, policy=Policy()
+        )
+        self.job_with_tasks = decision.state
         for message in decision.messages:
             if isinstance(message.message, GangRequest):
                 if message.subject not in self.scheduler.gangs:
-                    self.scheduler.hear(message.message.model_copy(update={"revision": 1}))
+                    self.scheduler.receive(message.message.model_copy(update={"revision": 1}))
             elif message.kind is Kind.POD:
                 before = self.row(message.subject)
                 after = before.published(message, None, self.now)
@@ -105,7 +107,7 @@ class World:
     def publish_again(self, row: Subject, how: Callable[..., Exchange]) -> None:
         self.publish(replace(row, exchange=how(row.exchange, self.now)))
 
-    def hear(self, record: Received) -> None:
+    def receive_record(self, record: Received) -> None:
         match record.model():
             case RevisionAcknowledged(applied=applied):
                 for one in applied:
@@ -116,7 +118,7 @@ class World:
                 if receipt.must_publish:
                     self.publish_again(row, next_revision)
                 if receipt.is_new:
-                    self.tell(message)
+                    self.receive(message)
 
     def hear_applied(self, one: AppliedRevision) -> None:
         if one.subject in self.rows:
@@ -135,16 +137,18 @@ class World:
             if due.acknowledgement is not None:
                 found = acknowledgements(Service.LAUNCHER, [due.acknowledgement], 0.0)
                 self.bus += [(Service.RUNTIME_AGENT, record) for record in found]
-        assert self.life is not None
-        due = wake_at(self.life)
+        assert self.job_with_tasks is not None
+        due = wake_at(self.job_with_tasks)
         if due is not None and due <= self.now:
-            self.tell(Due())
+            self.receive(Due())
 
     # The agent.
 
     def start_agent(self) -> None:
         node = Node("n1", "boot", 30.0)
-        memory = Memory(self.journal, node, has=lambda name: name in self.directories, gpu_count=8)
+        memory = Memory(
+            self.journal, node, has=lambda name: name in self.directories, gpus=frozenset(range(8))
+        )
         self.pending: list[Outgoing] = []
         self.handlers = Handlers(memory, self.pending.extend, lambda: None)
         self.has_begun = False
@@ -224,7 +228,7 @@ class World:
             headers = {"ce_id": record.event_id}
             received = Received(record.topic, 0, 0, record.key, headers, record.value)
             if to is Service.LAUNCHER:
-                self.hear(received)
+                self.receive_record(received)
             elif self.has_begun:
                 self.handlers.on_records([received], (), frozenset())
 
@@ -244,7 +248,7 @@ class World:
         """The user's stop; REST says it until it is heard."""
         self.is_stopped = True
         stop: dict[str, object] = {"execution": Execution.STOP, "revision": 2}
-        self.tell(self.request.model_copy(update=stop))
+        self.receive(self.request.model_copy(update=stop))
 
     def kill_all(self, *, forgets: bool) -> None:
         """Every process: what was on the bus is gone, and the pods die with their supervisors."""
@@ -253,7 +257,7 @@ class World:
             found.is_watched = found.phase == "prepared"  # its supervisor is yet to come
         self.start_agent()
         if forgets:
-            self.life, rows, as_of = self.random.choice(self.stored[-FORGOTTEN_STEPS:])
+            self.job_with_tasks, rows, as_of = self.random.choice(self.stored[-FORGOTTEN_STEPS:])
             self.rows = dict(rows)
             self.resync(as_of)
         self.stored.clear()
@@ -270,7 +274,7 @@ class World:
 
     def step(self) -> None:
         acts = [self.speak, self.carry_out, self.supervise, self.look, self.times, self.wait]
-        self.stored.append((self.life, dict(self.rows), self.now))
+        self.stored.append((self.job_with_tasks, dict(self.rows), self.now))
         self.random.choice([*acts, self.begin, self.drop, *[self.deliver] * 6])()
 
     def fair_step(self) -> None:
@@ -290,10 +294,10 @@ class World:
     def end(self, seed: int) -> None:
         """Nothing more happens to anybody: then the job ends."""
         began = self.now
-        while self.life is None or not self.life.job.is_final:
-            self.stored.append((self.life, dict(self.rows), self.now))
+        while self.job_with_tasks is None or not self.job_with_tasks.job.is_final:
+            self.stored.append((self.job_with_tasks, dict(self.rows), self.now))
             self.fair_step()
-            assert self.now - began < LONGEST, f"seed {seed}: {self.life}, {self.rows}"
+            assert self.now - began < LONGEST, f"seed {seed}: {self.job_with_tasks}, {self.rows}"
 
 
 @pytest.mark.parametrize("forgets", [False, True], ids=["kept", "last-commits-lost"])

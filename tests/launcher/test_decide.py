@@ -19,7 +19,7 @@ from muster.errors import Broken
 
 Story = Any
 MakeRequest = Callable[..., JobRequest]
-Tell = Callable[..., Story]
+NewStory = Callable[..., Story]
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 POLICY = Policy()
@@ -27,31 +27,31 @@ USER_FAILURE = failure(Behavior.UNKNOWN)
 WITHDRAWN = failure(Behavior.TRANSIENT, Fault.PLATFORM, -1013)
 
 
-def test_a_job_asks_for_one_gang_of_all_its_tasks(story: Tell) -> None:
-    told = story({"ps": 1, "worker": 2})
-    gang = told.scheduler.gangs["j1-0"]
+def test_a_job_asks_for_one_gang_of_all_its_tasks(new_story: NewStory) -> None:
+    story = new_story({"ps": 1, "worker": 2})
+    gang = story.scheduler.gangs["j1-0"]
     assert [p.pod for p in gang.pods] == ["j1-0-ps-0-0", "j1-0-worker-0-0", "j1-0-worker-1-0"]
     assert gang.pods[0].ports == {"http": 1}
     assert (gang.user, gang.priority, gang.virtual_cluster) == ("ada", 10, "default")
 
 
-def test_tasks_that_may_start_singly_are_gangs_of_their_own(story: Tell) -> None:
-    told = story({"worker": 2}, gang=False)
-    assert sorted(told.scheduler.gangs) == ["j1-0-worker-0-0", "j1-0-worker-1-0"]
-    told.tell(told.scheduler.place("j1-0-worker-1-0", "n1"))
-    assert [r.pod for r in told.runs()] == ["j1-0-worker-1-0"]
+def test_tasks_that_may_start_singly_are_gangs_of_their_own(new_story: NewStory) -> None:
+    story = new_story({"worker": 2}, gang=False)
+    assert sorted(story.scheduler.gangs) == ["j1-0-worker-0-0", "j1-0-worker-1-0"]
+    story.receive(story.scheduler.place("j1-0-worker-1-0", "n1"))
+    assert [r.pod for r in story.runs()] == ["j1-0-worker-1-0"]
 
 
-def test_no_pod_runs_before_its_whole_gang_has_a_place(story: Tell) -> None:
-    told = story({"worker": 3})
-    told.tell(told.scheduler.place("j1-0", "n1", 2))
-    assert told.runs() == []
-    told.tell(told.scheduler.place("j1-0", "n2"))
-    assert [r.node for r in told.runs()] == ["n1", "n1", "n2"]
+def test_no_pod_runs_before_its_whole_gang_has_a_place(new_story: NewStory) -> None:
+    story = new_story({"worker": 3})
+    story.receive(story.scheduler.place("j1-0", "n1", 2))
+    assert story.runs() == []
+    story.receive(story.scheduler.place("j1-0", "n2"))
+    assert [r.node for r in story.runs()] == ["n1", "n1", "n2"]
 
 
-def test_a_pod_is_told_of_its_peers_and_of_what_it_got(story: Tell) -> None:
-    asked = story({"ps": 1, "worker": 2}).place().runs()[1]
+def test_a_pod_is_told_of_its_peers_and_of_what_it_got(new_story: NewStory) -> None:
+    asked = new_story({"ps": 1, "worker": 2}).place().runs()[1]
     assert (asked.node, asked.journal, asked.gang) == ("n1", "journal-of-n1", "j1-0")
     run = asked.run
     assert run is not None
@@ -64,94 +64,96 @@ def test_a_pod_is_told_of_its_peers_and_of_what_it_got(story: Tell) -> None:
     assert [(r.name, r.instances, r.gpus) for r in run.roles] == [("ps", 1, 1), ("worker", 2, 1)]
 
 
-def test_a_job_runs_when_its_first_task_does_and_succeeds_with_the_last(story: Tell) -> None:
-    told = story({"worker": 2}).place()
-    assert told.phase() is JobPhase.WAITING
-    told.tell(told.agents.start("j1-0-worker-1-0", told.now))
-    assert told.status().state is JobState.RUNNING
-    told.start().end("0-worker-0-0").end("0-worker-1-0")
-    final = told.status()
+def test_a_job_runs_when_its_first_task_does_and_succeeds_with_the_last(
+    new_story: NewStory,
+) -> None:
+    story = new_story({"worker": 2}).place()
+    assert story.phase() is JobPhase.WAITING
+    story.receive(story.agents.start("j1-0-worker-1-0", story.now))
+    assert story.status().state is JobState.RUNNING
+    story.start().end("0-worker-0-0").end("0-worker-1-0")
+    final = story.status()
     assert (final.state, final.attempt) == (JobState.SUCCEEDED, 0)
     assert final.verdict is not None
     assert final.verdict.code == 0
     assert [t.state for t in final.task_roles[0].tasks] == [TaskState.SUCCEEDED] * 2
-    assert told.open_subjects() == set()
-    assert told.says[-1].delayed_repeats or any(s.delayed_repeats for s in told.says)
+    assert story.open_subjects() == set()
+    assert story.published[-1].delayed_repeats or any(s.delayed_repeats for s in story.published)
 
 
-def test_why_it_waits_is_told_until_it_has_a_place(story: Tell) -> None:
-    told = story()
-    told.tell(told.scheduler.defer("j1-0", "2 of 8 GPUs are free.")).wait(1)
-    reason = told.status().reason
+def test_why_it_waits_is_told_until_it_has_a_place(new_story: NewStory) -> None:
+    story = new_story()
+    story.receive(story.scheduler.defer("j1-0", "2 of 8 GPUs are free.")).wait(1)
+    reason = story.status().reason
     assert reason is not None
     assert reason.text == "2 of 8 GPUs are free."
-    assert told.place().wait(1).status().reason is None
+    assert story.place().wait(1).status().reason is None
 
 
-def test_that_a_new_job_waits_is_told_with_the_first_reason(story: Tell) -> None:
-    told = story().wait(1)
-    assert not any(s.kind is Kind.JOB for s in told.says)
-    told.tell(told.scheduler.defer("j1-0", "No room.")).wait(0.4)
-    assert told.status().reason is not None
-    assert sum(s.kind is Kind.JOB for s in told.wait(10).says) == 1
-    alone = story().wait(2)
+def test_that_a_new_job_waits_is_told_with_the_first_reason(new_story: NewStory) -> None:
+    story = new_story().wait(1)
+    assert not any(s.kind is Kind.JOB for s in story.published)
+    story.receive(story.scheduler.defer("j1-0", "No room.")).wait(0.4)
+    assert story.status().reason is not None
+    assert sum(s.kind is Kind.JOB for s in story.wait(10).published) == 1
+    alone = new_story().wait(2)
     assert alone.status().state is JobState.WAITING
 
 
-def test_how_a_gang_holds_its_gpus_is_told_and_ends_with_its_attempt(story: Tell) -> None:
-    told = story({"worker": 2}).place().start()
+def test_how_a_gang_holds_its_gpus_is_told_and_ends_with_its_attempt(new_story: NewStory) -> None:
+    story = new_story({"worker": 2}).place().start()
     seen = []
     for gang_class in (GangClass.GUARANTEED, GangClass.DOWNGRADED, GangClass.GUARANTEED):
-        word = told.scheduler.place("j1-0", "n1")
-        told.tell(word.model_copy(update={"gang_class": gang_class})).wait(1)
-        seen.append(told.status().gang_class)
+        message = story.scheduler.place("j1-0", "n1")
+        story.receive(message.model_copy(update={"gang_class": gang_class})).wait(1)
+        seen.append(story.status().gang_class)
     assert seen == [GangClass.GUARANTEED, GangClass.DOWNGRADED, GangClass.GUARANTEED]
-    assert len(told.runs()) == 2
-    assert told.preempt().end_stopped().again().status().gang_class is None
+    assert len(story.runs()) == 2
+    assert story.preempt().end_stopped().again().status().gang_class is None
 
 
 def test_who_lends_a_gang_its_gpus_is_told_until_it_comes_home_or_is_asked_anew(
-    story: Tell,
+    new_story: NewStory,
 ) -> None:
-    told = story({"worker": 2}).place().start()
+    story = new_story({"worker": 2}).place().start()
     seen = []
     for lender in ("speech", None, "vision"):
-        word = told.scheduler.place("j1-0", "n1")
+        message = story.scheduler.place("j1-0", "n1")
         change = {"gang_class": GangClass.GUARANTEED, "lender": lender}
-        told.tell(word.model_copy(update=change)).wait(1)
-        seen.append(told.status().lender)
+        story.receive(message.model_copy(update=change)).wait(1)
+        seen.append(story.status().lender)
     assert seen == ["speech", None, "vision"]
-    assert told.preempt().end_stopped().again().status().lender is None
+    assert story.preempt().end_stopped().again().status().lender is None
 
 
-def test_details_are_told_together(story: Tell) -> None:
-    told = story({"worker": 20}).place().start()
-    assert sum(s.kind is Kind.JOB for s in told.says) == 1
-    told.wait(1)
-    assert sum(s.kind is Kind.JOB for s in told.says) == 2
-    assert {t.state for t in told.status().task_roles[0].tasks} == {TaskState.RUNNING}
+def test_details_are_told_together(new_story: NewStory) -> None:
+    story = new_story({"worker": 20}).place().start()
+    assert sum(s.kind is Kind.JOB for s in story.published) == 1
+    story.wait(1)
+    assert sum(s.kind is Kind.JOB for s in story.published) == 2
+    assert {t.state for t in story.status().task_roles[0].tasks} == {TaskState.RUNNING}
 
 
-def test_a_gang_lets_go_of_what_has_ended_while_the_rest_runs(story: Tell) -> None:
-    told = story({"worker": 2}).place().start().end("0-worker-0-0").wait(1)
-    gang = told.scheduler.gangs["j1-0"]
+def test_a_gang_lets_go_of_what_has_ended_while_the_rest_runs(new_story: NewStory) -> None:
+    story = new_story({"worker": 2}).place().start().end("0-worker-0-0").wait(1)
+    gang = story.scheduler.gangs["j1-0"]
     assert [p.pod for p in gang.pods] == ["j1-0-worker-1-0"]
     assert [r.pod for r in gang.released] == ["j1-0-worker-0-0"]
-    assert told.phase() is JobPhase.RUNNING
+    assert story.phase() is JobPhase.RUNNING
 
 
 # Odd words.
 
 
-def test_a_final_job_moves_no_more(story: Tell) -> None:
-    told = story().place().start().end("0-worker-0-0")
-    before, said = told.job, len(told.says)
-    told.stop().tell(told.request).wait(10_000)
-    told.tell(told.scheduler.decisions["j1-0"])
-    told.tell(MessageRejected(Kind.GANG, "j1-0"))
-    assert told.job == before
-    assert len(told.says) == said
-    assert wake_at(told.job) is None
+def test_a_final_job_moves_no_more(new_story: NewStory) -> None:
+    story = new_story().place().start().end("0-worker-0-0")
+    before, published = story.job, len(story.published)
+    story.stop().receive(story.request).wait(10_000)
+    story.receive(story.scheduler.decisions["j1-0"])
+    story.receive(MessageRejected(Kind.GANG, "j1-0"))
+    assert story.job == before
+    assert len(story.published) == published
+    assert wake_at(story.job) is None
 
 
 def test_the_other_sides_words_about_unknown_jobs_are_answered_as_over() -> None:
@@ -173,14 +175,16 @@ def test_the_other_sides_words_about_unknown_jobs_are_answered_as_over() -> None
     assert [s.message.action for s in answer.messages] == [PodAction.FORGET]  # type: ignore[attr-defined]
 
 
-def test_numbers_that_a_restored_backup_has_forgotten_are_not_given_again(story: Tell) -> None:
-    told = story()
-    ask = told.scheduler.gangs["j1-0"].model_copy(update={"gang": "j1-4", "revision": 0})
-    told.scheduler.gangs["j1-4"] = ask
-    told.tell(told.scheduler._decide("j1-4", []))
-    assert told.scheduler.gangs["j1-4"].pods == ()
-    told.place().end("0-worker-0-0", WITHDRAWN).wait(1)
-    assert told.job.job.attempt == 5
+def test_numbers_that_a_restored_backup_has_forgotten_are_not_given_again(
+    new_story: NewStory,
+) -> None:
+    story = new_story()
+    ask = story.scheduler.gangs["j1-0"].model_copy(update={"gang": "j1-4", "revision": 0})
+    story.scheduler.gangs["j1-4"] = ask
+    story.receive(story.scheduler._decide("j1-4", []))
+    assert story.scheduler.gangs["j1-4"].pods == ()
+    story.place().end("0-worker-0-0", WITHDRAWN).wait(1)
+    assert story.job.job.attempt == 5
 
 
 def test_a_job_that_a_restored_backup_may_have_forgotten_begins_with_a_number_above(
@@ -196,131 +200,135 @@ RESYNC_S = POLICY.resync.total_seconds()
 
 
 def test_a_pod_that_may_have_run_before_a_restore_gets_a_new_name_with_its_place(
-    story: Tell,
+    new_story: NewStory,
 ) -> None:
-    told = story({"worker": 2})
-    told.unused_number = 40
-    told.wait(100).place().wait(RESYNC_S - 1)
-    assert told.runs() == []
-    assert told.scheduler.gangs["j1-0"].pods != ()
-    told.wait(1)
-    assert told.scheduler.gangs["j1-0"].pods == ()
-    told.place().start().end("40-worker-0-0").end("40-worker-1-0")
-    assert told.status().state is JobState.SUCCEEDED
-    assert told.status().retries == Retries(platform=1)
-    assert told.scheduler.gangs.keys() == {"j1-0", "j1-40"}
+    story = new_story({"worker": 2})
+    story.unused_number = 40
+    story.wait(100).place().wait(RESYNC_S - 1)
+    assert story.runs() == []
+    assert story.scheduler.gangs["j1-0"].pods != ()
+    story.wait(1)
+    assert story.scheduler.gangs["j1-0"].pods == ()
+    story.place().start().end("40-worker-0-0").end("40-worker-1-0")
+    assert story.status().state is JobState.SUCCEEDED
+    assert story.status().retries == Retries(platform=1)
+    assert story.scheduler.gangs.keys() == {"j1-0", "j1-40"}
 
 
 @pytest.mark.parametrize("has_ended", [False, True])
 def test_a_gang_of_which_a_restore_knows_a_part_ends_and_is_tried_again(
-    story: Tell, has_ended: bool
+    new_story: NewStory, has_ended: bool
 ) -> None:
-    told = story({"worker": 2}, time_limit_s=100)
-    forgotten = told.job
-    told.place().start()
-    told.life, told.unused_number = forgotten, 40
+    story = new_story({"worker": 2}, time_limit_s=100)
+    forgotten = story.job
+    story.place().start()
+    story.job_with_tasks, story.unused_number = forgotten, 40
     if has_ended:
-        told.end("0-worker-1-0")
+        story.end("0-worker-1-0")
     else:
-        told.tell(told.agents.statuses["j1-0-worker-1-0"])
-    told.wait(RESYNC_S)
-    assert told.agents.stopping == (set() if has_ended else {"j1-0-worker-1-0"})
-    told.end_stopped().wait(1).place()
-    assert [run.pod for run in told.runs()[2:]] == ["j1-40-worker-0-0", "j1-40-worker-1-0"]
+        story.receive(story.agents.statuses["j1-0-worker-1-0"])
+    story.wait(RESYNC_S)
+    assert story.agents.stopping == (set() if has_ended else {"j1-0-worker-1-0"})
+    story.end_stopped().wait(1).place()
+    assert [run.pod for run in story.runs()[2:]] == ["j1-40-worker-0-0", "j1-40-worker-1-0"]
 
 
-def test_a_gang_of_which_all_agents_tell_after_a_restore_goes_on(story: Tell) -> None:
-    told = story({"worker": 2})
-    forgotten = told.job
-    told.place().start()
-    told.life, told.unused_number = forgotten, 40
-    told.tell(told.scheduler.decisions["j1-0"]).wait(RESYNC_S - 1)
-    for status in list(told.agents.statuses.values()):
-        told.tell(status)
-    told.wait(100).end("0-worker-0-0").end("0-worker-1-0")
-    assert told.status().state is JobState.SUCCEEDED
-    assert told.status().retries == Retries()
+def test_a_gang_of_which_all_agents_tell_after_a_restore_goes_on(new_story: NewStory) -> None:
+    story = new_story({"worker": 2})
+    forgotten = story.job
+    story.place().start()
+    story.job_with_tasks, story.unused_number = forgotten, 40
+    story.receive(story.scheduler.decisions["j1-0"]).wait(RESYNC_S - 1)
+    for status in list(story.agents.statuses.values()):
+        story.receive(status)
+    story.wait(100).end("0-worker-0-0").end("0-worker-1-0")
+    assert story.status().state is JobState.SUCCEEDED
+    assert story.status().retries == Retries()
 
 
-def test_a_pod_that_has_run_elsewhere_than_it_was_placed_since_ends(story: Tell) -> None:
-    told = story()
-    forgotten = told.job
-    told.place().start()
-    status = told.agents.statuses["j1-0-worker-0-0"]
-    told.life, told.unused_number = forgotten, 40
-    told.tell(told.scheduler.decisions["j1-0"])
-    told.tell(status.model_copy(update={"node": "n2", "journal": "journal-of-n2"}))
-    assert told.stops()["j1-0-worker-0-0"].node == "n2"
-    told.wait(1).place()
-    assert [run.pod for run in told.runs()[1:]] == ["j1-40-worker-0-0"]
+def test_a_pod_that_has_run_elsewhere_than_it_was_placed_since_ends(new_story: NewStory) -> None:
+    story = new_story()
+    forgotten = story.job
+    story.place().start()
+    status = story.agents.statuses["j1-0-worker-0-0"]
+    story.job_with_tasks, story.unused_number = forgotten, 40
+    story.receive(story.scheduler.decisions["j1-0"])
+    story.receive(status.model_copy(update={"node": "n2", "journal": "journal-of-n2"}))
+    assert story.stops()["j1-0-worker-0-0"].node == "n2"
+    story.wait(1).place()
+    assert [run.pod for run in story.runs()[1:]] == ["j1-40-worker-0-0"]
 
 
-def test_an_elastic_gang_goes_on_when_what_it_can_do_without_is_forgotten(story: Tell) -> None:
-    told = story({"worker": 2}, role={"min_instances": 1})
-    told.tell(told.scheduler.place("j1-0", "n1", 1)).start()
-    told.unused_number = 40
-    told.wait(100)
-    assert told.status().task_roles[0].tasks[1].pod == "j1-0-worker-1-0"
-    told.place().wait(RESYNC_S).place().start()
-    assert told.agents.live() == ["j1-0-worker-0-0", "j1-0-worker-1-40"]
-    assert told.phase() is JobPhase.RUNNING
+def test_an_elastic_gang_goes_on_when_what_it_can_do_without_is_forgotten(
+    new_story: NewStory,
+) -> None:
+    story = new_story({"worker": 2}, role={"min_instances": 1})
+    story.receive(story.scheduler.place("j1-0", "n1", 1)).start()
+    story.unused_number = 40
+    story.wait(100)
+    assert story.status().task_roles[0].tasks[1].pod == "j1-0-worker-1-0"
+    story.place().wait(RESYNC_S).place().start()
+    assert story.agents.live() == ["j1-0-worker-0-0", "j1-0-worker-1-40"]
+    assert story.phase() is JobPhase.RUNNING
 
 
-def test_a_task_that_starts_singly_gets_a_new_name_alone(story: Tell) -> None:
-    told = story({"worker": 2}, gang=False)
-    told.tell(told.scheduler.place("j1-0-worker-1-0", "n1")).start()
-    told.unused_number = 40
-    told.end("0-worker-1-0", WITHDRAWN).wait(2)
-    told.tell(told.scheduler.place("j1-0-worker-1-40", "n1")).start()
-    assert told.agents.live() == ["j1-0-worker-1-40"]
-    told.place().wait(RESYNC_S).place().start()
-    assert sorted(told.agents.live()) == ["j1-0-worker-0-40", "j1-0-worker-1-40"]
-    tasks = told.status().task_roles[0].tasks
+def test_a_task_that_starts_singly_gets_a_new_name_alone(new_story: NewStory) -> None:
+    story = new_story({"worker": 2}, gang=False)
+    story.receive(story.scheduler.place("j1-0-worker-1-0", "n1")).start()
+    story.unused_number = 40
+    story.end("0-worker-1-0", WITHDRAWN).wait(2)
+    story.receive(story.scheduler.place("j1-0-worker-1-40", "n1")).start()
+    assert story.agents.live() == ["j1-0-worker-1-40"]
+    story.place().wait(RESYNC_S).place().start()
+    assert sorted(story.agents.live()) == ["j1-0-worker-0-40", "j1-0-worker-1-40"]
+    tasks = story.status().task_roles[0].tasks
     assert [(task.retries, task.accountable_retries) for task in tasks] == [(1, 0), (1, 0)]
-    told.end("0-worker-0-40", WITHDRAWN).wait(2).place().start()
-    assert sorted(told.agents.live()) == ["j1-0-worker-0-41", "j1-0-worker-1-40"]
+    story.end("0-worker-0-40", WITHDRAWN).wait(2).place().start()
+    assert sorted(story.agents.live()) == ["j1-0-worker-0-41", "j1-0-worker-1-40"]
 
 
 def test_a_place_that_was_not_used_is_used_when_nothing_may_have_been_forgotten(
-    story: Tell,
+    new_story: NewStory,
 ) -> None:
-    told = story()
-    told.unused_number = 40
-    told.place()
-    told.unused_number = 0  # of a replica that takes the timer
-    told.wait(RESYNC_S)
-    assert [run.pod for run in told.runs()] == ["j1-0-worker-0-0"]
+    story = new_story()
+    story.unused_number = 40
+    story.place()
+    story.unused_number = 0  # of a replica that takes the timer
+    story.wait(RESYNC_S)
+    assert [run.pod for run in story.runs()] == ["j1-0-worker-0-0"]
 
 
-def test_how_many_attempts_there_were_is_no_number_of_an_attempt(story: Tell) -> None:
-    told = story().place().start()
-    told.unused_number = 40
-    told.end("0-worker-0-0", WITHDRAWN).wait(1).place().start()
-    told.end("40-worker-0-0", WITHDRAWN)
-    reason = told.status().reason
+def test_how_many_attempts_there_were_is_no_number_of_an_attempt(new_story: NewStory) -> None:
+    story = new_story().place().start()
+    story.unused_number = 40
+    story.end("0-worker-0-0", WITHDRAWN).wait(1).place().start()
+    story.end("40-worker-0-0", WITHDRAWN)
+    reason = story.status().reason
     assert reason is not None
     assert reason.numbers == {"attempts": 2}
 
 
-def test_what_runs_at_a_restore_goes_on_and_its_next_attempt_has_a_new_name(story: Tell) -> None:
-    told = story().place().start()
-    told.unused_number = 40
-    told.tell(Due()).end("0-worker-0-0", WITHDRAWN).wait(1).place().start()
-    told.end("40-worker-0-0", WITHDRAWN).wait(2).place().start()
-    assert [run.pod for run in told.runs()] == [f"j1-{n}-worker-0-0" for n in (0, 40, 41)]
+def test_what_runs_at_a_restore_goes_on_and_its_next_attempt_has_a_new_name(
+    new_story: NewStory,
+) -> None:
+    story = new_story().place().start()
+    story.unused_number = 40
+    story.receive(Due()).end("0-worker-0-0", WITHDRAWN).wait(1).place().start()
+    story.end("40-worker-0-0", WITHDRAWN).wait(2).place().start()
+    assert [run.pod for run in story.runs()] == [f"j1-{n}-worker-0-0" for n in (0, 40, 41)]
 
 
-def test_a_pod_whose_start_a_restored_backup_has_forgotten_goes_on(story: Tell) -> None:
-    told = story({"worker": 2})
-    forgotten = told.job
-    told.place().start()
-    told.life = forgotten
-    for status in list(told.agents.statuses.values()):
-        told.tell(status)
-    assert told.phase() is JobPhase.RUNNING
-    assert {t.phase for t in told.job.tasks.values()} == {TaskPhase.RUNNING}
-    told.end("0-worker-0-0").end("0-worker-1-0")
-    assert told.status().state is JobState.SUCCEEDED
+def test_a_pod_whose_start_a_restored_backup_has_forgotten_goes_on(new_story: NewStory) -> None:
+    story = new_story({"worker": 2})
+    forgotten = story.job
+    story.place().start()
+    story.job_with_tasks = forgotten
+    for status in list(story.agents.statuses.values()):
+        story.receive(status)
+    assert story.phase() is JobPhase.RUNNING
+    assert {t.phase for t in story.job.tasks.values()} == {TaskPhase.RUNNING}
+    story.end("0-worker-0-0").end("0-worker-1-0")
+    assert story.status().state is JobState.SUCCEEDED
 
 
 STOPPED_BY_USER = failure(Behavior.PERMANENT, Fault.STOP, -210)
@@ -339,98 +347,98 @@ STOPPED_AS_COMPLETE = failure(Behavior.PERMANENT, Fault.STOP, -220)
 @pytest.mark.parametrize("order", [1, -1])
 @pytest.mark.parametrize("is_placed", [True, False])
 def test_a_stop_that_a_restored_backup_has_forgotten_is_known_from_its_pods_end(
-    story: Tell, ends: list[Verdict | None], wanted: JobState, order: int, is_placed: bool
+    new_story: NewStory, ends: list[Verdict | None], wanted: JobState, order: int, is_placed: bool
 ) -> None:
-    told = story({"worker": 2}, role={"min_failed_instances": 1, "min_succeeded_instances": 1})
-    forgotten = told.job
-    told.place().start()
+    story = new_story({"worker": 2}, role={"min_failed_instances": 1, "min_succeeded_instances": 1})
+    forgotten = story.job
+    story.place().start()
     if is_placed:
-        forgotten = told.job
+        forgotten = story.job
     verdicts = dict(zip(("0-worker-0-0", "0-worker-1-0"), ends, strict=True))
     for pod, verdict in verdicts.items():
-        told.agents.end(f"j1-{pod}", told.now, verdict)
-    told.life = forgotten
-    for status in list(told.agents.statuses.values())[::order]:
-        told.tell(status)
-    assert told.status().state is wanted
-    assert not any(each.startswith("j1-0-worker") for each in told.open_subjects())
+        story.agents.end(f"j1-{pod}", story.now, verdict)
+    story.job_with_tasks = forgotten
+    for status in list(story.agents.statuses.values())[::order]:
+        story.receive(status)
+    assert story.status().state is wanted
+    assert not any(each.startswith("j1-0-worker") for each in story.open_subjects())
 
 
-def test_an_end_tells_that_the_pod_ran_where_no_other_word_came(story: Tell) -> None:
-    told = story({"worker": 2}).place()
-    told.now += timedelta(seconds=5)
-    for pod in told.agents.live():
-        told.agents.start(pod, told.now)
-    told.end("0-worker-0-0", USER_FAILURE)
-    assert told.status().launched_at == told.now
-    assert told.status().task_roles[0].tasks[0].launched_at == told.now
+def test_an_end_tells_that_the_pod_ran_where_no_other_word_came(new_story: NewStory) -> None:
+    story = new_story({"worker": 2}).place()
+    story.now += timedelta(seconds=5)
+    for pod in story.agents.live():
+        story.agents.start(pod, story.now)
+    story.end("0-worker-0-0", USER_FAILURE)
+    assert story.status().launched_at == story.now
+    assert story.status().task_roles[0].tasks[0].launched_at == story.now
 
 
 def test_a_late_word_about_an_earlier_pod_of_a_task_leaves_the_present_one_alone(
-    story: Tell,
+    new_story: NewStory,
 ) -> None:
-    told = story(role={"task_retry_count": 1}, gang=False).place().start()
-    told.end("0-worker-0-0", USER_FAILURE).place().start()
-    before = told.job.tasks
-    late = told.agents.statuses["j1-0-worker-0-0"].model_copy(update={"revision": 99})
-    told.tell(late)
-    assert told.job.tasks == before
-    assert told.says[-1].message.action is PodAction.FORGET
+    story = new_story(role={"task_retry_count": 1}, gang=False).place().start()
+    story.end("0-worker-0-0", USER_FAILURE).place().start()
+    before = story.job.tasks
+    late = story.agents.statuses["j1-0-worker-0-0"].model_copy(update={"revision": 99})
+    story.receive(late)
+    assert story.job.tasks == before
+    assert story.published[-1].message.action is PodAction.FORGET
 
 
 def test_a_pod_of_an_attempt_that_is_forgotten_is_stopped_and_its_number_is_used(
-    story: Tell,
+    new_story: NewStory,
 ) -> None:
-    told = story().place()
-    status = told.agents.statuses["j1-0-worker-0-0"]
-    told.tell(status.model_copy(update={"pod": "j1-3-worker-0-0", "gang": "j1-3"}))
-    assert told.stops().keys() == {"j1-3-worker-0-0"}
-    told.end("0-worker-0-0", WITHDRAWN).wait(1)
-    assert told.job.job.attempt == 4
+    story = new_story().place()
+    status = story.agents.statuses["j1-0-worker-0-0"]
+    story.receive(status.model_copy(update={"pod": "j1-3-worker-0-0", "gang": "j1-3"}))
+    assert story.stops().keys() == {"j1-3-worker-0-0"}
+    story.end("0-worker-0-0", WITHDRAWN).wait(1)
+    assert story.job.job.attempt == 4
 
 
-def test_a_pod_that_only_its_agent_remembers_to_have_accepted_goes_on(story: Tell) -> None:
-    told = story({"worker": 2})
-    forgotten = told.job
-    told.place()
-    told.life = forgotten
-    for status in list(told.agents.statuses.values()):
-        told.tell(status)
-    assert {t.phase for t in told.job.tasks.values()} == {TaskPhase.PLACED}
-    told.stop().end_stopped()
-    assert told.status().state is JobState.STOPPED
+def test_a_pod_that_only_its_agent_remembers_to_have_accepted_goes_on(new_story: NewStory) -> None:
+    story = new_story({"worker": 2})
+    forgotten = story.job
+    story.place()
+    story.job_with_tasks = forgotten
+    for status in list(story.agents.statuses.values()):
+        story.receive(status)
+    assert {t.phase for t in story.job.tasks.values()} == {TaskPhase.PLACED}
+    story.stop().end_stopped()
+    assert story.status().state is JobState.STOPPED
 
 
-def test_a_pod_that_nobody_asked_for_is_passed_over(story: Tell) -> None:
-    told = story()
-    decision = told.scheduler.place("j1-0", "n1")
+def test_a_pod_that_nobody_asked_for_is_passed_over(new_story: NewStory) -> None:
+    story = new_story()
+    decision = story.scheduler.place("j1-0", "n1")
     stranger = decision.pods[0].model_copy(update={"pod": "j1-0-worker-7-0"})
-    told.tell(decision.model_copy(update={"pods": (stranger, *decision.pods)}))
-    assert [r.pod for r in told.runs()] == ["j1-0-worker-0-0"]
+    story.receive(decision.model_copy(update={"pods": (stranger, *decision.pods)}))
+    assert [r.pod for r in story.runs()] == ["j1-0-worker-0-0"]
 
 
-def test_what_is_let_go_is_told_once(story: Tell) -> None:
-    told = story({"worker": 2}).place().start().end("0-worker-0-0").wait(1)
-    said = len(told.says)
-    told.wait(100)
-    assert len(told.says) == said
-    assert wake_at(told.job) is None
+def test_what_is_let_go_is_told_once(new_story: NewStory) -> None:
+    story = new_story({"worker": 2}).place().start().end("0-worker-0-0").wait(1)
+    published = len(story.published)
+    story.wait(100)
+    assert len(story.published) == published
+    assert wake_at(story.job) is None
 
 
-def test_a_dead_letter_shows_on_the_job_until_the_other_side_speaks(story: Tell) -> None:
-    told = story().tell(MessageRejected(Kind.GANG, "j1-0"))
-    assert "gang j1-0" in (told.status().dead_letter or "")
-    assert told.place().wait(1).status().dead_letter is None
-    told.tell(MessageRejected(Kind.POD, "j1-0-worker-0-0"))
-    assert "pod j1-0-worker-0-0" in (told.status().dead_letter or "")
-    assert told.start().status().dead_letter is None
+def test_a_dead_letter_shows_on_the_job_until_the_other_side_speaks(new_story: NewStory) -> None:
+    story = new_story().receive(MessageRejected(Kind.GANG, "j1-0"))
+    assert "gang j1-0" in (story.status().dead_letter or "")
+    assert story.place().wait(1).status().dead_letter is None
+    story.receive(MessageRejected(Kind.POD, "j1-0-worker-0-0"))
+    assert "pod j1-0-worker-0-0" in (story.status().dead_letter or "")
+    assert story.start().status().dead_letter is None
 
 
 def test_a_job_without_tasks_is_a_dead_letter(
-    make_request: MakeRequest, tell_of: Callable[[JobRequest], Story]
+    make_request: MakeRequest, story_of: Callable[[JobRequest], Story]
 ) -> None:
     with pytest.raises(Broken):
-        tell_of(make_request("j1").model_copy(update={"spec": None}))
+        story_of(make_request("j1").model_copy(update={"spec": None}))
 
 
 def test_a_start_from_before_ended_jobs_were_forgotten_is_rejected(
@@ -447,44 +455,47 @@ def test_a_start_from_before_ended_jobs_were_forgotten_is_rejected(
 
 def test_the_end_of_a_gang_that_nobody_knows_is_not_answered() -> None:
     """Else the answer would be answered with the end, and so on for ever."""
-    word = GangDecision(gang="gone-0", job="gone", epoch=1)
-    assert decide("gone", None, word, now=START, policy=POLICY).messages == ()
+    message = GangDecision(gang="gone-0", job="gone", epoch=1)
+    assert decide("gone", None, message, now=START, policy=POLICY).messages == ()
 
 
-def test_a_gang_that_only_its_scheduler_holds_is_ended(story: Tell) -> None:
+def test_a_gang_that_only_its_scheduler_holds_is_ended(new_story: NewStory) -> None:
     """As where the Scheduler came back from a backup that is older than what is kept."""
-    told = story(job_retry_count=1).place().start()
-    old = told.scheduler.decisions["j1-0"]
-    told.end("0-worker-0-0", USER_FAILURE).again().place().start()
+    story = new_story(job_retry_count=1).place().start()
+    old = story.scheduler.decisions["j1-0"]
+    story.end("0-worker-0-0", USER_FAILURE).again().place().start()
     for _ in range(2):
-        told.says.clear()
-        told.tell(old.model_copy(update={"revision": 99}))
-        assert [(s.subject, s.message.pods) for s in told.says] == [("j1-0", ())]
-    before = told.job
-    told.end("1-worker-0-0").says.clear()
-    told.tell(told.scheduler.decisions["j1-0"])
-    assert told.says == []
+        story.published.clear()
+        story.receive(old.model_copy(update={"revision": 99}))
+        assert [(s.subject, s.message.pods) for s in story.published] == [("j1-0", ())]
+    before = story.job
+    story.end("1-worker-0-0").published.clear()
+    story.receive(story.scheduler.decisions["j1-0"])
+    assert story.published == []
     assert before.job.attempt == 1
 
 
-def test_a_clock_that_jumps_fires_no_timer_early_and_doubles_nothing(story: Tell) -> None:
-    told = story(time_limit_s=7200, role={"min_failed_instances": 1}).place().start()
-    told.now -= timedelta(hours=1)
-    told.wait(0).end("0-worker-0-0", WITHDRAWN)
-    assert told.phase() is JobPhase.BACKOFF
-    retry_at = told.status().retry_at
+def test_a_clock_that_jumps_fires_no_timer_early_and_doubles_nothing(new_story: NewStory) -> None:
+    story = new_story(time_limit_s=7200, role={"min_failed_instances": 1}).place().start()
+    story.now -= timedelta(hours=1)
+    story.wait(0).end("0-worker-0-0", WITHDRAWN)
+    assert story.phase() is JobPhase.BACKOFF
+    retry_at = story.status().retry_at
     assert retry_at is not None
-    assert retry_at - told.now == timedelta(seconds=1), "the wait counts on the clock as it is"
-    told.now -= timedelta(hours=1)
-    told.tell(Due())
-    assert told.phase() is JobPhase.BACKOFF, "a timer rang an hour early"
-    told.now = retry_at + timedelta(hours=1)
-    told.tell(Due()).tell(Due())
-    told.now -= timedelta(hours=1)
-    told.tell(Due())
-    assert told.job.job.attempt == 1
-    assert [word.pod for word in told.place().runs()] == ["j1-0-worker-0-0", "j1-1-worker-0-0"]
-    told.start().now += timedelta(seconds=7199)
-    told.tell(Due())
-    assert told.phase() is JobPhase.RUNNING
-    assert told.end("1-worker-0-0").status().state is JobState.SUCCEEDED
+    assert retry_at - story.now == timedelta(seconds=1), "the wait counts on the clock as it is"
+    story.now -= timedelta(hours=1)
+    story.receive(Due())
+    assert story.phase() is JobPhase.BACKOFF, "a timer rang an hour early"
+    story.now = retry_at + timedelta(hours=1)
+    story.receive(Due()).receive(Due())
+    story.now -= timedelta(hours=1)
+    story.receive(Due())
+    assert story.job.job.attempt == 1
+    assert [message.pod for message in story.place().runs()] == [
+        "j1-0-worker-0-0",
+        "j1-1-worker-0-0",
+    ]
+    story.start().now += timedelta(seconds=7199)
+    story.receive(Due())
+    assert story.phase() is JobPhase.RUNNING
+    assert story.end("1-worker-0-0").status().state is JobState.SUCCEEDED

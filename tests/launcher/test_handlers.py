@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from launcher import store
-from launcher.domain.model import Life, Placement, StopCause, Task
+from launcher.domain.model import JobWithTasks, Placement, StopCause, Task
 from launcher.domain.states import JobPhase, TaskPhase
-from launcher.handlers import TOPICS_HEARD, Housekeeping
+from launcher.handlers import RECEIVED_TOPICS, Housekeeping
 from launcher_peers import FakeAgents, FakeScheduler, failure, stopped
 from muster.aggregates import Aggregate
 from muster.contracts.gangs import GangRequest
@@ -44,43 +44,43 @@ class World:
         self.scheduler = FakeScheduler()
         self.agents = FakeAgents()
         self.statuses: dict[str, JobStatus] = {}
-        self.said: list[StateMessage] = []
-        self.told: set[tuple[str, int]] = set()
+        self.published: list[StateMessage] = []
+        self.story: set[tuple[str, int]] = set()
 
     async def round(self, *, is_fair: bool) -> None:
         """Some words arrive, some pods start and end; in a fair round all words do."""
-        self.said += await self.launcher.said()
+        self.published += await self.launcher.published()
         if is_fair:
-            self.said += await self.launcher.repeats()
-        for word in self._arriving(self.said, is_fair):
-            self._deliver(word)
-        self.said = self.said[-300:]
+            self.published += await self.launcher.repeats()
+        for message in self._arriving(self.published, is_fair):
+            self._deliver(message)
+        self.published = self.published[-300:]
         self._act()
         if not is_fair:
             self._preempt()
-        words = [*self.scheduler.decisions.values(), *self.agents.statuses.values()]
+        messages = [*self.scheduler.decisions.values(), *self.agents.statuses.values()]
         acks = self._acknowledgements() if is_fair else []
-        await self.launcher.hear([*self._arriving(words, is_fair), *acks])
+        await self.launcher.receive([*self._arriving(messages, is_fair), *acks])
 
-    def _arriving(self, words: Sequence[StateMessage], is_fair: bool) -> list[StateMessage]:
+    def _arriving(self, messages: Sequence[StateMessage], is_fair: bool) -> list[StateMessage]:
         if is_fair:
-            found = list(words)
+            found = list(messages)
         else:
-            found = [w for w in words for _ in range(self.random.choice((0, 0, 1, 1, 2)))]
+            found = [w for w in messages for _ in range(self.random.choice((0, 0, 1, 1, 2)))]
         self.random.shuffle(found)
         return found
 
-    def _deliver(self, word: StateMessage) -> None:
-        match word:
+    def _deliver(self, message: StateMessage) -> None:
+        match message:
             case GangRequest():
-                self.scheduler.hear(word)
+                self.scheduler.receive(message)
             case PodRequest():
-                self.agents.hear(word, NOW)
+                self.agents.receive(message, NOW)
             case JobStatus():
-                known = self.statuses.get(word.job)
-                if known is None or known.revision < word.revision:
+                known = self.statuses.get(message.job)
+                if known is None or known.revision < message.revision:
                     assert known is None or known.state not in FINAL, "a final state moved"
-                    self.statuses[word.job] = word
+                    self.statuses[message.job] = message
 
     def _act(self) -> None:
         for gang in self.scheduler.waiting():
@@ -99,10 +99,10 @@ class World:
         for gang in self.scheduler.placed():
             if self.random.random() < 0.2:
                 preemptor = self.random.choice(("other-0", None))
-                self.scheduler.give_back(gang, NOW, preemptor)
+                self.scheduler.preempt(gang, NOW, preemptor)
 
     def _acknowledgements(self) -> list[RevisionAcknowledged]:
-        heard: list[tuple[Kind, StateMessage]] = [
+        received: list[tuple[Kind, StateMessage]] = [
             *((Kind.JOB, w) for w in self.statuses.values()),
             *((Kind.GANG, w) for w in self.scheduler.gangs.values()),
             *((Kind.POD, w) for w in self.agents.requests.values()),
@@ -112,17 +112,17 @@ class World:
             RevisionAcknowledged(
                 sender=side[kind],
                 receiver="launcher",
-                journal=getattr(word, "journal", None),
+                journal=getattr(message, "journal", None),
                 applied=(
                     AppliedRevision(
                         kind=kind.value,
-                        subject=subject_of(kind, word),
-                        revision=word.revision,
+                        subject=subject_of(kind, message),
+                        revision=message.revision,
                         sender_revision=10_000,
                     ),
                 ),
             )
-            for kind, word in heard
+            for kind, message in received
         ]
 
 
@@ -143,7 +143,7 @@ async def test_jobs_end_right_whatever_is_lost_doubled_and_reordered(
     ringing = asyncio.create_task(launcher.timers.run())
     try:
         async with asyncio.timeout(WAIT_S * 3):
-            await launcher.hear([*requests, *requests])
+            await launcher.receive([*requests, *requests])
             for number in range(ROUNDS):
                 await world.round(is_fair=number > 30)
                 if await _is_at_rest(launcher):
@@ -154,7 +154,7 @@ async def test_jobs_end_right_whatever_is_lost_doubled_and_reordered(
     assert {s.state for s in world.statuses.values()} == {JobState.SUCCEEDED}
     assert len(world.statuses) == len(requests)
     assert await _is_at_rest(launcher)
-    assert not any(word.pods for word in world.scheduler.decisions.values())
+    assert not any(message.pods for message in world.scheduler.decisions.values())
     assert world.agents.forgotten == set(world.agents.statuses)
 
 
@@ -174,23 +174,27 @@ async def test_a_retry_comes_after_a_restart(
 ) -> None:
     before = new_launcher(pool)
     world = World(before, 1)
-    await before.hear([make_request("lucky")])
-    world.scheduler.hear(next(w for w in await before.said() if isinstance(w, GangRequest)))
-    await before.hear([world.scheduler.place("lucky-0", "n1")])
-    world.agents.hear(next(w for w in await before.said() if isinstance(w, PodRequest)), NOW)
+    await before.receive([make_request("lucky")])
+    world.scheduler.receive(next(w for w in await before.published() if isinstance(w, GangRequest)))
+    await before.receive([world.scheduler.place("lucky-0", "n1")])
+    world.agents.receive(
+        next(w for w in await before.published() if isinstance(w, PodRequest)), NOW
+    )
     reset = failure(Behavior.TRANSIENT, Fault.PLATFORM, -1010)
-    await before.hear([world.agents.end("lucky-0-worker-0-0", NOW, reset)])
-    waiting = await before.life("lucky")
+    await before.receive([world.agents.end("lucky-0-worker-0-0", NOW, reset)])
+    waiting = await before.job_with_tasks("lucky")
     assert waiting.job.phase is JobPhase.BACKOFF
     assert waiting.job.retry_at is not None
 
     after = new_launcher(pool)
-    retried = await after.ring_until(lambda life: life.job.phase is JobPhase.WAITING, "lucky")
+    retried = await after.ring_until(
+        lambda job_with_tasks: job_with_tasks.job.phase is JobPhase.WAITING, "lucky"
+    )
 
     assert retried.job.attempt == 1
     assert retried.job.retries.model_dump() == {"user": 0, "platform": 1, "resource": 0}
     assert retried.job.accountable == 0
-    assert "lucky-1" in {w.gang for w in await after.said() if isinstance(w, GangRequest)}
+    assert "lucky-1" in {w.gang for w in await after.published() if isinstance(w, GangRequest)}
 
 
 async def test_what_is_preempted_is_asked_for_again_whoever_dies_in_between(
@@ -198,40 +202,46 @@ async def test_what_is_preempted_is_asked_for_again_whoever_dies_in_between(
 ) -> None:
     launcher = new_launcher(pool)
     world, request = World(launcher, 1), make_request("lucky", {"worker": 2})
-    await launcher.hear([request])
-    world.scheduler.hear(next(w for w in await launcher.said() if isinstance(w, GangRequest)))
-    await launcher.hear([world.scheduler.place("lucky-0", "n1")])
-    for word in await launcher.said():
-        if isinstance(word, PodRequest):
-            world.agents.hear(word, NOW)
+    await launcher.receive([request])
+    world.scheduler.receive(
+        next(w for w in await launcher.published() if isinstance(w, GangRequest))
+    )
+    await launcher.receive([world.scheduler.place("lucky-0", "n1")])
+    for message in await launcher.published():
+        if isinstance(message, PodRequest):
+            world.agents.receive(message, NOW)
 
     launcher = new_launcher(pool)
     now = await pool.fetchval("SELECT clock_timestamp()")
-    give_back = world.scheduler.give_back("lucky-0", now + timedelta(minutes=20), None)
-    await launcher.hear([give_back, give_back])
-    asked = {w.pod: w for w in await launcher.said() if isinstance(w, PodRequest)}
+    preempt = world.scheduler.preempt("lucky-0", now + timedelta(minutes=20), None)
+    await launcher.receive([preempt, preempt])
+    asked = {w.pod: w for w in await launcher.published() if isinstance(w, PodRequest)}
     assert len(asked) == 2
-    for word in asked.values():
-        assert word.stop is not None
-        assert 0 < word.stop.grace_s <= 1200
-        world.agents.hear(word, NOW)
+    for message in asked.values():
+        assert message.stop is not None
+        assert 0 < message.stop.grace_s <= 1200
+        world.agents.receive(message, NOW)
 
     launcher = new_launcher(pool)
     ends = [world.agents.end(pod, NOW, stopped()) for pod in sorted(world.agents.stopping)]
-    await launcher.hear([give_back, *ends, give_back])
-    told = [w for w in await launcher.said() if isinstance(w, GangRequest | JobStatus)]
-    assert [w.pods for w in told if isinstance(w, GangRequest)] == [()]
-    ended = max((w for w in told if isinstance(w, JobStatus)), key=lambda word: word.revision)
+    await launcher.receive([preempt, *ends, preempt])
+    story = [w for w in await launcher.published() if isinstance(w, GangRequest | JobStatus)]
+    assert [w.pods for w in story if isinstance(w, GangRequest)] == [()]
+    ended = max(
+        (w for w in story if isinstance(w, JobStatus)), key=lambda message: message.revision
+    )
     assert ended.verdict is not None
     assert ended.verdict.rule == "preempted"
 
     launcher = new_launcher(pool)
-    await launcher.hear([give_back])
-    await launcher.ring_until(lambda life: life.job.phase is JobPhase.WAITING, "lucky")
-    again = {w.gang: w for w in await launcher.said() if isinstance(w, GangRequest)}["lucky-1"]
+    await launcher.receive([preempt])
+    await launcher.ring_until(
+        lambda job_with_tasks: job_with_tasks.job.phase is JobPhase.WAITING, "lucky"
+    )
+    again = {w.gang: w for w in await launcher.published() if isinstance(w, GangRequest)}["lucky-1"]
     assert len(again.pods) == 2
     assert again.submitted_at == request.submitted_at
-    retried = await launcher.life("lucky")
+    retried = await launcher.job_with_tasks("lucky")
     assert (retried.job.accountable, retried.job.retries.user) == (0, 0)
 
 
@@ -240,49 +250,55 @@ async def test_an_attempt_beyond_its_time_limit_is_ended_after_a_restart(
 ) -> None:
     before = new_launcher(pool)
     world = World(before, 1)
-    await before.hear([make_request("slow", time_limit_s=1)])
-    world.scheduler.hear(next(w for w in await before.said() if isinstance(w, GangRequest)))
-    await before.hear([world.scheduler.place("slow-0", "n1")])
-    world.agents.hear(next(w for w in await before.said() if isinstance(w, PodRequest)), NOW)
-    await before.hear([world.agents.start("slow-0-worker-0-0", NOW)])
+    await before.receive([make_request("slow", time_limit_s=1)])
+    world.scheduler.receive(next(w for w in await before.published() if isinstance(w, GangRequest)))
+    await before.receive([world.scheduler.place("slow-0", "n1")])
+    world.agents.receive(
+        next(w for w in await before.published() if isinstance(w, PodRequest)), NOW
+    )
+    await before.receive([world.agents.start("slow-0-worker-0-0", NOW)])
 
     after = new_launcher(pool)
-    late = await after.ring_until(lambda life: life.job.phase is JobPhase.COMPLETING, "slow")
+    late = await after.ring_until(
+        lambda job_with_tasks: job_with_tasks.job.phase is JobPhase.COMPLETING, "slow"
+    )
 
     assert late.job.outcome is not None
     assert late.job.outcome.verdict is not None
     assert late.job.outcome.verdict.code == -1004
-    assert [w.action for w in await after.said() if isinstance(w, PodRequest)] == ["stop"]
+    assert [w.action for w in await after.published() if isinstance(w, PodRequest)] == ["stop"]
 
 
 async def test_a_job_that_cannot_be_decided_leaves_its_neighbours_their_timers(
     pool: Pool, new_launcher: NewLauncher, make_request: MakeRequest
 ) -> None:
     launcher = new_launcher(pool)
-    await launcher.hear([make_request("bad"), make_request("good")])
-    await launcher.said()
-    aggregate: Aggregate[Life] = launcher.aggregate
+    await launcher.receive([make_request("bad"), make_request("good")])
+    await launcher.published()
+    aggregate: Aggregate[JobWithTasks] = launcher.aggregate
     decide = aggregate.decide
 
-    def poisoned(job: str, life: Life | None, given: Input, now: datetime) -> Decision[Life]:
+    def poisoned(
+        job: str, job_with_tasks: JobWithTasks | None, given: Input, now: datetime
+    ) -> Decision[JobWithTasks]:
         if job == "bad" and isinstance(given, Due):
             raise ValueError("poison")
-        return decide(job, life, given, now)
+        return decide(job, job_with_tasks, given, now)
 
     launcher.use(Aggregate(launcher.aggregate.of, store.load, poisoned, store.save))
-    await launcher.ring_until(lambda life: life.job.quiet_at is None, "good")
+    await launcher.ring_until(lambda job_with_tasks: job_with_tasks.job.quiet_at is None, "good")
 
-    told = [w for w in await launcher.said() if isinstance(w, JobStatus)]
-    assert [(w.job, w.state) for w in told] == [("good", JobState.WAITING)]
-    assert (await launcher.life("bad")).job.quiet_at is not None
+    story = [w for w in await launcher.published() if isinstance(w, JobStatus)]
+    assert [(w.job, w.state) for w in story] == [("good", JobState.WAITING)]
+    assert (await launcher.job_with_tasks("bad")).job.quiet_at is not None
 
 
 async def test_what_is_stored_is_read_back_as_it_was(
     pool: Pool, new_launcher: NewLauncher, make_request: MakeRequest
 ) -> None:
     launcher = new_launcher(pool)
-    await launcher.hear([make_request("j", {"ps": 1, "worker": 2})])
-    life = await launcher.life("j")
+    await launcher.receive([make_request("j", {"ps": 1, "worker": 2})])
+    job_with_tasks = await launcher.job_with_tasks("j")
     full = Task(
         role="worker",
         index=1,
@@ -299,13 +315,17 @@ async def test_what_is_stored_is_read_back_as_it_was(
         exit_code=7,
         verdict=failure(Behavior.PERMANENT),
     )
-    changed = replace(life, tasks={**life.tasks, full.key: full}, changed=frozenset({full.key}))
+    changed = replace(
+        job_with_tasks,
+        tasks={**job_with_tasks.tasks, full.key: full},
+        changed=frozenset({full.key}),
+    )
     async with transaction(pool) as conn:
         await store.save(conn, [changed])
 
-    again = await launcher.life("j")
+    again = await launcher.job_with_tasks("j")
 
-    assert again.job == life.job
+    assert again.job == job_with_tasks.job
     assert dict(again.tasks) == dict(changed.tasks)
     assert list(again.tasks) == [("ps", 0), ("worker", 0), ("worker", 1)]
 
@@ -316,13 +336,17 @@ async def test_a_program_that_writes_nul_bytes_fails_like_any_other(
     """PostgreSQL takes no NUL in JSON: the end would be a dead letter, and the job run for ever."""
     launcher = new_launcher(pool)
     world = World(launcher, 1)
-    await launcher.hear([make_request("j")])
-    world.scheduler.hear(next(w for w in await launcher.said() if isinstance(w, GangRequest)))
-    await launcher.hear([world.scheduler.place("j-0", "n1")])
-    world.agents.hear(next(w for w in await launcher.said() if isinstance(w, PodRequest)), NOW)
-    told = failure(Behavior.PERMANENT).model_copy(update={"evidence": "Error: \0\0 bad"})
-    await launcher.hear([world.agents.end("j-0-worker-0-0", NOW, told)])
-    final = next(w for w in await launcher.said() if isinstance(w, JobStatus))
+    await launcher.receive([make_request("j")])
+    world.scheduler.receive(
+        next(w for w in await launcher.published() if isinstance(w, GangRequest))
+    )
+    await launcher.receive([world.scheduler.place("j-0", "n1")])
+    world.agents.receive(
+        next(w for w in await launcher.published() if isinstance(w, PodRequest)), NOW
+    )
+    story = failure(Behavior.PERMANENT).model_copy(update={"evidence": "Error: \0\0 bad"})
+    await launcher.receive([world.agents.end("j-0-worker-0-0", NOW, story)])
+    final = next(w for w in await launcher.published() if isinstance(w, JobStatus))
     assert final.state is JobState.FAILED
     assert final.verdict is not None
     assert final.verdict.evidence == "Error: \ufffd\ufffd bad"
@@ -334,24 +358,28 @@ async def test_what_another_agent_tells_of_a_pod_is_acknowledged_to_it_and_chang
 ) -> None:
     launcher = new_launcher(pool)
     world = World(launcher, 1)
-    await launcher.hear([make_request("j", {"worker": 1})])
-    world.scheduler.hear(next(w for w in await launcher.said() if isinstance(w, GangRequest)))
-    await launcher.hear([world.scheduler.place("j-0", "n1")])
-    world.agents.hear(next(w for w in await launcher.said() if isinstance(w, PodRequest)), NOW)
-    await launcher.hear([world.agents.start("j-0-worker-0-0", NOW)])
-    await launcher.said()
-    before = await launcher.life("j")
+    await launcher.receive([make_request("j", {"worker": 1})])
+    world.scheduler.receive(
+        next(w for w in await launcher.published() if isinstance(w, GangRequest))
+    )
+    await launcher.receive([world.scheduler.place("j-0", "n1")])
+    world.agents.receive(
+        next(w for w in await launcher.published() if isinstance(w, PodRequest)), NOW
+    )
+    await launcher.receive([world.agents.start("j-0-worker-0-0", NOW)])
+    await launcher.published()
+    before = await launcher.job_with_tasks("j")
     row = "SELECT seen, key, journal FROM subject WHERE kind = 'pod'"
     known = await pool.fetchrow(row)
     ended = world.agents.end("j-0-worker-0-0", NOW, failure(Behavior.TRANSIENT))
     stray = ended.model_copy(update={"revision": 900, **other})
-    await launcher.hear([stray])
-    assert await launcher.life("j") == before
+    await launcher.receive([stray])
+    assert await launcher.job_with_tasks("j") == before
     assert await pool.fetchrow(row) == known
     (answer,) = launcher.relay.outgoing
-    told = RevisionAcknowledged.model_validate_json(answer.value)
-    assert (answer.key, told.journal) == (stray.node, stray.journal)
-    assert [(each.subject, each.revision) for each in told.applied] == [(stray.pod, 900)]
+    story = RevisionAcknowledged.model_validate_json(answer.value)
+    assert (answer.key, story.journal) == (stray.node, stray.journal)
+    assert [(each.subject, each.revision) for each in story.applied] == [(stray.pod, 900)]
     assert launcher.registry.get_sample_value("muster_stray_messages_total") == 1
 
 
@@ -360,14 +388,16 @@ async def test_only_the_changed_tasks_of_a_large_job_are_written(
 ) -> None:
     launcher = new_launcher(pool)
     world = World(launcher, 1)
-    await launcher.hear([make_request("big", {"worker": 50})])
-    world.scheduler.hear(next(w for w in await launcher.said() if isinstance(w, GangRequest)))
-    await launcher.hear([world.scheduler.place("big-0", "n1")])
-    for word in await launcher.said():
-        if isinstance(word, PodRequest):
-            world.agents.hear(word, NOW)
+    await launcher.receive([make_request("big", {"worker": 50})])
+    world.scheduler.receive(
+        next(w for w in await launcher.published() if isinstance(w, GangRequest))
+    )
+    await launcher.receive([world.scheduler.place("big-0", "n1")])
+    for message in await launcher.published():
+        if isinstance(message, PodRequest):
+            world.agents.receive(message, NOW)
     before = await _row_versions(pool)
-    await launcher.hear([world.agents.start("big-0-worker-7-0", NOW)])
+    await launcher.receive([world.agents.start("big-0-worker-7-0", NOW)])
     after = await _row_versions(pool)
     assert {key for key in after if after[key] != before[key]} == {("worker", 7)}
 
@@ -383,8 +413,8 @@ async def test_jobs_that_ended_long_ago_are_forgotten_and_open_ones_are_counted(
 ) -> None:
     launcher = new_launcher(pool)
     stop = {"execution": Execution.STOP, "revision": 2}
-    await launcher.hear([make_request("old"), make_request("new"), make_request("open")])
-    await launcher.hear([make_request(j).model_copy(update=stop) for j in ("old", "new")])
+    await launcher.receive([make_request("old"), make_request("new"), make_request("open")])
+    await launcher.receive([make_request(j).model_copy(update=stop) for j in ("old", "new")])
     async with pool.acquire() as conn:
         await conn.execute(
             "UPDATE job SET completed_at = completed_at - $1::interval WHERE id = 'old'",
@@ -401,7 +431,7 @@ async def test_jobs_that_ended_long_ago_are_forgotten_and_open_ones_are_counted(
 
 
 def test_the_launcher_hears_both_sides_of_everything_that_it_speaks_of() -> None:
-    words = [TOPICS[name] for name in TOPICS_HEARD if TOPICS[name].kind]
-    speakers = {sender for topic in words for sender in topic.senders}
+    messages = [TOPICS[name] for name in RECEIVED_TOPICS if TOPICS[name].kind]
+    speakers = {sender for topic in messages for sender in topic.senders}
     assert speakers == {Service.REST, Service.SCHEDULER, Service.RUNTIME_AGENT}
-    assert "revision-acknowledged" in TOPICS_HEARD
+    assert "revision-acknowledged" in RECEIVED_TOPICS

@@ -41,26 +41,26 @@ class Peers:
 
     async def answer(self) -> None:
         """Take what the Launcher has said."""
-        for word in await self.launcher.said():
-            match word:
+        for message in await self.launcher.published():
+            match message:
                 case GangRequest():
-                    self.scheduler.hear(word)
+                    self.scheduler.receive(message)
                 case PodRequest():
-                    if word.action is PodAction.RUN:
-                        self.runs.append(word.pod)
-                    self.agents.hear(word, self.request.submitted_at)
+                    if message.action is PodAction.RUN:
+                        self.runs.append(message.pod)
+                    self.agents.receive(message, self.request.submitted_at)
                 case JobStatus():
-                    self.statuses.append(word)
+                    self.statuses.append(message)
 
     async def place(self, attempt: int) -> None:
         await self.answer()
-        await self.launcher.hear([self.scheduler.place(f"{self.request.job}-{attempt}", "n1")])
+        await self.launcher.receive([self.scheduler.place(f"{self.request.job}-{attempt}", "n1")])
         await self.answer()
 
     async def end(self, attempt: int) -> None:
         pod = f"{self.request.job}-{attempt}-worker-0-0"
-        word = self.agents.end(pod, self.request.submitted_at, WITHDRAWN)
-        await self.launcher.hear([word])
+        message = self.agents.end(pod, self.request.submitted_at, WITHDRAWN)
+        await self.launcher.receive([message])
         await self.answer()
 
 
@@ -85,9 +85,9 @@ async def test_a_jump_of_the_hosts_clock_fires_no_timer_and_doubles_nothing(
 ) -> None:
     launcher = new_launcher(pool)
     peers = Peers(launcher, make_request("j", time_limit_s=1800))
-    await launcher.hear([peers.request])
+    await launcher.receive([peers.request])
     await peers.place(0)
-    await launcher.hear([peers.agents.start("j-0-worker-0-0", peers.request.submitted_at)])
+    await launcher.receive([peers.agents.start("j-0-worker-0-0", peers.request.submitted_at)])
     real = time.time
     ringing = asyncio.create_task(launcher.timers.run())
     for jump_s in (HOUR_S, -HOUR_S):
@@ -96,8 +96,8 @@ async def test_a_jump_of_the_hosts_clock_fires_no_timer_and_doubles_nothing(
         async with asyncio.timeout(WAIT_S):
             while launcher.looks() < looks + 5:
                 await asyncio.sleep(0.01)
-        life = await launcher.life("j")
-        assert life.job.phase is JobPhase.RUNNING
+        job_with_tasks = await launcher.job_with_tasks("j")
+        assert job_with_tasks.job.phase is JobPhase.RUNNING
     ringing.cancel()
     await peers.answer()
     assert peers.runs == ["j-0-worker-0-0"]
@@ -108,23 +108,23 @@ async def test_a_jump_of_the_databases_clock_fires_no_timer_early_and_doubles_no
 ) -> None:
     launcher = new_launcher(shifted)
     peers = Peers(launcher, make_request("j"))
-    await launcher.hear([peers.request])
+    await launcher.receive([peers.request])
     await peers.place(0)
     await peers.end(0)
-    assert (await launcher.life("j")).job.phase is JobPhase.BACKOFF
+    assert (await launcher.job_with_tasks("j")).job.phase is JobPhase.BACKOFF
     await shifted.execute("UPDATE clock SET ahead = '-1 hour'")
     for _ in range(3):
         await launcher.ring()
-    assert (await launcher.life("j")).job.phase is JobPhase.BACKOFF, "an hour early"
+    assert (await launcher.job_with_tasks("j")).job.phase is JobPhase.BACKOFF, "an hour early"
     await shifted.execute("UPDATE clock SET ahead = '1 hour'")
     for _ in range(3):
         await launcher.ring()
     await shifted.execute("UPDATE clock SET ahead = '-1 hour'")
     await launcher.ring()
-    assert (await launcher.life("j")).job.attempt == 1
+    assert (await launcher.job_with_tasks("j")).job.attempt == 1
     await peers.place(1)
     assert peers.runs == ["j-0-worker-0-0", "j-1-worker-0-0"]
-    await launcher.hear([peers.agents.end("j-1-worker-0-0", peers.request.submitted_at)])
+    await launcher.receive([peers.agents.end("j-1-worker-0-0", peers.request.submitted_at)])
     await peers.answer()
     assert [status.state for status in peers.statuses].count(JobState.SUCCEEDED) == 1
 
@@ -133,14 +133,14 @@ async def test_a_due_job_that_another_is_at_is_waited_for_without_a_busy_loop(
     pool: Pool, new_launcher: NewLauncher, make_request: MakeRequest
 ) -> None:
     launcher = new_launcher(pool)
-    await launcher.hear([make_request("j")])
+    await launcher.receive([make_request("j")])
     async with transaction(pool) as conn:
         await conn.execute("SELECT FROM job FOR UPDATE")
         ringing = asyncio.create_task(launcher.timers.run())
         await asyncio.sleep(0.5)  # the time is the test
         looks = launcher.looks()
     async with asyncio.timeout(WAIT_S):
-        while (await launcher.life("j")).job.quiet_at is not None:
+        while (await launcher.job_with_tasks("j")).job.quiet_at is not None:
             await asyncio.sleep(0.01)
     ringing.cancel()
     assert looks < 30
@@ -151,9 +151,9 @@ async def test_all_old_jobs_are_forgotten_however_many(
 ) -> None:
     launcher = new_launcher(pool)
     names = [f"job{number}" for number in range(7)]
-    await launcher.hear([make_request(name) for name in names])
+    await launcher.receive([make_request(name) for name in names])
     stop = {"execution": Execution.STOP, "revision": 2}
-    await launcher.hear([make_request(name).model_copy(update=stop) for name in names])
+    await launcher.receive([make_request(name).model_copy(update=stop) for name in names])
     await pool.execute("UPDATE job SET completed_at = completed_at - interval '30 days'")
     few = launcher.settings.model_copy(update={"clean_jobs": 3})
     await Housekeeping(pool, few, launcher.metrics).clean()
@@ -165,23 +165,23 @@ async def test_a_node_that_never_returns_is_told_of_its_lost_pods_for_some_days_
 ) -> None:
     launcher = new_launcher(pool)
     peers = Peers(launcher, make_request("j"))
-    await launcher.hear([peers.request])
+    await launcher.receive([peers.request])
     await peers.place(0)
     live = peers.agents.start("j-0-worker-0-0", peers.request.submitted_at)
-    await launcher.hear([live, *peers.scheduler.lose("n1")])
-    await launcher.said()
+    await launcher.receive([live, *peers.scheduler.lose("n1")])
+    await launcher.published()
     house = Housekeeping(pool, launcher.settings, launcher.metrics)
     await house.clean()
     assert {w.pod for w in await launcher.repeats() if isinstance(w, PodRequest)} == {live.pod}
-    days = timedelta(days=launcher.settings.lost_words_days)
+    days = timedelta(days=launcher.settings.lost_messages_days)
     repeats = days / timedelta(minutes=5)
     await pool.execute("UPDATE subject SET repeats = $1 WHERE kind = 'pod'", int(repeats))
     await house.clean()
     assert not [w for w in await launcher.repeats() if isinstance(w, PodRequest)]
     # It returns all the same, and says which pods are there.
     back = live.model_copy(update={"revision": live.revision + 1, "seen": 1})
-    await launcher.hear([back])
-    (stop,) = [w for w in await launcher.said() if isinstance(w, PodRequest)]
+    await launcher.receive([back])
+    (stop,) = [w for w in await launcher.published() if isinstance(w, PodRequest)]
     assert (stop.pod, stop.action) == (live.pod, PodAction.STOP)
     assert stop.revision > back.seen, "the agent would take it for old"
 

@@ -109,7 +109,7 @@ async def test_a_reader_that_is_told_to_end_while_it_is_built_anew_ends(bootstra
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.Event().wait()
 
-    reader = Swallows(bus, 0.01)
+    reader = Swallows(bus, (), 0.01)
     task = asyncio.create_task(reader.run())
     await asyncio.sleep(0)
     task.cancel()
@@ -217,7 +217,7 @@ class Fickle(Reader):
     """Its client ends a task of its own at the first read."""
 
     def __init__(self, bus: Bus) -> None:
-        super().__init__(bus, pause_s=0.0)
+        super().__init__(bus, (), pause_s=0.0)
         self.reads = 0
         self.reads_on = asyncio.Event()
 

@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
+from bus_logins import kafka_client
 from cli.embedded.broker import EmbeddedBroker
 from cloudevents.core.bindings.kafka import KafkaMessage, from_kafka_event
 from muster.bus import Bus
@@ -75,7 +76,7 @@ async def test_records_that_cannot_be_read_are_dead_letters(
     database_url: str, fresh_broker: EmbeddedBroker
 ) -> None:
     async with both(database_url, fresh_broker.bootstrap) as (rest, launcher):
-        producer = AIOKafkaProducer(bootstrap_servers=fresh_broker.bootstrap)
+        producer = AIOKafkaProducer(**kafka_client(fresh_broker.bootstrap))
         await producer.start()
         await producer.send_and_wait("job-submitted", b"\xff{", key=b"x")
         await producer.send_and_wait("job-submitted", b'{"job": 7}', key=b"x")
@@ -160,7 +161,7 @@ CUT_OFF = """
 async def publish_as_rest(bootstrap: str, job: str, name: str) -> None:
     """REST's first message on a job, without REST and its database."""
     message = request(job, name).model_copy(update={"revision": 1})
-    async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
+    async with AIOKafkaProducer(**kafka_client(bootstrap)) as producer:
         await producer.send_and_wait(
             "job-submitted", message.model_dump_json().encode(), key=job.encode()
         )
@@ -289,7 +290,7 @@ async def test_lost_offsets_of_a_group_change_nothing(
         records = received(launcher)  # more than the jobs where one was published again
     group = AIOKafkaConsumer(
         SUBMITTED,
-        bootstrap_servers=fresh_broker.bootstrap,
+        **kafka_client(fresh_broker.bootstrap),
         group_id="muster-launcher",
         enable_auto_commit=False,
     )
@@ -318,7 +319,7 @@ def received(launcher: Runtime) -> float:
 
 async def committed(bootstrap: str) -> int:
     """How many records of job-submitted the Launcher's group has read, as the bus knows."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    admin = AIOKafkaAdminClient(**kafka_client(bootstrap))
     await admin.start()
     try:
         metadata = await admin.describe_topics([SUBMITTED])
@@ -341,7 +342,7 @@ async def test_records_are_cloudevents_that_the_sdk_reads(
     async with both(database_url, fresh_broker.bootstrap) as (rest, _launcher):
         consumer = AIOKafkaConsumer(
             "job-submitted",
-            bootstrap_servers=fresh_broker.bootstrap,
+            **kafka_client(fresh_broker.bootstrap),
             auto_offset_reset="earliest",
         )
         await consumer.start()

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from alerting.app import TOPICS_FOLLOWED as alerting_followed
-from alerting.handlers import TOPICS_HEARD as alerting_topics
+from alerting.handlers import RECEIVED_TOPICS as alerting_topics
 from documents import publish, schemas
 from documents.compatibility import breaks
 from jsonschema import Draft7Validator, Draft202012Validator, FormatChecker
-from launcher.handlers import TOPICS_HEARD as launcher_topics
+from launcher.handlers import RECEIVED_TOPICS as launcher_topics
 from muster.bus import Outgoing
 from muster.contracts.jobs import JobStatus
 from muster.contracts.model import Model
@@ -26,7 +26,7 @@ from muster.records import headers
 from rest.cluster import TOPICS as rest_cluster
 from rest.handlers.publish import TOPIC as rest_settings
 from rest.handlers.updates import TOPICS as rest_words
-from scheduler.handlers import TOPICS_HEARD as scheduler_topics
+from scheduler.handlers import RECEIVED_TOPICS as scheduler_topics
 from scheduler.watch import HEARTBEAT, REPORTED, SETTINGS
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -221,7 +221,8 @@ def test_a_change_that_readers_can_live_with_passes(new: dict[str, Any]) -> None
 def test_what_is_stale_or_lost_is_told(tmp_path: Path) -> None:
     docs = tmp_path / "docs"
     shutil.copytree(DOCS / "schemas", docs / "schemas")
-    shutil.copy(DOCS / "asyncapi.json", docs)
+    for name in ("asyncapi.json", "settings.md"):
+        shutil.copy(DOCS / name, docs)
     assert publish.stale(docs) == []
     (docs / "schemas" / "JobStatus.json").write_text("{}")
     (docs / "schemas" / "Former.json").write_text("{}")

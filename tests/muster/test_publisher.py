@@ -11,6 +11,7 @@ from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.cluster import ClusterMetadata
 from aiokafka.errors import NotEnoughReplicasError, OutOfOrderSequenceNumber
 from bare_bus import a_bus, heartbeats, keys_of
+from bus_logins import kafka_client
 from cli.embedded.apache import ApacheKafka
 from cli.embedded.broker import EmbeddedBroker
 from muster.bus import Bus, Outgoing, partition_of
@@ -19,6 +20,10 @@ from muster.errors import Transient
 from muster.readers import Follower
 
 WAIT_S = 60
+
+
+OWN = Outgoing("placement-deferred", "k", b"{}", "scheduler/gang/k/1", 0.0)
+"""On a topic that this bus makes, as the Scheduler's."""
 
 
 async def until_open(bus: Bus) -> None:
@@ -228,21 +233,21 @@ async def test_the_first_words_on_many_topics_at_once_are_all_taken(
 @pytest.mark.apache
 async def test_a_topic_that_was_deleted_is_made_again(apache_kafka: ApacheKafka) -> None:
     bus = a_bus(apache_kafka.bootstrap)
-    other = replace(a_record("k"), topic="job-updated")
-    admin = AIOKafkaAdminClient(bootstrap_servers=apache_kafka.bootstrap)
+    other = replace(OWN, topic="node-lost")
+    admin = AIOKafkaAdminClient(**kafka_client(apache_kafka.bootstrap))
     async with asyncio.timeout(2 * WAIT_S), asyncio.TaskGroup() as group:
         watching = group.create_task(bus.run())
-        while await bus.publish([a_record("k"), other]) != [None, None]:
+        while await bus.publish([OWN, other]) != [None, None]:
             await until_open(bus)  # the topics are being made
         await admin.start()
-        await admin.delete_topics(["job-submitted"])
+        await admin.delete_topics([OWN.topic])
         outcomes: list[BaseException | None] = [None, None]
         while outcomes == [None, None]:
-            outcomes = await bus.publish([a_record("k"), other])
+            outcomes = await bus.publish([OWN, other])
         assert isinstance(outcomes[0], Transient)
         assert outcomes[1] is None
         await until_open(bus)
-        assert await bus.publish([a_record("k"), other]) == [None, None]
+        assert await bus.publish([OWN, other]) == [None, None]
         watching.cancel()
     await admin.close()
     await bus.close()
@@ -253,14 +258,14 @@ async def test_a_follower_has_caught_up_where_all_records_were_deleted(
     apache_kafka: ApacheKafka,
 ) -> None:
     bus, read = a_bus(apache_kafka.bootstrap), list[str]()
-    follower = Follower(bus, ["job-submitted"], lambda r, _: read.append(str(r.key)))
-    admin = AIOKafkaAdminClient(bootstrap_servers=apache_kafka.bootstrap)
+    follower = Follower(bus, [OWN.topic], lambda r, _: read.append(str(r.key)))
+    admin = AIOKafkaAdminClient(**kafka_client(apache_kafka.bootstrap))
     async with asyncio.timeout(2 * WAIT_S), asyncio.TaskGroup() as group:
         tasks = [group.create_task(bus.run())]
-        while await bus.publish([a_record("k")]) != [None]:
+        while await bus.publish([OWN]) != [None]:
             await until_open(bus)  # the topic is being made
         await admin.start()
-        partition = TopicPartition("job-submitted", partition_of("k", 4))
+        partition = TopicPartition(OWN.topic, partition_of("k", 4))
         await admin.delete_records({partition: RecordsToDelete(before_offset=-1)})  # to the end
         tasks.append(group.create_task(follower.run()))
         await follower.caught_up.wait()

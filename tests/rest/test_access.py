@@ -50,7 +50,7 @@ async def test_a_wrong_password_and_an_unknown_user_look_the_same(rest: Any) -> 
 
 
 async def test_guessing_is_slowed_down_for_the_guesser_only(start_rest: Any) -> None:
-    async with start_rest(login_attempts=3) as rest:
+    async with start_rest(password_attempts=3) as rest:
         await rest.make_user("victim")
         codes = []
         for _ in range(5):
@@ -175,8 +175,6 @@ async def test_users_are_made_changed_and_removed_by_admins(rest: Any) -> None:
     reset = {"data": {"username": "ann", "password": "a-third-one"}, "patch": True}
     assert (await rest.client.put("/api/v2/users", json=reset)).status_code == 201
     assert await rest.log_in("ann", "a-third-one")
-    removed = await rest.client.delete("/api/v2/users/admin")
-    assert removed.json()["code"] == "RemoveAdminError"
     assert (await rest.client.delete("/api/v2/users/ann")).status_code == 200
     assert (await rest.client.get("/api/v2/users/ann")).status_code == 404
 
@@ -221,6 +219,6 @@ async def test_the_first_start_prints_the_password_once(start_rest: Any, capsys:
 
 def test_a_password_that_is_too_short_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUSTER_ADMIN_PASSWORD", "a1b2")
-    with pytest.raises(ValueError, match="at least 6") as caught:
+    with pytest.raises(ValueError, match="8 to 256 characters") as caught:
         RestSettings()
     assert "a1b2" not in str(caught.value)

@@ -206,7 +206,7 @@ async def test_it_is_for_admins_only(rest: Any, method: str, path: str) -> None:
         assert answer.status_code == 401
 
 
-async def settings_said(bootstrap: str) -> Any:
+async def settings_published(bootstrap: str) -> Any:
     """A reader of what is said of it."""
     consumer = AIOKafkaConsumer(
         "settings-changed",
@@ -233,7 +233,7 @@ async def test_it_is_said_at_once_again_and_above_what_was_said_before_a_restore
     scheduler.answers[CHECK] = can_be_set(SPEECH)
     given = {"scheduler_url": scheduler.url, "kafka_bootstrap": fresh_broker.bootstrap}
     async with start_rest(**given, settings_repeat_s=0.2) as rest:
-        consumer, next_said = await settings_said(fresh_broker.bootstrap)
+        consumer, next_said = await settings_published(fresh_broker.bootstrap)
         assert (await put(rest, 0)).status_code == 202
         _, said = await next_said()
         config = SchedulingConfig.model_validate(said.value)

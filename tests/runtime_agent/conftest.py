@@ -1,4 +1,4 @@
-"""A node of its own for each test: pod directories, a nursery, and patience with a deadline."""
+"""A node of its own for each test: pod directories, a fork server, and patience with a deadline."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from launcher_double import Launcher, settings_for
-from runtime_agent.nursery import Nursery
+from runtime_agent.fork_server import ForkServer
 from runtime_agent.pods import Observation, Phase, PodDirectories
 from runtime_agent.settings import AgentSettings
 from runtime_agent.supervisor import lock
@@ -26,7 +26,7 @@ class Node:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.pods = PodDirectories(root)
-        self.nursery = Nursery()
+        self.fork_server = ForkServer()
 
     def prepare(self, command: str, name: str = "pod", **spec: object) -> str:
         """Makes the directory."""
@@ -37,7 +37,7 @@ class Node:
     def start(self, command: str, name: str = "pod", **spec: object) -> str:
         """Makes the directory and has the pod started."""
         self.prepare(command, name, **spec)
-        self.nursery.start(self.pods.path(name))
+        self.fork_server.start(self.pods.path(name))
         return name
 
     def until(self, name: str, phase: Phase) -> Observation:
@@ -57,7 +57,7 @@ class Node:
 
     def close(self) -> None:
         """Ends what the test has left."""
-        self.nursery.close()
+        self.fork_server.close()
         end_all(self.pods)
 
 

@@ -70,9 +70,9 @@ async def test_asking_twice_runs_once(launcher: Launcher, settings: AgentSetting
     async with an_agent(settings):
         request = await launcher.run("pod-1", "echo ran")
         for _ in range(5):
-            await launcher.say(request, again=True)
+            await launcher.publish(request, again=True)
         await launcher.ended("pod-1")
-        await launcher.say(request)
+        await launcher.publish(request)
         await launcher.until(lambda: launcher.has_applied("pod-1", 2))
     log = PodDirectories(settings.agent_home / "pods").logs_path("pod-1") / "stdout.log"
     assert log.read_text() == "ran\n"
@@ -85,7 +85,7 @@ async def test_a_launcher_that_asks_again_for_an_ended_pod_is_told_of_its_end(
     async with an_agent(settings):
         request = await launcher.run("pod-1", "echo ran")
         ended = await launcher.ended("pod-1")
-        await launcher.say(request)
+        await launcher.publish(request)
 
         def told_again() -> PodStatus | None:
             return next((s for s in launcher.statuses("pod-1") if s.seen == 2), None)
@@ -117,7 +117,7 @@ async def test_an_unknown_pod_is_answered_as_ended_and_never_runs(
         ended = await launcher.ended("pod-1")
         assert ended.verdict is not None
         assert ended.verdict.rule == "never-ran"
-        await launcher.say(request)
+        await launcher.publish(request)
         await launcher.until(lambda: launcher.has_applied("pod-1", 2))
     assert PodDirectories(settings.agent_home / "pods").names() == []
 
@@ -127,7 +127,7 @@ async def test_a_pod_that_was_placed_for_another_journal_is_refused(
 ) -> None:
     async with an_agent(settings):
         await launcher.report()
-        await launcher.say(wanted("pod-1", "touch ran", "another journal"))
+        await launcher.publish(wanted("pod-1", "touch ran", "another journal"))
         ended = await launcher.ended("pod-1")
     assert ended.verdict is not None
     assert (ended.verdict.rule, ended.verdict.behavior) == ("agent-reset", "transient")
@@ -142,11 +142,11 @@ async def test_no_pod_starts_while_a_live_one_holds_its_gpu_or_port(
         await launcher.status("holder", PodState.RUNNING)
         await launcher.run("same-gpu", "true", gpus=(0,))
         await launcher.run("same-port", "true", ports={"x": (25001,)})
-        for pod, word in (("same-gpu", "GPU 0"), ("same-port", "Port 25001")):
+        for pod, message in (("same-gpu", "GPU 0"), ("same-port", "Port 25001")):
             ended = await launcher.ended(pod)
             assert ended.verdict is not None
             assert (ended.verdict.rule, ended.verdict.fault) == ("device-busy", "platform")
-            assert word in ended.verdict.cause
+            assert message in ended.verdict.cause
         await launcher.run("other-gpu", "true", gpus=(1,))
         assert (await launcher.ended("other-gpu")).state is PodState.SUCCEEDED
 
@@ -176,7 +176,7 @@ async def test_a_record_that_cannot_be_read_is_a_dead_letter_and_its_neighbours_
         await launcher.run("pod-1", "true")
         assert (await launcher.ended("pod-1")).state is PodState.SUCCEEDED
         await launcher.until(
-            lambda: any(topic == "pod-requested.dead-letter" for topic, _ in launcher.words)
+            lambda: any(topic == "pod-requested.dead-letter" for topic, _ in launcher.messages)
         )
         await launcher.until(
             lambda: any(a.subject == "pod-0" and a.is_rejected for a in launcher.applied())
@@ -223,7 +223,7 @@ async def test_a_job_can_be_followed_in_one_trace_through_its_pod(
             report = await launcher.report()
             request = wanted("pod-1", "true", report.journal)
             trace = f"{0xABC:032x}"
-            await launcher.say(request, traceparent=f"00-{trace}-{1:016x}-01")
+            await launcher.publish(request, traceparent=f"00-{trace}-{1:016x}-01")
             await launcher.ended("pod-1")
     ours = [s for s in spans.get_finished_spans() if f"{s.context.trace_id:032x}" == trace]
     assert {s.name for s in ours} >= {

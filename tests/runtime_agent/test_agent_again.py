@@ -69,7 +69,7 @@ async def test_an_agent_that_lost_its_journal_ends_what_it_finds_and_refuses_old
     async with an_agent(keeping):
         assert proc.start_ticks(start.pid) is None
         await launcher.report(lambda r: r.journal != request.journal)
-        await launcher.say(request)
+        await launcher.publish(request)
         ended = await launcher.ended("pod-1")
         assert ended.verdict is not None
         assert ended.verdict.rule == "agent-reset"
@@ -88,7 +88,7 @@ async def test_an_older_journal_never_runs_a_pod_again(
     journal.write_bytes(old)
     before = launcher.newest("pod-1").revision
     async with an_agent(settings):
-        await launcher.say(request)
+        await launcher.publish(request)
         await launcher.until(lambda: launcher.newest("pod-1").revision > before)
     assert launcher.newest("pod-1").exit_code == 0
     log = PodDirectories(settings.agent_home / "pods").logs_path("pod-1") / "stdout.log"

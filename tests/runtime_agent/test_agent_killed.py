@@ -32,7 +32,7 @@ async def repeat(launcher: Launcher, requests: list[PodRequest]) -> None:
         await asyncio.sleep(0.5)
         for request in requests:
             if launcher.has_said(request.pod) and not launcher.statuses(request.pod):
-                await launcher.say(request, again=True)
+                await launcher.publish(request, again=True)
 
 
 def ended(launcher: Launcher, pod: str) -> bool:
@@ -62,7 +62,7 @@ async def test_no_pod_runs_twice_or_lies_about_its_end_however_often_the_agent_i
     try:
         for round_ in range(KILLS):
             for request in requests[round_ * PODS // KILLS : (round_ + 1) * PODS // KILLS]:
-                await launcher.say(request)
+                await launcher.publish(request)
             await asyncio.sleep(chance.random() * 0.5)
             agent.send_signal(signal.SIGKILL)
             agent.wait()
@@ -96,7 +96,7 @@ async def test_a_killed_supervisor_ends_its_pod_once_and_leaves_nothing(
             for n in range(10)
         ]
         for request in requests:
-            await launcher.say(request)
+            await launcher.publish(request)
         for request in requests:
             await launcher.until(lambda r=request: pods.observe(r.pod).phase is Phase.RUNNING)
             pid = lock.holder(pods.path(request.pod) / "lock")
@@ -112,11 +112,11 @@ async def test_a_killed_supervisor_ends_its_pod_once_and_leaves_nothing(
     assert not await asyncio.to_thread(processes_with, b"sleep\0004242")
 
 
-def processes_with(words: bytes) -> list[str]:
+def processes_with(messages: bytes) -> list[str]:
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
-            if words in path.read_bytes():
+            if messages in path.read_bytes():
                 found.append(path.parent.name)
     return found
 

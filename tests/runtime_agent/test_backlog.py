@@ -11,7 +11,7 @@ from cli.embedded.broker import EmbeddedBroker
 from launcher_double import Launcher, agent_process, an_agent, settings_for, wanted
 from muster.contracts.pods import PodRequest, PodState
 from runtime_agent.domain.pods import Phase
-from runtime_agent.nursery import Nursery
+from runtime_agent.fork_server import ForkServer
 from runtime_agent.pods import PodDirectories
 from runtime_agent.settings import AgentSettings, OnStop
 from runtime_agent.store import Journal
@@ -31,14 +31,14 @@ def slow(settings: AgentSettings) -> AgentSettings:
 
 
 async def start_and_stop(launcher: Launcher, request: PodRequest) -> None:
-    await launcher.say(request)
+    await launcher.publish(request)
     await stop_behind_others(launcher, request)
 
 
 async def stop_behind_others(launcher: Launcher, request: PodRequest) -> None:
     for number in range(BETWEEN):
         other = wanted(f"other-{number}", "true", request.journal)
-        await launcher.say(other.model_copy(update={"node": "another node with this key"}))
+        await launcher.publish(other.model_copy(update={"node": "another node with this key"}))
     await launcher.stop(request)
 
 
@@ -88,7 +88,7 @@ async def test_an_agent_that_meets_another_bus_reads_all_of_it_before_it_launche
 async def test_a_pod_whose_start_waits_alone_runs(launcher: Launcher, slow: AgentSettings) -> None:
     async with an_agent(slow):
         journal = (await launcher.report()).journal
-    await launcher.say(wanted("pod-1", "true", journal))
+    await launcher.publish(wanted("pod-1", "true", journal))
     async with an_agent(slow):
         assert (await launcher.ended("pod-1")).state is PodState.SUCCEEDED
 
@@ -96,11 +96,11 @@ async def test_a_pod_whose_start_waits_alone_runs(launcher: Launcher, slow: Agen
 async def test_a_pod_that_was_accepted_before_never_runs_where_its_stop_waits(
     launcher: Launcher, slow: AgentSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(_self: Nursery, _directory: Path) -> None:
+    def fails(_self: ForkServer, _directory: Path) -> None:
         raise OSError("no process can be started")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Nursery, "start", fails)
+        patched.setattr(ForkServer, "start", fails)
         async with an_agent(slow):
             request = await launcher.run("pod-1", f"touch {tmp_path}/ran; sleep 300")
             await launcher.report(lambda r: bool(r.pods))
@@ -116,11 +116,11 @@ async def test_a_pod_that_was_accepted_before_never_runs_where_its_stop_waits(
 async def test_a_pod_that_was_accepted_before_runs_where_nothing_takes_it_back(
     launcher: Launcher, slow: AgentSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(_self: Nursery, _directory: Path) -> None:
+    def fails(_self: ForkServer, _directory: Path) -> None:
         raise OSError("no process can be started")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Nursery, "start", fails)
+        patched.setattr(ForkServer, "start", fails)
         async with an_agent(slow):
             await launcher.run("pod-1", "true")
             await launcher.report(lambda r: bool(r.pods))
@@ -147,12 +147,12 @@ async def test_without_a_place_that_can_be_used_the_agent_begins_at_the_end(
         database.execute(change)
     database.close()
     missed = wanted("missed", "true", journal)
-    await launcher.say(missed)
+    await launcher.publish(missed)
     async with an_agent(settings):
         await launcher.report(lambda r: not r.is_stopping)
         await launcher.run("pod-1", "true")
         await launcher.ended("pod-1")
         assert launcher.statuses("missed") == []
         assert PodDirectories(settings.agent_home / "pods").names() == ["pod-1"]
-        await launcher.say(missed, again=True)
+        await launcher.publish(missed, again=True)
         assert (await launcher.ended("missed")).state is PodState.SUCCEEDED

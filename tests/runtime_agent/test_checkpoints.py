@@ -45,7 +45,7 @@ class World:
         self.handlers.on_seen([Seen("p", STARTED_S, checkpointed_at_s=saved_at_s)])
 
     def times(self) -> list[float]:
-        found = [datetime.fromisoformat(word["checkpointedAt"]) for word in self.said]
+        found = [datetime.fromisoformat(message["checkpointedAt"]) for message in self.said]
         return [each.timestamp() for each in found]
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from muster.contracts.pods import PodRun, RolePeers, RoleShape
 from runtime_agent.domain.environment import Place, task_environment
 
 PLACE = Place(
     pod="job1-0-worker-1-2", job="job1", node="n1", address="10.0.0.2",
-    work_dir="/pods/x/work", simulated_gpus=False, inherited={"PATH": "/bin"},
+    work_dir="/pods/x/work", simulated_gpus=False, gpu_names={2: "2", 5: "5"},
+    inherited={"PATH": "/bin"},
 )  # fmt: skip
 
 
@@ -91,6 +94,12 @@ def test_a_task_sees_its_gpus_and_one_without_any_sees_none() -> None:
     assert task_environment(a_run(), PLACE)["CUDA_VISIBLE_DEVICES"] == "2,5"
     without = task_environment(a_run(gpus=()), PLACE)
     assert (without["CUDA_VISIBLE_DEVICES"], without["NVIDIA_VISIBLE_DEVICES"]) == ("", "none")
+
+
+def test_a_task_is_given_its_gpus_by_the_names_that_cuda_knows_them_by() -> None:
+    place = replace(PLACE, gpu_names={2: "MIG-1", 5: "GPU-b"})
+    env = task_environment(a_run(), place)
+    assert env["CUDA_VISIBLE_DEVICES"] == env["NVIDIA_VISIBLE_DEVICES"] == "MIG-1,GPU-b"
 
 
 def test_every_value_is_text_that_a_process_can_take() -> None:

@@ -111,7 +111,7 @@ async def test_a_copy_refuses_the_pods_of_the_first_and_never_touches_them(
     async with an_agent(first), an_agent(second):
         report = await report_of_another(launcher, journal)
         for request in requests:
-            await launcher.say(request)
+            await launcher.publish(request)
 
             def refusal(pod: str = request.pod) -> PodStatus | None:
                 return next((s for s in launcher.statuses(pod) if s.journal != journal), None)
@@ -134,7 +134,7 @@ async def test_a_machine_that_gets_another_id_ends_the_pods_that_it_still_runs(
         assert proc.start_ticks(start.pid) is None
         report = await report_of_another(launcher, request.journal)
         assert report.pods == ()
-        await launcher.say(request)
+        await launcher.publish(request)
         assert (await launcher.ended("lives")).journal == report.journal
     assert journal_of(first) == report.journal
 
@@ -157,10 +157,10 @@ async def answering(launcher: Launcher) -> AsyncIterator[None]:
     async def answer() -> None:
         done = 0
         while True:
-            some = launcher.words[done:]
+            some = launcher.messages[done:]
             done += len(some)
-            for word in [w for _, w in some if isinstance(w, PodStatus)]:
-                same = [s for s in launcher.statuses(word.pod) if s.journal == word.journal]
+            for message in [w for _, w in some if isinstance(w, PodStatus)]:
+                same = [s for s in launcher.statuses(message.pod) if s.journal == message.journal]
                 await launcher.acknowledge(max(same, key=lambda status: status.revision))
             await asyncio.sleep(0.01)
 
@@ -181,11 +181,11 @@ async def silence(launcher: Launcher, *agents: AgentSettings) -> None:
         return "muster_unacknowledged_messages 0.0" in answer.text
 
     def told() -> int:
-        return sum(not isinstance(w, NodeHeartbeat | NodeReport) for _, w in launcher.words)
+        return sum(not isinstance(w, NodeHeartbeat | NodeReport) for _, w in launcher.messages)
 
     def heartbeats(journal: str) -> int:
-        words = [w for _, w in launcher.words if isinstance(w, NodeHeartbeat)]
-        return sum(word.journal == journal for word in words)
+        messages = [w for _, w in launcher.messages if isinstance(w, NodeHeartbeat)]
+        return sum(message.journal == journal for message in messages)
 
     journals = {r.journal for r in launcher.reports()}
     assert len(journals) == len(agents)
@@ -208,7 +208,7 @@ async def test_two_agents_under_one_name_fall_silent_once_a_pod_has_ended(
         async with an_agent(first):
             journal = (await report_of_another(launcher, other)).journal
             request = wanted("pod-1", waiting(gate), journal)
-            await launcher.say(request)
+            await launcher.publish(request)
             await launcher.status("pod-1", PodState.RUNNING)
             # As a Launcher answers the refusal of the second.
             await launcher.forget(request.model_copy(update={"journal": other}))
@@ -243,7 +243,7 @@ async def test_what_is_asked_of_another_journal_touches_no_pod_of_this_one(
         await launcher.status("pod-1", PodState.RUNNING)
         stop = PodStop(reason="stopped", grace_s=5.0)
         foreign = {"journal": "another", "action": action, "run": None, "stop": stop}
-        await launcher.say(request.model_copy(update=foreign))
+        await launcher.publish(request.model_copy(update=foreign))
         await launcher.until(lambda: launcher.has_applied("pod-1", 2))
         await launcher.stop(request, reason="preempted")
         ended = await launcher.ended("pod-1")
@@ -258,7 +258,7 @@ async def test_what_is_asked_of_another_journal_is_answered_as_ended(
     async with an_agent(first):
         await launcher.report()
         asked: PodRequest = wanted("pod-1", "true", "another")
-        await launcher.say(asked.model_copy(update={"action": action}))
+        await launcher.publish(asked.model_copy(update={"action": action}))
         ended = await launcher.ended("pod-1")
     assert ended.verdict is not None
     assert (ended.state, ended.verdict.rule) == (PodState.FAILED, "agent-reset")

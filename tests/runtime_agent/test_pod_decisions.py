@@ -20,7 +20,7 @@ SHAPE = RoleShape(
     name="w", instances=1, gpus=1, cpu=1, memory_mb=1, min_failed_instances=1,
     min_succeeded_instances=-1,
 )  # fmt: skip
-AROUND = Surroundings(node="n", journal="j", boot="b", gpu_count=4, next_report=7)
+AROUND = Surroundings(node="n", journal="j", boot="b", gpus=frozenset(range(4)), next_report=7)
 
 
 def a_request(
@@ -38,14 +38,14 @@ def a_request(
 
 
 def rule_of(decision: Decision) -> str:
-    assert decision.word is not None
-    assert decision.word.verdict is not None
-    return decision.word.verdict.rule
+    assert decision.message is not None
+    assert decision.message.verdict is not None
+    return decision.message.verdict.rule
 
 
 def test_an_accepted_pod_is_launched_and_nothing_is_said_before_it_runs() -> None:
     decision = decide.requested(None, a_request(gpus=(0,)), AROUND)
-    assert (decision.pod.phase, decision.word, decision.effects) == (
+    assert (decision.pod.phase, decision.message, decision.effects) == (
         Phase.ACCEPTED, None, (Launch(decision.pod),),
     )  # fmt: skip
 
@@ -75,8 +75,8 @@ def test_what_is_not_carried_out_is_answered_as_failed(
     decision = decide.requested(None, request_, around)
     assert (decision.pod.phase, decision.effects) == (Phase.ENDED, ())
     assert rule_of(decision) == rule
-    assert decision.word is not None
-    assert decision.word.report_revision == 7
+    assert decision.message is not None
+    assert decision.message.report_revision == 7
 
 
 def test_a_live_pod_that_is_forgotten_is_stopped() -> None:
@@ -131,12 +131,12 @@ class OneNode(RuleBasedStateMachine):
         before = self.pods.get(decision.pod.pod)
         if before is not None and before.phase is Phase.ENDED:
             assert decision.pod.phase is Phase.ENDED, "final states never move"
-            assert decision.word is None, "the end is said once"
+            assert decision.message is None, "the end is said once"
         self.pods[decision.pod.pod] = decision.pod
         self.launched += [e.pod.pod for e in decision.effects if isinstance(e, Launch)]
-        if decision.word is not None and decision.pod.phase is Phase.ENDED:
+        if decision.message is not None and decision.pod.phase is Phase.ENDED:
             assert decision.pod.pod not in self.finals
-            self.finals[decision.pod.pod] = decision.word.state
+            self.finals[decision.pod.pod] = decision.message.state
 
     @rule(name=names, action=st.sampled_from(list(PodAction)), gpus=gpus,
           journal=st.sampled_from(["j", "j", "other"]))  # fmt: skip

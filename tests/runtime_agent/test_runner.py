@@ -6,12 +6,14 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from muster.contracts.pods import PodRun, RoleShape
 from runtime_agent.confinement import Confinement
+from runtime_agent.devices import SimulatedDevices
 from runtime_agent.domain.ending import Loss
 from runtime_agent.domain.pods import Phase as PodPhase
 from runtime_agent.domain.pods import Pod, Stopping
@@ -37,13 +39,18 @@ def a_pod(command: str, name: str = "pod", **more: Any) -> Pod:
     return Pod(name, "job", "job-0", PodPhase.ACCEPTED, run, **more)
 
 
+GPUS = SimulatedDevices("n", 2)
+
+
 @pytest.fixture
 def runner(node: Any, tmp_path: Path) -> SupervisedPods:
     settings = AgentSettings(
         launch_timeout_s=60.0, launch_attempts=3, supervisor_patience_s=0.1, node="n"
     )
     free = Confinement({}, (), "for this test")
-    return SupervisedPods(settings, node.pods, node.nursery, False, tmp_path / "no-doorbell", free)
+    return SupervisedPods(
+        settings, node.pods, node.fork_server, GPUS, tmp_path / "no-doorbell", free
+    )
 
 
 @pytest.fixture
@@ -83,12 +90,12 @@ def test_a_pod_that_was_stopped_before_its_launch_never_runs(
 def test_a_pod_that_no_supervisor_takes_up_fails_as_not_launched(
     hasty: SupervisedPods, node: Any, patience: Patience, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node.nursery, "start", lambda _directory: None)
+    monkeypatch.setattr(node.fork_server, "start", lambda _directory: None)
     seen = end_of(hasty, a_pod("true"), patience)
     assert seen.ending is not None
     assert "3 attempts" in str(seen.ending.start_error)
     monkeypatch.undo()
-    node.nursery.start(node.pods.path("pod"))
+    node.fork_server.start(node.pods.path("pod"))
     assert node.pods.observe("pod").start is None
 
 
@@ -199,7 +206,7 @@ def test_a_pod_is_held_to_what_it_asked_for(node: Any, tmp_path: Path) -> None:
     settings = AgentSettings(node="n")
     parents: dict[Any, Path] = {"memory": Path("/m"), "cpu": Path("/c"), "processes": Path("/p")}
     confined = Confinement(parents, ("swap",), "for this test")
-    held = SupervisedPods(settings, node.pods, node.nursery, False, tmp_path / "bell", confined)
+    held = SupervisedPods(settings, node.pods, node.fork_server, GPUS, tmp_path / "bell", confined)
     held._prepare(pod := a_pod("true"), pod.run)  # type: ignore[arg-type]
     spec = read_record(node.pods.path("pod") / "pod.json", PodSpec)
     assert spec is not None
@@ -208,3 +215,11 @@ def test_a_pod_is_held_to_what_it_asked_for(node: Any, tmp_path: Path) -> None:
         "/c": {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "100000"},
         "/p": {"pids.max": "16384"},
     }
+
+
+def test_a_pod_for_a_gpu_that_has_gone_is_not_prepared(runner: SupervisedPods) -> None:
+    pod = a_pod("true")
+    assert pod.run is not None
+    pod = replace(pod, run=pod.run.model_copy(update={"gpus": (0, 64)}))
+    with pytest.raises(OSError, match="no longer has GPU 64"):
+        runner.launch(pod)

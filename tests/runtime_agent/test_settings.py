@@ -10,7 +10,7 @@ from runtime_agent.settings import AgentSettings
 
 
 @pytest.mark.parametrize(
-    ("wrong", "word"),
+    ("wrong", "message"),
     [
         ({"port_first": 30000, "port_last": 20000}, "MUSTER_PORT_FIRST"),
         ({"port_last": 70000}, "MUSTER_PORT_LAST"),
@@ -19,6 +19,6 @@ from runtime_agent.settings import AgentSettings
         ({"log_url": "http://" + "x" * 90}, "log_url"),
     ],
 )
-def test_settings_that_cannot_be_right_are_refused(wrong: dict[str, Any], word: str) -> None:
-    with pytest.raises(ValidationError, match=word):
+def test_settings_that_cannot_be_right_are_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
         AgentSettings(**wrong)

@@ -20,7 +20,7 @@ Patience = Callable[[Callable[[], bool]], None]
 
 
 def pids_in(path: Path) -> list[int]:
-    return [int(word) for word in path.read_text().split()] if path.exists() else []
+    return [int(message) for message in path.read_text().split()] if path.exists() else []
 
 
 def test_a_pod_that_ends_well_has_exit_code_zero(node: Any) -> None:
@@ -130,7 +130,7 @@ def test_a_second_stop_shortens_the_grace(node: Any, patience: Patience) -> None
 def test_a_stop_before_the_start_means_that_the_pod_never_runs(node: Any) -> None:
     node.prepare("touch ran")
     node.pods.ask_to_stop("pod", "stopped", 1.0)
-    node.nursery.start(node.pods.path("pod"))
+    node.fork_server.start(node.pods.path("pod"))
     seen = node.until("pod", Phase.EXITED)
     assert (seen.exit.ran, seen.exit.stop_reason, seen.start) == (False, "stopped", None)
     assert not (node.pods.work_path("pod") / "ran").exists()
@@ -139,7 +139,7 @@ def test_a_stop_before_the_start_means_that_the_pod_never_runs(node: Any) -> Non
 def test_a_pod_runs_at_most_once_however_often_it_is_started(node: Any, patience: Patience) -> None:
     node.prepare("echo ran; sleep 0.5")
     for _ in range(5):
-        node.nursery.start(node.pods.path("pod"))
+        node.fork_server.start(node.pods.path("pod"))
     node.until("pod", Phase.EXITED)
     direct = [sys.executable, "-I", "-m", "runtime_agent.supervisor", str(node.pods.path("pod"))]
     assert subprocess.run(direct, check=False).returncode == 3
@@ -192,23 +192,23 @@ def test_a_shutdown_that_ends_the_pod_before_its_supervisor_is_no_end_of_its_own
     assert (end.signal, end.stop_reason) == (signal.SIGTERM, "supervisor-terminated")
 
 
-def test_pods_outlive_the_nursery(node: Any, patience: Patience) -> None:
+def test_pods_outlive_the_fork_server(node: Any, patience: Patience) -> None:
     node.start("until test -e go; do sleep 0.01; done; echo survived")
     node.until("pod", Phase.RUNNING)
-    node.nursery.close()
+    node.fork_server.close()
     (node.pods.work_path("pod") / "go").touch()
     assert node.until("pod", Phase.EXITED).exit.exit_code == 0
     assert node.log("pod", "stdout") == "survived\n"
 
 
-def test_a_killed_nursery_is_replaced(node: Any, patience: Patience) -> None:
+def test_a_killed_fork_server_is_replaced(node: Any, patience: Patience) -> None:
     node.run("true", name="first")
-    os.kill(node.nursery.pid, signal.SIGKILL)
+    os.kill(node.fork_server.pid, signal.SIGKILL)
     node.prepare("true", name="second")
 
     def ended() -> bool:
         if node.pods.observe("second").phase is Phase.PREPARED:
-            node.nursery.start(node.pods.path("second"))
+            node.fork_server.start(node.pods.path("second"))
         return node.pods.observe("second").phase is Phase.EXITED
 
     patience(ended)
@@ -226,7 +226,7 @@ def test_another_boot_tells_that_the_node_was_rebooted(node: Any, kill: Any) -> 
 def test_a_sealed_pod_never_starts_and_a_started_one_cannot_be_sealed(node: Any) -> None:
     node.prepare("true", name="sealed")
     assert node.pods.seal("sealed", never_ran("stopped"))
-    node.nursery.start(node.pods.path("sealed"))
+    node.fork_server.start(node.pods.path("sealed"))
     node.start("sleep 300", name="started")
     node.until("started", Phase.RUNNING)
     assert not node.pods.seal("started", never_ran("stopped"))
@@ -270,7 +270,7 @@ def test_a_full_disk_loses_lines_and_counts_them_but_never_holds_the_pod(node: A
     node.prepare("seq 5000; echo end >&2")
     for name in ("stdout", "all"):
         (node.pods.logs_path("pod") / f"{name}.log").symlink_to("/dev/full")
-    node.nursery.start(node.pods.path("pod"))
+    node.fork_server.start(node.pods.path("pod"))
     end = node.until("pod", Phase.EXITED).exit
     assert (end.exit_code, end.dropped_lines) == (0, 5001)
     assert node.log("pod", "stderr") == "end\n"
@@ -353,7 +353,7 @@ def test_a_pod_without_a_control_group_still_runs_and_says_so(node: Any) -> None
 def test_a_shell_that_cannot_be_started_is_no_exit_code(node: Any) -> None:
     node.prepare("true")
     node.pods.work_path("pod").rmdir()
-    node.nursery.start(node.pods.path("pod"))
+    node.fork_server.start(node.pods.path("pod"))
     end = node.until("pod", Phase.EXITED).exit
     assert (end.ran, end.exit_code, end.signal) == (False, None, None)
     assert "FileNotFoundError" in end.start_error

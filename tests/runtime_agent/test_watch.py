@@ -172,8 +172,8 @@ def test_a_start_whose_stop_is_there_before_it_is_carried_out_starts_nothing(
     stop = PodStop(reason="stopped", grace_s=5.0)
     stopped = asked.model_copy(update={"revision": 2, "action": PodAction.STOP, "stop": stop})
     records = [
-        Received("pod-requested", 0, word.revision, "n", {}, word.model_dump_json().encode())
-        for word in (asked, stopped)
+        Received("pod-requested", 0, message.revision, "n", {}, message.model_dump_json().encode())
+        for message in (asked, stopped)
     ]
     launched: list[Pod] = []
     monkeypatch.setattr(world.watch.runner, "launch", launched.append)
@@ -211,12 +211,12 @@ async def test_of_an_operators_wishes_the_newest_counts_in_whatever_order_they_a
     world.keep("pod", Phase.ENDED)
     world.journal.save([], marks={RESYNC_SETTING: 5})
     for revision in revisions:
-        word = SettingChanged(setting=RESYNC_SETTING, revision=revision, value={})
+        message = SettingChanged(setting=RESYNC_SETTING, revision=revision, value={})
         record = Received("settings-changed", 0, 0, RESYNC_SETTING, {}, None)
-        world.watch.on_setting(record, word)
+        world.watch.on_setting(record, message)
     has_begun = asyncio.Event()
     has_begun.set()
-    wishes = asyncio.create_task(world.watch.run_wishes(has_begun))
+    wishes = asyncio.create_task(world.watch.run_requests(has_begun))
     async with asyncio.timeout(60):
         while world.journal.mark(RESYNC_SETTING) < 6:
             await asyncio.sleep(0.001)

@@ -141,7 +141,7 @@ class Kit:
         state = State(rules or Rules(settle_s=0.0), file, policy)
         for report in reports:
             state.report(report, 0.0)
-            state.ledger.hear(report.node, report.journal, 0.0)
+            state.ledger.receive(report.node, report.journal, 0.0)
         return state
 
     def decide(self, state: State, now: float) -> list[Decision]:
@@ -185,7 +185,7 @@ class Others:
     alive: dict[str, str] = field(default_factory=dict)
     twins: dict[str, str] = field(default_factory=dict)
     revisions: dict[str, int] = field(default_factory=dict)
-    words: dict[str, GangRequest] = field(default_factory=dict)
+    messages: dict[str, GangRequest] = field(default_factory=dict)
     moved: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def ask(self, request: GangRequest) -> None:
@@ -193,23 +193,25 @@ class Others:
         revision = self.revisions[request.gang] = self.revisions.get(request.gang, 0) + 1
         known = self.decisions.get(request.gang)
         seen = 0 if known is None else known.revision
-        word = request.model_copy(update={"revision": revision, "seen": seen})
-        self.words[request.gang] = word
-        await self._say_word(word)
+        message = request.model_copy(update={"revision": revision, "seen": seen})
+        self.messages[request.gang] = message
+        await self._say_word(message)
 
-    async def _say_word(self, word: GangRequest) -> None:
-        topic = "gang-requested" if word.pods else "gang-released"
-        await self._say(topic, word.gang, word, f"launcher/gang/{word.gang}/{word.revision}")
+    async def _say_word(self, message: GangRequest) -> None:
+        topic = "gang-requested" if message.pods else "gang-released"
+        await self._say(
+            topic, message.gang, message, f"launcher/gang/{message.gang}/{message.revision}"
+        )
 
     async def repeat(self) -> None:
         """Words that the Scheduler has not named are said again, until cancelled."""
         while True:
             await asyncio.sleep(1.0)
-            for gang, word in list(self.words.items()):
+            for gang, message in list(self.messages.items()):
                 known = self.decisions.get(gang)
-                if known is None or known.seen < word.revision:
+                if known is None or known.seen < message.revision:
                     with suppress(Transient, TimeoutError):
-                        await self._say_word(word)
+                        await self._say_word(message)
 
     async def report(self, report: NodeReport) -> None:
         """An agent's report; it beats from now on."""
@@ -236,28 +238,28 @@ class Others:
         async with asyncio.timeout(DEADLINE_S):
             await self.bus.broadcast(topic, key, model, event_id=event_id, at=0.0)
 
-    def hear(self, record: Received, word: Model | None) -> None:
+    def receive(self, record: Received, message: Model | None) -> None:
         """What the Scheduler says."""
-        if word is None:
+        if message is None:
             self.removed.add(record.key or "")
             self.moved.set()
         else:
-            self._take(record.topic, word)
+            self._take(record.topic, message)
 
-    def _take(self, topic: str, word: Model) -> None:
-        match word:
+    def _take(self, topic: str, message: Model) -> None:
+        match message:
             case GangDecision():
-                self.topics.append((topic, word.gang))
-                known = self.decisions.get(word.gang)
+                self.topics.append((topic, message.gang))
+                known = self.decisions.get(message.gang)
                 # One message goes out again with a later ``seen``, as its acknowledgement.
-                if known is None or (known.revision, known.seen) < (word.revision, word.seen):
-                    self.decisions[word.gang] = word
+                if known is None or (known.revision, known.seen) < (message.revision, message.seen):
+                    self.decisions[message.gang] = message
             case NodeLost():
-                self.lost.append(word)
+                self.lost.append(message)
             case NodeReturned():
-                self.returned.append(word)
+                self.returned.append(message)
             case NodeNameClashed():
-                self.clashed.append(word)
+                self.clashed.append(message)
         self.moved.set()
 
     async def until(self, what: Callable[[], object]) -> Any:
@@ -273,13 +275,13 @@ class Others:
 
     def states(self, gang: str) -> list[str]:
         """The states of a gang's pods in the newest word; nothing where none was heard."""
-        word = self.decisions.get(gang)
-        return [] if word is None else [pod.state.value for pod in word.pods]
+        message = self.decisions.get(gang)
+        return [] if message is None else [pod.state.value for pod in message.pods]
 
     def is_over(self, gang: str) -> bool:
         """The Scheduler has said the gang's end."""
-        word = self.decisions.get(gang)
-        return word is not None and word.seen >= self.revisions[gang] and not word.pods
+        message = self.decisions.get(gang)
+        return message is not None and message.seen >= self.revisions[gang] and not message.pods
 
 
 @pytest.fixture
@@ -296,7 +298,7 @@ async def others(fresh_broker: EmbeddedBroker) -> AsyncIterator[Others]:
     tasks = [
         asyncio.create_task(played.beat()),
         asyncio.create_task(played.repeat()),
-        asyncio.create_task(Follower(bus, HEARD, played.hear).run()),
+        asyncio.create_task(Follower(bus, HEARD, played.receive).run()),
         asyncio.create_task(bus.run()),
     ]
     yield played

@@ -9,7 +9,7 @@ from muster.contracts.gangs import GangRequest, PodRelease
 from muster.contracts.node_orders import Order
 from muster.contracts.nodes import Gpu, PodOnNode
 from scheduler.domain.core.model import Deferred, Downgraded, Grown, Placed, Refused
-from scheduler.domain.words import word_of
+from scheduler.domain.messages import message_of
 from scheduler_answers import served
 
 Kit = Any
@@ -26,7 +26,7 @@ def a_report(kit: Kit, node: str, *pods: PodOnNode, revision: int = 2, **more: A
 
 def the_message(state: Any, gang: str) -> dict[str, tuple[str, str | None, tuple[int, ...]]]:
     """The Scheduler's message on a gang: each pod's state, node and GPUs."""
-    pods = word_of(state, state.gangs[gang], 1).pods
+    pods = message_of(state, state.gangs[gang], 1).pods
     return {pod.pod: (pod.state.value, pod.node, pod.gpus) for pod in pods}
 
 
@@ -36,7 +36,7 @@ def adopted(state: Any) -> dict[str, tuple[str, ...]]:
 
 def waits(state: Any, gang: str) -> tuple[str, str]:
     """The code and the text of its reason, which its message has too."""
-    reason = word_of(state, state.gangs[gang], 1).reason
+    reason = message_of(state, state.gangs[gang], 1).reason
     assert reason is not None
     assert reason == state.reason_of(gang)
     return reason.code, reason.text
@@ -49,10 +49,10 @@ def test_a_pod_that_runs_is_adopted_with_its_gpus_and_ports(kit: Kit) -> None:
     state.request(kit.gang("g", ask), 5.0, 5.0)
     assert kit.decide(state, 5.0) == []
     assert adopted(state) == {"g": ("g-w-0",)}
-    word = word_of(state, state.gangs["g"], 1)
-    assert word.gang_class is not None
-    assert (word.gang_class.value, word.reason) == ("guaranteed", None)
-    (pod,) = word.pods
+    message = message_of(state, state.gangs["g"], 1)
+    assert message.gang_class is not None
+    assert (message.gang_class.value, message.reason) == ("guaranteed", None)
+    (pod,) = message.pods
     assert (pod.state.value, pod.node, pod.journal) == ("placed", "n1", "journal-of-n1")
     assert (pod.address, pod.gpus) == ("address-of-n1", (2, 3))
     assert pod.ports == {"http": (20003,), "peer": (20005, 20007)}  # lowest first, as was placed
@@ -76,8 +76,8 @@ def test_it_is_charged_and_given_back_like_any_other(kit: Kit) -> None:
 
 def test_who_has_no_quota_left_runs_on_downgraded(kit: Kit) -> None:
     state = kit.state(a_report(kit, "n0", PodOnNode(pod="g-w-0", gpus=(0,))))
-    word = kit.gang("g", *kit.pods("g", 1, gpus=1))
-    state.request(word.model_copy(update={"virtual_cluster": "none"}), 0.0, 0.0)
+    message = kit.gang("g", *kit.pods("g", 1, gpus=1))
+    state.request(message.model_copy(update={"virtual_cluster": "none"}), 0.0, 0.0)
     assert kit.decide(state, 0.0) == [Downgraded("g", None)]
     assert the_message(state, "g") == {"g-w-0": ("placed", "n0", (0,))}
 
@@ -105,7 +105,7 @@ def test_nodes_that_speak_one_after_the_other_have_their_pods_adopted_so(kit: Ki
     assert "g-w-1" in text
     assert "n1" in text
     assert "not been heard" in text
-    state.ledger.hear("n1", "", 1.0)
+    state.ledger.receive("n1", "", 1.0)
     (grown,) = kit.decide(state, 1.0)
     assert [place.pod for place in grown.pods] == ["g-w-2"]
     assert adopted(state) == {"g": ("g-w-1",)}
@@ -158,7 +158,7 @@ def test_a_pod_whose_gpus_another_gang_was_given_is_waited_for(kit: Kit) -> None
     state.request(kit.gang("a", *kit.pods("a", 1, gpus=4)), 0.0, 0.0)
     kit.decide(state, 0.0)
     state.report(a_report(kit, "n1"), 0.0)
-    state.ledger.hear("n1", "", 0.0)
+    state.ledger.receive("n1", "", 0.0)
     state.report(a_report(kit, "n0", PodOnNode(pod="g-w-0", gpus=(0,))), 1.0)
     state.request(kit.gang("g", *kit.pods("g", 1, gpus=1)), 1.0, 1.0)
     kit.decide(state, 1.0)
@@ -239,32 +239,33 @@ def test_a_gpu_that_is_reserved_for_another_gang_is_given_up_first(kit: Kit) -> 
     assert not set(places[2]) & set(place.gpus[:1])
 
 
-def surplus(word: GangRequest, *pods: int) -> GangRequest:
+def surplus(message: GangRequest, *pods: int) -> GangRequest:
     asks = [
-        ask.model_copy(update={"surplus": number in pods}) for number, ask in enumerate(word.pods)
+        ask.model_copy(update={"surplus": number in pods})
+        for number, ask in enumerate(message.pods)
     ]
-    return word.model_copy(update={"pods": tuple(asks)})
+    return message.model_copy(update={"pods": tuple(asks)})
 
 
 def test_what_an_elastic_gang_had_grown_by_can_be_done_without_again(kit: Kit) -> None:
     runs = [PodOnNode(pod=f"g-w-{n}", gpus=(n,)) for n in range(3)]
     state = kit.state(a_report(kit, "n0", *runs))
-    word = surplus(kit.gang("g", *kit.pods("g", 4, gpus=1), priority=1), 1, 2, 3)
-    state.request(word, 0.0, 0.0)
+    message = surplus(kit.gang("g", *kit.pods("g", 4, gpus=1), priority=1), 1, 2, 3)
+    state.request(message, 0.0, 0.0)
     (grown,) = kit.decide(state, 0.0)
     assert [place.pod for place in grown.pods] == ["g-w-3"]
     state.request(kit.gang("h", *kit.pods("h", 1, gpus=1), priority=1, age=1), 1.0, 1.0)
     kit.decide(state, 1.0)
-    word_now = word_of(state, state.gangs["g"], 1)
-    left = [pod.pod for pod in word_now.pods if pod.state.value == "give-back"]
+    message_now = message_of(state, state.gangs["g"], 1)
+    left = [pod.pod for pod in message_now.pods if pod.state.value == "preempted"]
     assert len(left) == 1
     assert left[0] != "g-w-0"
 
 
 def test_an_elastic_gang_of_which_only_such_pods_run_is_there_all_the_same(kit: Kit) -> None:
     state = kit.state(a_report(kit, "n0", PodOnNode(pod="g-w-1", gpus=(0,))))
-    word = surplus(kit.gang("g", *kit.pods("g", 3, gpus=1)), 1, 2)
-    state.request(word, 0.0, 0.0)
+    message = surplus(kit.gang("g", *kit.pods("g", 3, gpus=1)), 1, 2)
+    state.request(message, 0.0, 0.0)
     kit.decide(state, 0.0)
     assert {pod: it[0] for pod, it in the_message(state, "g").items()} == dict.fromkeys(
         ("g-w-0", "g-w-1", "g-w-2"), "placed"
@@ -284,8 +285,8 @@ def test_a_pod_of_a_gang_that_is_about_to_leave_leaves_too(kit: Kit) -> None:
     state.request(kit.gang("g", first, second), 2.0, 2.0)
     kit.decide(state, 2.0)
     assert {pod: it[:2] for pod, it in the_message(state, "g").items()} == {
-        first.pod: ("give-back", node),
-        second.pod: ("give-back", other),
+        first.pod: ("preempted", node),
+        second.pod: ("preempted", other),
     }
 
 
@@ -296,7 +297,7 @@ def test_a_configuration_that_changes_leaves_those_that_wait_and_run(kit: Kit) -
         state.request(kit.gang(name, *kit.pods(name, 1, gpus=1)), 0.0, 0.0)
     kit.decide(state, 0.0)
     state.report(a_report(kit, "n1"), 1.0)
-    state.ledger.hear("n1", "", 1.0)
+    state.ledger.receive("n1", "", 1.0)
     kit.decide(state, 1.0)
     assert the_message(state, "g") == {"g-w-0": ("placed", "n0", (0,))}
     assert waits(state, "h")[0] == "still-running"
@@ -306,7 +307,7 @@ def test_a_node_that_the_cluster_does_not_have_yet_is_awaited(kit: Kit) -> None:
     state = kit.state(a_report(kit, "n0"))
     kit.decide(state, 0.0)
     state.report(a_report(kit, "n1", PodOnNode(pod="g-w-0", gpus=(0,))), 1.0)
-    state.ledger.hear("n1", "", 1.0)
+    state.ledger.receive("n1", "", 1.0)
     state.request(kit.gang("g", *kit.pods("g", 1, gpus=1)), 1.0, 1.0)
     state.decide(1.0, 1.0)  # before the cluster is made anew
     assert "not in the cluster" in waits(state, "g")[1]

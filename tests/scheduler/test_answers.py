@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 from scheduler.domain.core.config import Policy
+from scheduler.domain.messages import message_of
 from scheduler.domain.state import State
-from scheduler.domain.words import word_of
 from scheduler_answers import asked, furnished, served
 
 Kit = Any
@@ -187,24 +187,24 @@ async def test_a_gang_for_which_cells_are_kept_is_told_when_it_is_expected(kit: 
         named = {name: first[name] for name in ("gang", "name", "user")}
         for node, used, priority in (("n0", 1, 10), ("n1", 0, None)):
             kept = cells[node]
-            assert (kept["gpusUsed"], kept["gpusKept"], kept["priority"]) == (used, 1, priority)
-            assert kept["keptFor"] == named | {"startsAt": start["at"]}
+            assert (kept["gpusUsed"], kept["gpusReserved"], kept["priority"]) == (used, 1, priority)
+            assert kept["reservedFor"] == named | {"startsAt": start["at"]}
         assert behind["reason"]["code"] == "reservation"
         assert behind["reason"]["numbers"]["startsAt"] == start["at"]
         assert f"from {start['at']} on" in behind["reason"]["text"]
         for said, at in ((first, start["at"]), (behind, None)):
-            wait = word_of(state, state.gangs[said["gang"]], 1).wait
+            wait = message_of(state, state.gangs[said["gang"]], 1).wait
             assert wait is not None
             place = said["inVirtualCluster"]
             assert (wait.as_of, wait.position) == (said["asOf"], place["position"])
             assert wait.waiting == place["waiting"] == 2
             told = wait.expected_start
             assert (told and told.isoformat(timespec="seconds")) == at
-        assert word_of(state, state.gangs["runs"], 1).wait is None
+        assert message_of(state, state.gangs["runs"], 1).wait is None
 
 
 def test_where_many_wait_only_who_asks_is_told_the_place(kit: Kit) -> None:
     state = crowded(kit)
-    wait = word_of(state, state.gangs["w000"], 1).wait
+    wait = message_of(state, state.gangs["w000"], 1).wait
     assert wait is not None
     assert (wait.as_of, wait.position, wait.waiting) == (state.cluster.cycle, None, None)

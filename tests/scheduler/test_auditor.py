@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from muster.bus import Outgoing
-from muster.contracts.notices import BooksDrifted
+from muster.contracts.notices import AccountingDrifted
 from prometheus_client import CollectorRegistry
 from scenes import Scene, config, gang, owning
 from scheduler import auditor
@@ -48,7 +48,7 @@ class Watched:
         return found
 
     def drift_of(self, gang: str) -> float | None:
-        labels = {"gang": gang, "book": "quota"}
+        labels = {"gang": gang, "account": "quota"}
         return self.registry.get_sample_value("muster_scheduler_drift", labels)
 
     def after(self, seconds: float, cluster: Cluster) -> bool:
@@ -83,7 +83,7 @@ def test_a_drift_is_told_with_its_gang_until_it_is_over(
         assert watched.drift_of("two") == 4
         (told,) = logs
         assert (told["log_level"], told["gang"], told["gangs"]) == ("error", "two", 1)
-        assert told["drifts"] == ["quota of x: 12 in the books, 8 by placements"]
+        assert told["drifts"] == ["quota of x: accounting has 12, placements have 8"]
         watched.after(60.0, cluster)
         assert [each["gang"] for each in logs] == ["two", "two"]
         spoil(cluster, -1)
@@ -133,13 +133,15 @@ async def test_alerting_hears_of_each_audit_that_finds_a_drift(
     spoil(cluster, 1)
     for _ in range(2):
         watched.after(60.0, cluster)
-        await watched.auditor.tell(bus)  # type: ignore[arg-type]
-        await watched.auditor.tell(bus)  # type: ignore[arg-type]
-    first, second = (BooksDrifted.model_validate_json(each.value or b"") for each in bus.records)
-    assert {(each.topic, each.key) for each in bus.records} == {("books-drifted", "two")}
-    assert first.drifts == ("quota of x: 12 in the books, 8 by placements",)
+        await watched.auditor.publish(bus)  # type: ignore[arg-type]
+        await watched.auditor.publish(bus)  # type: ignore[arg-type]
+    first, second = (
+        AccountingDrifted.model_validate_json(each.value or b"") for each in bus.records
+    )
+    assert {(each.topic, each.key) for each in bus.records} == {("accounting-drifted", "two")}
+    assert first.drifts == ("quota of x: accounting has 12, placements have 8",)
     assert (first.since, first.at <= second.at) == (second.since, True)
     spoil(cluster, -1)
     watched.after(60.0, cluster)
-    await watched.auditor.tell(bus)  # type: ignore[arg-type]
+    await watched.auditor.publish(bus)  # type: ignore[arg-type]
     assert len(bus.records) == 2

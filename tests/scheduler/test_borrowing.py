@@ -12,8 +12,8 @@ from muster.service import Runtime
 from prometheus_client import CollectorRegistry
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.formats.cluster_file import read_cluster
+from scheduler.domain.messages import message_of
 from scheduler.domain.state import State
-from scheduler.domain.words import word_of
 from scheduler.metrics import SchedulerMetrics
 from scheduler_answers import served
 
@@ -39,8 +39,8 @@ def file() -> ClusterConfig:
 
 def asked(kit: Kit, name: str, *, vc: str = "default", borrow: bool = False) -> GangRequest:
     """A gang that wants a whole node."""
-    word: GangRequest = kit.gang(name, *kit.pods(name, 1, gpus=4))
-    return word.model_copy(update={"virtual_cluster": vc, "borrow": borrow})
+    message: GangRequest = kit.gang(name, *kit.pods(name, 1, gpus=4))
+    return message.model_copy(update={"virtual_cluster": vc, "borrow": borrow})
 
 
 def lent(kit: Kit) -> State:
@@ -54,7 +54,7 @@ def lent(kit: Kit) -> State:
 
 def test_the_word_says_who_lends(kit: Kit) -> None:
     state = lent(kit)
-    assert [word_of(state, state.gangs[name], 1).lender for name in "ab"] == [None, "lab"]
+    assert [message_of(state, state.gangs[name], 1).lender for name in "ab"] == [None, "lab"]
     assert state.known("b").lender == "lab"
 
 
@@ -62,9 +62,9 @@ def test_what_is_lent_is_asked_back(kit: Kit) -> None:
     state = lent(kit)
     state.request(asked(kit, "own", vc="lab"), 2.0, 2.0)
     kit.decide(state, 2.0)
-    word = word_of(state, state.gangs["b"], 1)
-    assert word.preemption is not None
-    assert (word.preemption.gang, word.preemption.reason.code) == ("own", "reclaimed")
+    message = message_of(state, state.gangs["b"], 1)
+    assert message.preemption is not None
+    assert (message.preemption.gang, message.preemption.reason.code) == ("own", "reclaimed")
 
 
 def test_it_comes_home(kit: Kit) -> None:
@@ -75,7 +75,7 @@ def test_it_comes_home(kit: Kit) -> None:
     state.report(kit.report("n0", gpus=4, revision=2), 3.0)
     state.report(kit.report("n1", gpus=4, revision=2, holding={"b-w-0": held.placement.gpus}), 3.0)
     kit.decide(state, 3.0)
-    assert word_of(state, state.gangs["b"], 1).lender is None
+    assert message_of(state, state.gangs["b"], 1).lender is None
     assert state.known("b").lender is None
 
 
@@ -102,12 +102,12 @@ async def test_virtual_clusters_tell_what_they_lend_and_borrow(kit: Kit) -> None
         assert told["lab"]["gpus"] == gpus | {"guaranteed": 0, "lent": 4, "borrowed": 0}
     registry = CollectorRegistry()
     loans, names = state.cluster.charges.loans, state.cluster.hardware.forest.quotas
-    SchedulerMetrics(registry).note_loans(loans, names)
+    SchedulerMetrics(registry).note_borrowing(loans, names)
     found = {
         (sample.labels["virtual_cluster"], sample.labels["side"]): sample.value
         for metric in registry.collect()
         for sample in metric.samples
-        if sample.name == "muster_scheduler_loaned_gpus"
+        if sample.name == "muster_scheduler_borrowed_gpus"
     }
     assert {key: gpus for key, gpus in found.items() if gpus} == {
         ("lab", "lent"): 4,
@@ -117,9 +117,9 @@ async def test_virtual_clusters_tell_what_they_lend_and_borrow(kit: Kit) -> None
 
 async def test_of_whom_an_elastic_gang_has_what_it_has_grown_by_is_told(kit: Kit) -> None:
     state: State = kit.state(kit.report("n0", gpus=4), kit.report("n1", gpus=4), file=file())
-    word = kit.gang("e", *kit.pods("e", 3, gpus=4))
-    pods = tuple(pod.model_copy(update={"surplus": n > 0}) for n, pod in enumerate(word.pods))
-    state.request(word.model_copy(update={"pods": pods, "borrow": True}), 0.0, 0.0)
+    message = kit.gang("e", *kit.pods("e", 3, gpus=4))
+    pods = tuple(pod.model_copy(update={"surplus": n > 0}) for n, pod in enumerate(message.pods))
+    state.request(message.model_copy(update={"pods": pods, "borrow": True}), 0.0, 0.0)
     kit.decide(state, 0.0)
     async with served(state) as (_, client):
         shown = (await client.get("/gangs/e")).json()
@@ -145,5 +145,5 @@ async def test_a_restart_knows_who_lends(
         assert [(row["gang"], row["lender"]) for row in rows] == [("a", None), ("b", "lab")]
     async with scheduler(cluster_file=path):
         await others.ask(asked(kit, "own", vc="lab"))
-        await others.until(lambda: others.states("b") == ["give-back"])
+        await others.until(lambda: others.states("b") == ["preempted"])
         assert others.decisions["b"].preemption.reason.code == "reclaimed"

@@ -25,8 +25,8 @@ async def test_of_a_burst_of_equal_jobs_none_is_preempted_for_another(
     names = [f"j{number:03}" for number in range(JOBS)]
 
     def asked(name: str) -> GangRequest:
-        word: GangRequest = kit.gang(name, *kit.pods(name, 1, cpu=1), age=int(name[1:]))
-        return word.model_copy(update={"user": "uvw"[int(name[1:]) % 3]})
+        message: GangRequest = kit.gang(name, *kit.pods(name, 1, cpu=1), age=int(name[1:]))
+        return message.model_copy(update={"user": "uvw"[int(name[1:]) % 3]})
 
     def preempted() -> list[str]:
         return [gang for topic, gang in others.topics if topic == "gang-preempted"]

@@ -16,7 +16,7 @@ from scheduler_answers import asked, furnished, served
 
 Kit = Any
 
-COUNTS = ("gpus", "gpusHealthy", "gpusUsed", "gpusReserved", "gpusFree", "gpusBound")
+COUNTS = ("gpus", "gpusHealthy", "gpusUsed", "gpusNominated", "gpusFree", "gpusBound")
 RACK = {"cell": "r0", "virtualCluster": "vision", "quota": "rack", "pin": None}
 PIN = {"cell": "r1/n2/s", "virtualCluster": "vision", "quota": None, "pin": "lab"}
 SOLO = {"cell": "n4/0", "virtualCluster": "vision", "quota": None, "pin": "solo"}
@@ -74,7 +74,9 @@ async def test_a_cell_is_told_with_all_that_is_in_it(kit: Kit) -> None:
         assert [cell["priority"] for cell in inside.values()] == [5, 3, 3, None, 5, 5, 5]
         switch = await asked(client, "address=r1/n2/s")
         assert list(switch) == ["r1/n2/s", "r1/n2/s/0", "r1/n2/s/1"]
-        assert {(cell["gpusKept"], cell["keptFor"]) for cell in inside.values()} == {(0, None)}
+        assert {(cell["gpusReserved"], cell["reservedFor"]) for cell in inside.values()} == {
+            (0, None)
+        }
         (gpu,) = (await asked(client, "address=r1/n3/1/0")).values()
         assert (gpu["gpu"], gpu["health"], gpu["trouble"]) == (2, "bad", "GPU 2: it is hot")
         assert [c["binding"] for c in (await asked(client, "address=n4")).values()] == [
@@ -161,14 +163,14 @@ async def test_cells_that_are_kept_as_their_quota_is_wanted_elsewhere_are_told(k
     kit.decide(state, 2.0)
     async with served(state) as (_, client):
         found = await asked(client)
-        assert {name: (cell["gpusKept"], cell["priority"]) for name, cell in found.items()} == {
+        assert {name: (cell["gpusReserved"], cell["priority"]) for name, cell in found.items()} == {
             "n0": (2, 10),
             **dict.fromkeys(("n1", "n2", "n3"), (4, None)),
         }
-        assert {cell["keptFor"]["gang"] for cell in found.values()} == {"waits"}
+        assert {cell["reservedFor"]["gang"] for cell in found.values()} == {"waits"}
         inside = await asked(client, "address=n0")
         idle = [cell for cell in inside.values() if cell["gpu"] is not None and cell["gpusFree"]]
-        assert [(cell["gpusKept"], cell["priority"]) for cell in idle] == [(1, None)] * 2
+        assert [(cell["gpusReserved"], cell["priority"]) for cell in idle] == [(1, None)] * 2
 
 
 NODES = 300
@@ -207,10 +209,10 @@ async def test_cells_that_come_to_be_kept_are_told_so_at_once(kit: Kit) -> None:
         kit.decide(state, 1.0)
 
     found = await told_beside(state, wait)
-    told = [(cell["gpusKept"], cell["priority"]) for cell in found if not cell["gpusUsed"]]
+    told = [(cell["gpusReserved"], cell["priority"]) for cell in found if not cell["gpusUsed"]]
     assert set(told) == {(0, None), (1, None)}
     assert told == sorted(told)
-    assert {cell["keptFor"]["gang"] for cell in found if cell["gpusKept"]} == {"waits"}
+    assert {cell["reservedFor"]["gang"] for cell in found if cell["gpusReserved"]} == {"waits"}
 
 
 async def test_cells_are_those_of_one_cluster_though_another_comes(kit: Kit) -> None:
@@ -224,7 +226,7 @@ async def test_cells_are_those_of_one_cluster_though_another_comes(kit: Kit) -> 
     (reservation,) = state.cluster.reservations.by_gang.values()
     kept = {node for node, _ in reservation.cells(state.cluster.hardware)}
     found = await told_beside(state, lambda: state.change(None, 1.0), virtual_cluster="default")
-    assert {cell["cell"] for cell in found if cell["gpusKept"]} == kept
+    assert {cell["cell"] for cell in found if cell["gpusReserved"]} == kept
     assert len(found) == count
 
 

@@ -65,8 +65,8 @@ async def nodes_come(kit: Kit, others: Others) -> None:
 def wanted(kit: Kit, name: str, count: int, gpus: int, **more: Any) -> Any:
     """A gang's word; ``vc`` is its virtual cluster."""
     vc = more.pop("vc", "default")
-    word = kit.gang(name, *kit.pods(name, count, gpus=gpus), **more)
-    return word.model_copy(update={"virtual_cluster": vc})
+    message = kit.gang(name, *kit.pods(name, count, gpus=gpus), **more)
+    return message.model_copy(update={"virtual_cluster": vc})
 
 
 async def give_back(kit: Kit, others: Others, name: str, pods: int) -> None:
@@ -81,11 +81,11 @@ async def give_back(kit: Kit, others: Others, name: str, pods: int) -> None:
 async def order(others: Others, node: str, what: str, revision: int) -> None:
     value = {"node": node, "order": what, "by": "admin", "at": datetime(2026, 1, 1, tzinfo=UTC)}
     setting = f"{NODE_SETTING}{node}"
-    word = SettingChanged(
+    message = SettingChanged(
         setting=setting, revision=revision, value=json.loads(json.dumps(value, default=str))
     )
     await others.bus.broadcast(
-        "settings-changed", setting, word, event_id=f"rest/{revision}", at=0.0
+        "settings-changed", setting, message, event_id=f"rest/{revision}", at=0.0
     )
 
 
@@ -96,7 +96,7 @@ async def a_guest_is_preempted(kit: Kit, others: Others) -> None:
     await others.until(lambda: others.states("guest") == ["placed", "placed"])
     assert others.decisions["guest"].gang_class == "opportunistic"
     await others.ask(wanted(kit, "owner", 1, 2, vc="lab"))
-    await others.until(lambda: others.states("guest") == ["give-back", "give-back"])
+    await others.until(lambda: others.states("guest") == ["preempted", "preempted"])
 
 
 async def test_a_guest_is_told_to_leave_for_whom_it_is_and_the_owner_starts_when_it_has(
@@ -172,7 +172,7 @@ async def test_orders_about_nodes_are_heard_from_the_start_and_while_it_runs(
         await others.until(lambda: others.states("a") == ["placed"])
         assert others.decisions["a"].pods[0].node == "n1"
         await order(others, "n1", "drain", 1)
-        await others.until(lambda: others.states("a") == ["give-back"])
+        await others.until(lambda: others.states("a") == ["preempted"])
         told = others.decisions["a"].preemption
         assert (told.gang, told.reason.code) == (None, "drain")
         await order(others, "n0", "none", 2)
@@ -310,7 +310,7 @@ async def test_a1_everything_about_gangs_virtual_clusters_and_cells_can_be_asked
         cells = {cell["cell"]: cell for cell in (await told("/cells"))["cells"]}
         assert list(cells) == ["n0", "n1"]
         reserved = cells[held["cell"]]
-        assert (reserved["gpusUsed"], reserved["gpusReserved"], reserved["gpusFree"]) == (2, 2, 0)
+        assert (reserved["gpusUsed"], reserved["gpusNominated"], reserved["gpusFree"]) == (2, 2, 0)
         assert (reserved["health"], reserved["priority"]) == ("healthy", 10)
         assert reserved["binding"] == held | {"virtualCluster": "lab", "pin": None}
         assert {name: cell["order"] for name, cell in cells.items()} == {"n0": None, "n1": "cordon"}

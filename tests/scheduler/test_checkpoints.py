@@ -12,9 +12,9 @@ Kit = Any
 
 
 def saved(kit: Kit, at: float | None, name: str = "g") -> GangRequest:
-    word: GangRequest = kit.gang(name, *kit.pods(name, 1, gpus=1))
+    message: GangRequest = kit.gang(name, *kit.pods(name, 1, gpus=1))
     when = None if at is None else datetime.fromtimestamp(at, UTC)
-    return word.model_copy(update={"checkpointed_at": when})
+    return message.model_copy(update={"checkpointed_at": when})
 
 
 def running(kit: Kit) -> State:
@@ -60,7 +60,7 @@ def test_it_is_known_after_a_restart(kit: Kit) -> None:
     state.request(saved(kit, 150.0), 160.0, 160.0)
     again = Stored(Rules(settle_s=0.0))
     again.report(kit.report("n0", gpus=1), 200.0)
-    again.ledger.hear("n0", "journal-of-n0", 200.0)
+    again.ledger.receive("n0", "journal-of-n0", 200.0)
     hold = state.ledger.hold_of("g-w-0")
     assert hold is not None
     again.restore_holds([hold], 200.0)

@@ -14,7 +14,7 @@ Kit = Any
 QUIET_S = 180.0
 
 
-def heard(kit: Kit, journals: Sequence[str], every_s: float = 30.0) -> Clashes:
+def received(kit: Kit, journals: Sequence[str], every_s: float = 30.0) -> Clashes:
     """Reports of one name, by the journals that they are from; each journal counts its own."""
     clashes, revisions = Clashes(QUIET_S), dict.fromkeys(journals, 0)
     for number, journal in enumerate(journals):
@@ -46,20 +46,20 @@ def a_report(kit: Kit, journal: str, revision: int, **more: Any) -> Any:
 def test_a_name_clashes_where_two_journals_report_again_after_one_another(
     kit: Kit, journals: str, is_clash: bool
 ) -> None:
-    found = heard(kit, journals).look("n0", len(journals) * 30.0)
+    found = received(kit, journals).look("n0", len(journals) * 30.0)
     assert (found is not None) == is_clash
     if journals == "abab":
         assert found == Clash(("a", "b"), ("address-a", "address-b"), 120.0)
 
 
 def test_a_clash_is_over_when_one_journal_has_not_reported_for_a_while(kit: Kit) -> None:
-    clashes = heard(kit, "abab")
+    clashes = received(kit, "abab")
     assert clashes.look("n0", 60.0 + QUIET_S - 1) is not None
     assert clashes.look("n0", 60.0 + QUIET_S) is None
 
 
 def test_a_journal_that_comes_back_after_long_is_no_clash(kit: Kit) -> None:
-    assert heard(kit, "abab", every_s=QUIET_S).look("n0", 3 * QUIET_S) is None
+    assert received(kit, "abab", every_s=QUIET_S).look("n0", 3 * QUIET_S) is None
 
 
 def test_reports_that_are_read_again_are_no_news(kit: Kit) -> None:
@@ -109,7 +109,7 @@ def test_the_node_is_the_machine_that_placements_name(kit: Kit, journal: str) ->
     for revision in range(2, 5):
         for each in "ab":
             state.report(a_report(kit, each, revision, cpu=8 if each == "a" else 9), 1.0)
-            ledger.hear("n0", each, 1.0)
+            ledger.receive("n0", each, 1.0)
             assert ledger.nodes["n0"].report.journal == journal
     assert ledger.nodes["n0"].report.revision == 4
 
@@ -150,7 +150,7 @@ def test_a_pod_that_the_other_machine_runs_is_placed_nowhere(kit: Kit) -> None:
     """Nor is it adopted, as long as the name clashes."""
     state = placed(kit)
     state.report(kit.report("n1", gpus=2), 0.0)
-    state.ledger.hear("n1", "", 0.0)
+    state.ledger.receive("n1", "", 0.0)
     state.ledger.clash("n0", CLASH, 1.0)
     state.report(a_report(kit, "a", 2, pods=runs("g-w-0")), 1.0)
     state.report(a_report(kit, "b", 2, pods=runs("x-w-0", "x-w-1")), 1.0)

@@ -45,23 +45,25 @@ def owning(**nodes: int) -> dict[str, Any]:
 
 async def set_(others: Others, version: int, content: dict[str, Any] | None) -> None:
     """What REST says; None: it was removed."""
-    word, revision = None, 100 + version
+    message, revision = None, 100 + version
     if content is not None:
         value = SchedulingConfig(
             version=version, content=content, by="admin", at=datetime(2026, 1, 1, tzinfo=UTC)
         )
-        word = SettingChanged(
+        message = SettingChanged(
             setting=SCHEDULING_SETTING,
             revision=revision,
             value=value.model_dump(mode="json", by_alias=True),
         )
     ident = f"rest/setting/{SCHEDULING_SETTING}/{revision}"
-    await others.bus.broadcast("settings-changed", SCHEDULING_SETTING, word, event_id=ident, at=0.0)
+    await others.bus.broadcast(
+        "settings-changed", SCHEDULING_SETTING, message, event_id=ident, at=0.0
+    )
 
 
 def asked(kit: Kit, name: str, vc: str, **more: Any) -> Any:
-    word = kit.gang(name, *kit.pods(name, 1, gpus=2), **more)
-    return word.model_copy(update={"virtual_cluster": vc})
+    message = kit.gang(name, *kit.pods(name, 1, gpus=2), **more)
+    return message.model_copy(update={"virtual_cluster": vc})
 
 
 async def shown(client: httpx2.AsyncClient) -> dict[str, Any]:
@@ -108,7 +110,7 @@ async def test_what_is_set_is_taken_refused_where_it_cannot_be_and_removed(
         assert measured(runtime, "configuration_version") == 1
         alone = await client.post("/configuration/check", content="policy: {graceSeconds: 6}\n")
         (warning,) = alone.json()["warnings"]
-        assert "leaves out speech, in which gangs are (1)" in warning["message"]
+        assert "leaves out speech, which has gangs (1)" in warning["message"]
 
         await set_(others, 2, owning(default=3))
         await until(lambda: measured(runtime, "configuration_behind") == 1)
@@ -259,7 +261,7 @@ async def test_a_text_is_checked_against_the_hardware_and_nothing_is_changed(
         assert (good["content"], good["errors"]) == (owning(speech=2), [])
         (warning,) = good["warnings"]
         assert warning["path"] == "virtualClusters"
-        assert "leaves out default, in which gangs are (1)" in warning["message"]
+        assert "leaves out default, which has gangs (1)" in warning["message"]
         bad = await check("virtualClusters:\n  speech:\n    cells: [{type: node, count: 3}]\n")
         assert bad["content"] is None
         assert [(each["path"], each["line"]) for each in bad["errors"]] == [

@@ -12,9 +12,9 @@ from muster.contracts.node_orders import Order
 from muster.contracts.nodes import Gpu
 from scheduler.domain.core.config import Policy
 from scheduler.domain.core.model import Deferred, Grown, Placed, Preempted, Refused, Reserved
+from scheduler.domain.messages import message_of
 from scheduler.domain.plans import made
 from scheduler.domain.rules import Rules
-from scheduler.domain.words import word_of
 
 Kit = Any
 
@@ -66,7 +66,7 @@ def test_what_is_heard_while_a_cluster_is_made_counts_when_it_is_taken(kit: Kit)
     cluster = made(state.cluster, plan, 0.0)
     state.report(kit.report("n0", revision=2, gpus=2, bad=(0,)), 0.0)
     state.report(kit.report("n1", gpus=4), 0.0)
-    state.ledger.hear("n1", "journal-of-n1", 0.0)
+    state.ledger.receive("n1", "journal-of-n1", 0.0)
     state.adopt(plan, cluster)
     assert state.is_outdated
     assert kit.free(state) == 1 + 4
@@ -137,7 +137,7 @@ def test_nothing_is_refused_before_the_cluster_is_known_and_settled(kit: Kit) ->
     assert isinstance(waits, Deferred)
     assert (waits.reason.code, "No node" in waits.reason.text) == ("health", True)
     state.report(kit.report("n0", gpus=8), 1000.0)
-    state.ledger.hear("n0", "", 1000.0)
+    state.ledger.receive("n0", "", 1000.0)
     assert kit.decide(state, 1000.0) == []
     state.report(kit.report("n1", gpus=8), 1020.0)
     assert kit.decide(state, 1049.0) == []
@@ -145,7 +145,7 @@ def test_nothing_is_refused_before_the_cluster_is_known_and_settled(kit: Kit) ->
     assert isinstance(refused, Refused)
     assert refused.reason.code == "too-large"
     state.report(kit.report("n2", gpus=16), 1060.0)
-    state.ledger.hear("n2", "", 1060.0)
+    state.ledger.receive("n2", "", 1060.0)
     assert kit.decide(state, 1060.0) == []  # it was final
     _ask(kit, state, "other", gpus=16)
     assert _placed(kit.decide(state, 1060.0)) == ["other"]
@@ -235,7 +235,7 @@ def test_what_a_gang_that_leaves_still_wants_is_placed_when_it_has_left(kit: Kit
     (placed,) = kit.decide(state, 3.0)
     assert isinstance(placed, Placed)
     assert [(p.pod, p.node) for p in placed.pods] == [(second.pod, "n1")]
-    assert word_of(state, state.gangs["g"], 1).preemption is None
+    assert message_of(state, state.gangs["g"], 1).preemption is None
 
 
 def test_what_a_gang_still_wants_is_refused_where_nothing_of_it_runs_and_it_is_too_large(
@@ -273,7 +273,7 @@ def test_a_cycle_decides_about_a_bounded_number_of_gangs_and_says_that_there_are
     assert counts == {"Placed": 35, "Reserved": 1, "Deferred": 34}
     # GPUs turn bad, as a node with more of them comes: all wait for another reason, and are told.
     state.report(kit.report("n1", gpus=35, bad=(0,)), 30.0)
-    state.ledger.hear("n1", "", 30.0)
+    state.ledger.receive("n1", "", 30.0)
     told: list[str] = []
     for cycle in range(30, 40):
         told += [d.gang for d in kit.decide(state, float(cycle)) if isinstance(d, Deferred)]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from muster.contracts.gangs import GangRequest, PodAsk
 from muster.service import Runtime
+from scheduler.domain.messages import message_of
 from scheduler.domain.state import State
-from scheduler.domain.words import word_of
 
 Kit = Any
 Others = Any
@@ -25,16 +25,16 @@ def pods(kit: Kit, name: str, least: int, most: int, **wants: Any) -> tuple[PodA
 
 
 def elastic(kit: Kit, least: int, most: int, **more: Any) -> GangRequest:
-    word: GangRequest = kit.gang("e", *pods(kit, "e", least, most), **more)
-    return word
+    message: GangRequest = kit.gang("e", *pods(kit, "e", least, most), **more)
+    return message
 
 
 def states(state: State, gang: str = "e") -> list[str]:
-    return [pod.state.value for pod in word_of(state, state.gangs[gang], 1).pods]
+    return [pod.state.value for pod in message_of(state, state.gangs[gang], 1).pods]
 
 
-def ask(kit: Kit, state: State, word: GangRequest, now: float) -> None:
-    state.request(word, now, now)
+def ask(kit: Kit, state: State, message: GangRequest, now: float) -> None:
+    state.request(message, now, now)
     kit.decide(state, now)
 
 
@@ -42,9 +42,9 @@ def test_it_starts_without_what_has_no_place_and_gets_it_later(kit: Kit) -> None
     state = kit.state(kit.report("n0", gpus=6))
     ask(kit, state, kit.gang("a", *kit.pods("a", 1, gpus=2)), 0.0)
     ask(kit, state, elastic(kit, 1, 4), 1.0)
-    word = word_of(state, state.gangs["e"], 1)
+    message = message_of(state, state.gangs["e"], 1)
     assert states(state) == ["placed", "placed", "waiting", "waiting"]
-    assert (word.reason, word.preemption) == (None, None)
+    assert (message.reason, message.preemption) == (None, None)
     ask(kit, state, kit.gang("a"), 2.0)
     state.report(kit.report("n0", gpus=6, revision=2), 3.0)
     kit.decide(state, 3.0)
@@ -70,17 +70,17 @@ def shrunk(kit: Kit) -> State:
 
 def test_what_it_can_do_without_is_asked_back_alone(kit: Kit) -> None:
     state = shrunk(kit)
-    word = word_of(state, state.gangs["e"], 1)
-    assert sorted(states(state)) == ["give-back", "placed", "placed"]
+    message = message_of(state, state.gangs["e"], 1)
+    assert sorted(states(state)) == ["preempted", "placed", "placed"]
     assert states(state)[0] == "placed"
-    assert word.preemption is not None
-    assert (word.preemption.gang, word.preemption.reason.code) == ("b", "surplus")
+    assert message.preemption is not None
+    assert (message.preemption.gang, message.preemption.reason.code) == ("b", "surplus")
 
 
 def given_back(kit: Kit, state: State, again: str) -> None:
     """The pod has ended, and is wanted again under another name."""
     asked = elastic(kit, 1, 3)
-    kept = [a for a, s in zip(asked.pods, states(state), strict=True) if s != "give-back"]
+    kept = [a for a, s in zip(asked.pods, states(state), strict=True) if s != "preempted"]
     more = kept[1].model_copy(update={"pod": again})
     ask(kit, state, asked.model_copy(update={"pods": (*kept, more)}), 2.0)
     left = {pod: hold.placement.gpus for pod in state.ledger.pods if (hold := hold_of(state, pod))}
@@ -96,8 +96,8 @@ def hold_of(state: State, pod: str) -> Any:
 def test_once_it_is_given_back_nothing_is_asked_back_and_it_grows_again(kit: Kit) -> None:
     state = shrunk(kit)
     given_back(kit, state, "e-w-1-again")
-    word = word_of(state, state.gangs["e"], 1)
-    assert (states(state), word.preemption) == (["placed", "placed", "waiting"], None)
+    message = message_of(state, state.gangs["e"], 1)
+    assert (states(state), message.preemption) == (["placed", "placed", "waiting"], None)
     assert states(state, "b") == ["placed"]
     ask(kit, state, kit.gang("b"), 4.0)
     held = {pod: hold.placement.gpus for pod in state.ledger.pods if (hold := hold_of(state, pod))}
@@ -110,21 +110,21 @@ def test_with_its_node_lost_nothing_is_asked_back_of_the_others(kit: Kit) -> Non
     state = kit.state(kit.report("n0", gpus=2), kit.report("n1", gpus=2))
     ask(kit, state, elastic(kit, 1, 2), 0.0)
     ask(kit, state, kit.gang("b", *kit.pods("b", 1, gpus=2)), 1.0)
-    assert states(state) == ["placed", "give-back"]
+    assert states(state) == ["placed", "preempted"]
     hold = state.ledger.hold_of("e-w-1")
     assert hold is not None
     state.lose(hold.placement.node, 2.0)
     assert states(state) == ["placed", "lost"]
-    assert word_of(state, state.gangs["e"], 1).preemption is None
+    assert message_of(state, state.gangs["e"], 1).preemption is None
 
 
 def test_a_gang_that_is_killed_gives_all_back(kit: Kit) -> None:
     state = kit.state(kit.report("n0", gpus=4))
     ask(kit, state, elastic(kit, 1, 2, priority=0), 0.0)
     ask(kit, state, kit.gang("b", *kit.pods("b", 1, gpus=2), priority=5), 1.0)
-    assert states(state) == ["placed", "give-back"]
+    assert states(state) == ["placed", "preempted"]
     ask(kit, state, kit.gang("c", *kit.pods("c", 1, gpus=2), priority=5), 700.0)
-    assert states(state) == ["give-back", "give-back"]
+    assert states(state) == ["preempted", "preempted"]
 
 
 def test_what_is_left_of_it_without_what_it_needs_waits_for_nothing(kit: Kit) -> None:
@@ -152,12 +152,12 @@ async def test_a_restart_knows_what_a_gang_can_do_without(
         await others.ask(asked)
         await others.until(lambda: others.states("e") == ["placed"] * 3)
         await others.ask(kit.gang("b", *kit.pods("b", 1, gpus=2)))
-        await others.until(lambda: "give-back" in others.states("e"))
+        await others.until(lambda: "preempted" in others.states("e"))
         assert ("gang-preempted", "e") in others.topics
-    leaving = others.states("e").index("give-back")
+    leaving = others.states("e").index("preempted")
     async with scheduler() as runtime:
         await others.ask(kit.gang("c", *kit.pods("c", 1, gpus=2), age=1))
-        await others.until(lambda: others.states("e").count("give-back") == 2)
+        await others.until(lambda: others.states("e").count("preempted") == 2)
         assert others.states("e")[0] == "placed"
         assert others.decisions["e"].preemption.reason.code == "surplus"
         kept = [asked.pods[0], asked.pods[3 - leaving]]
@@ -180,9 +180,9 @@ def _report(kit: Kit, others: Others, revision: int, without: str) -> Any:
     """The node runs all that has a place, but this gang's pods."""
     placed = {
         pod.pod: pod.gpus
-        for gang, word in others.words.items()
+        for gang, message in others.messages.items()
         if gang != without
-        for ask in word.pods
+        for ask in message.pods
         for pod in others.decisions[gang].pods
         if pod.pod == ask.pod and pod.node
     }

@@ -101,8 +101,8 @@ async def test_a_gang_that_is_released_before_any_cycle_has_seen_it_is_released(
 ) -> None:
     conn = await asyncpg.connect(database_url, server_settings={"search_path": "scheduler"})
     for revision, pods in ((1, kit.pods("g", 2, gpus=1)), (2, ())):
-        word = kit.gang("g", *pods).model_copy(update={"revision": revision})
-        value = word.model_dump_json().encode()
+        message = kit.gang("g", *pods).model_copy(update={"revision": revision})
+        value = message.model_dump_json().encode()
         record = Received("gang-requested", 0, revision, "g", {}, value)
         async with conn.transaction():
             opened = Transaction(conn, datetime.now(UTC))  # noqa: TID251 - any time will do
@@ -124,7 +124,7 @@ async def test_a_gang_that_has_ended_is_placed_never_again(
 ) -> None:
     async with scheduler() as runtime:
         await placed(kit, others)
-        before = others.words["g"]
+        before = others.messages["g"]
         await others.ask(kit.gang("g"))
         await others.until(lambda: others.is_over("g"))
         await others.report(kit.report("n0", gpus=2, revision=2))

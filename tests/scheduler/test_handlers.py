@@ -19,8 +19,8 @@ Kit = Any
 
 
 def test_the_newest_word_is_recorded_as_it_is(kit: Kit) -> None:
-    word = kit.gang("j-0", *kit.pods("j-0", 2, gpus=1))
-    assert record("j-0", None, word, kit.start).state == word
+    message = kit.gang("j-0", *kit.pods("j-0", 2, gpus=1))
+    assert record("j-0", None, message, kit.start).state == message
 
 
 def test_a_pod_that_may_start_singly_is_a_gang_of_its_own_name(kit: Kit) -> None:
@@ -58,15 +58,15 @@ def test_a_word_that_makes_no_sense_is_a_dead_letter(kit: Kit, pods: tuple[PodAs
 
 
 def test_a_word_without_a_time_zone_is_a_dead_letter(kit: Kit) -> None:
-    word = kit.gang("j-0", *kit.pods("j-0", 1))
-    naive = word.model_copy(update={"submitted_at": kit.start.replace(tzinfo=None)})
+    message = kit.gang("j-0", *kit.pods("j-0", 1))
+    naive = message.model_copy(update={"submitted_at": kit.start.replace(tzinfo=None)})
     with pytest.raises(Broken):
         record("j-0", None, naive, kit.start)
 
 
 def test_a_gang_that_has_ended_is_answered_and_not_recorded(kit: Kit) -> None:
-    word = kit.gang("j-0", *kit.pods("j-0", 2, gpus=1))
-    decision = record("j-0", Ended(7), word, kit.start)
+    message = kit.gang("j-0", *kit.pods("j-0", 2, gpus=1))
+    decision = record("j-0", Ended(7), message, kit.start)
     assert decision.state is None
     (publish,) = decision.messages
     assert (publish.topic, publish.subject, publish.is_open) == ("placement-decided", "j-0", False)
@@ -89,7 +89,7 @@ REVISIONS = st.integers(0, 2**62) | st.integers(0, 9)
 
 
 @st.composite
-def words(draw: st.DrawFn) -> GangRequest:
+def messages(draw: st.DrawFn) -> GangRequest:
     """Words as a Launcher with a bug, or of another version, might say them."""
     names = draw(st.lists(st.sampled_from(["j-0-a", "j-0-b", "j-0-c", "k"]), max_size=4))
     return GangRequest(
@@ -118,16 +118,16 @@ def words(draw: st.DrawFn) -> GangRequest:
     )
 
 
-@given(said=st.lists(words(), min_size=1, max_size=4))
+@given(said=st.lists(messages(), min_size=1, max_size=4))
 def test_whatever_word_is_recorded_can_be_decided(kit: Kit, said: list[GangRequest]) -> None:
     """Else one word would end the Scheduler, again and again."""
     state = kit.state(kit.report("n0", gpus=1))
-    for number, word in enumerate((kit.gang("well", *kit.pods("well", 1, gpus=1)), *said)):
+    for number, message in enumerate((kit.gang("well", *kit.pods("well", 1, gpus=1)), *said)):
         try:
-            record(word.gang, None, word, kit.start)
+            record(message.gang, None, message, kit.start)
         except Broken:
             continue
-        state.request(word, number, number)
+        state.request(message, number, number)
         kit.decide(state, number)
         rows = state.take_changes().rows
         assert all(0 <= place.kind.cpu < 2**63 for place in rows.placed.values())
@@ -135,8 +135,8 @@ def test_whatever_word_is_recorded_can_be_decided(kit: Kit, said: list[GangReque
         assert all(0 <= hold.free_from < 2**63 for hold in holds)
 
 
-@pytest.mark.parametrize("heard", [Due(), MessageRejected(Kind.GANG, "j-0")])
+@pytest.mark.parametrize("received", [Due(), MessageRejected(Kind.GANG, "j-0")])
 @pytest.mark.parametrize("state", [None, Ended(7)])
-def test_nothing_else_changes_a_gang(kit: Kit, state: Any, heard: Any) -> None:
-    decision = record("j-0", state, heard, kit.start)
+def test_nothing_else_changes_a_gang(kit: Kit, state: Any, received: Any) -> None:
+    decision = record("j-0", state, received, kit.start)
     assert (decision.state, decision.messages) == (None, ())

@@ -17,7 +17,7 @@ from scheduler.domain.core.model import Decision, Deferred, Reserved
 from scheduler.domain.core.owning import owner_of
 from scheduler.domain.state import State
 from scheduler.domain.stored import Stored
-from scheduler_standby import Standby, believed, hear, loaded, recall
+from scheduler_standby import Standby, believed, loaded, recall, receive
 from scheduler_world import KEEPING, NODES, RULES, STRICT, Store, World, judged
 
 Kit = Any
@@ -41,18 +41,18 @@ class Days:
         self.store = Store()
         self.state = State(RULES, file)
         self.now = 0.0
-        self.words: dict[str, GangRequest] = {}
+        self.messages: dict[str, GangRequest] = {}
         self.names = 0
         for node in NODES:
             self.state.report(self.world.report(node), self.now)
-            self.state.ledger.hear(node, "", self.now)
+            self.state.ledger.receive(node, "", self.now)
 
-    def say(self, word: GangRequest) -> None:
-        self.words[word.gang] = word
-        if not word.pods:
-            del self.words[word.gang]
-        self.store.record(word)
-        self.state.request(word, self.now, self.now)
+    def say(self, message: GangRequest) -> None:
+        self.messages[message.gang] = message
+        if not message.pods:
+            del self.messages[message.gang]
+        self.store.record(message)
+        self.state.request(message, self.now, self.now)
 
     def ask(self) -> None:
         chance, self.names = self.chance, self.names + 1
@@ -68,35 +68,35 @@ class Days:
             "job": chance.choice([name, "j", "k", "l"]),
         }
         priority = chance.choice([5, 5, 5, 5, 9, -1])
-        word = self.kit.gang(name, *self.kit.pods(name, count, gpus=gpus), priority=priority)
-        self.say(word.model_copy(update=more))
+        message = self.kit.gang(name, *self.kit.pods(name, count, gpus=gpus), priority=priority)
+        self.say(message.model_copy(update=more))
 
     def end(self) -> None:
         """A gang is over, or only its first pod."""
-        word = self.words[self.chance.choice(sorted(self.words))]
-        kept = word.pods[1:] if self.chance.random() < 0.2 else ()
+        message = self.messages[self.chance.choice(sorted(self.messages))]
+        kept = message.pods[1:] if self.chance.random() < 0.2 else ()
         ended = []
-        for ask in word.pods[: len(word.pods) - len(kept)]:
+        for ask in message.pods[: len(message.pods) - len(kept)]:
             node = self.state.ledger.pods.get(ask.pod)
             if node is not None:
                 journal, revision = f"journal-of-{node}", self.world.revision[node] + 1
                 ended.append(PodRelease(pod=ask.pod, journal=journal, report_revision=revision))
-        self.say(word.model_copy(update={"pods": kept, "released": tuple(ended)}))
+        self.say(message.model_copy(update={"pods": kept, "released": tuple(ended)}))
 
     def grow(self) -> None:
-        word = self.words[self.chance.choice(sorted(self.words))]
+        message = self.messages[self.chance.choice(sorted(self.messages))]
         self.names += 1
-        more = self.kit.pods(f"{word.gang}-more{self.names}", 1, gpus=1)
-        self.say(word.model_copy(update={"pods": word.pods + more}))
+        more = self.kit.pods(f"{message.gang}-more{self.names}", 1, gpus=1)
+        self.say(message.model_copy(update={"pods": message.pods + more}))
 
     def happen(self) -> None:
         self.now += self.chance.choice([0.001, 1.0, 1.0, 7.0, 30.0])
         if self.chance.random() < 0.05:
             self.now += self.chance.choice(LONG_S)
         for _ in range(self.chance.choice([0, 1, 1, 2])):
-            running = len(self.words) > self.chance.choice([3, 6, 9])
+            running = len(self.messages) > self.chance.choice([3, 6, 9])
             what = self.end if running else self.ask
-            if self.words and self.chance.random() < 0.05:
+            if self.messages and self.chance.random() < 0.05:
                 what = self.grow
             what()
         if self.chance.random() < 0.05:
@@ -105,13 +105,13 @@ class Days:
         for node in NODES:
             if self.chance.random() < 0.5:
                 self.state.report(self.world.report(node), self.now)
-        if self.words and self.chance.random() < 0.2:
-            self.save_work(self.chance.choice(sorted(self.words)))
+        if self.messages and self.chance.random() < 0.2:
+            self.save_work(self.chance.choice(sorted(self.messages)))
 
     def save_work(self, gang: str) -> None:
         """A gang says that its work is saved."""
         at = datetime.fromtimestamp(int(self.now), UTC)
-        self.say(self.words[gang].model_copy(update={"checkpointed_at": at}))
+        self.say(self.messages[gang].model_copy(update={"checkpointed_at": at}))
 
     def cycle(self) -> list[Decision]:
         found: list[Decision] = self.kit.decide(self.state, self.now)
@@ -124,8 +124,8 @@ def said(decisions: list[Decision]) -> list[Decision]:
     just restored is tried once more, and for whom cells are kept may be said in another order.
     """
     found = [each for each in decisions if not isinstance(each, Deferred | Reserved)]
-    kept_for = {each.gang: each for each in decisions if isinstance(each, Reserved)}
-    return [*found, *(kept_for[gang] for gang in sorted(kept_for))]
+    reserved_for = {each.gang: each for each in decisions if isinstance(each, Reserved)}
+    return [*found, *(reserved_for[gang] for gang in sorted(reserved_for))]
 
 
 def kept(state: State) -> list[Any]:
@@ -240,10 +240,12 @@ def test_what_was_kept_for_other_pods_is_kept_no_longer(kit: Kit) -> None:
         days.happen()
         days.cycle()
     (name, *_) = days.state.cluster.reservations.by_gang
-    word = days.words[name]
-    days.store.record(word.model_copy(update={"pods": (*word.pods, *kit.pods("m", 1, gpus=1))}))
+    message = days.messages[name]
+    days.store.record(
+        message.model_copy(update={"pods": (*message.pods, *kit.pods("m", 1, gpus=1))})
+    )
     assert name not in loaded(days).cluster.reservations.by_gang
-    days.store.record(word)
+    days.store.record(message)
     assert name in loaded(days).cluster.reservations.by_gang
 
 
@@ -253,8 +255,8 @@ def test_accounts_of_which_nothing_is_left_are_deleted(kit: Kit) -> None:
         days.happen()
         days.cycle()
     assert days.store.usage
-    for name in sorted(days.words):
-        days.say(days.words[name].model_copy(update={"pods": ()}))
+    for name in sorted(days.messages):
+        days.say(days.messages[name].model_copy(update={"pods": ()}))
     days.cycle()
     assert days.store.usage
     days.now += 3600.0
@@ -281,7 +283,7 @@ def unheard(days: Days, *, patient_s: float | None) -> Stored:
     for name, node in sorted(days.state.ledger.nodes.items()):
         state.ledger.restore_node(name, lease=node.lease, is_lost=node.is_lost, size=node.size)
     state.restore_holds([days.store.holds[pod] for pod in sorted(days.store.holds)], days.now)
-    hear(state, days.state, days.now)
+    receive(state, days.state, days.now)
     state.change(state.file, days.now)
     for name in sorted(days.store.gangs):
         state.restore_gang(days.store.gangs[name], days.now, days.now)

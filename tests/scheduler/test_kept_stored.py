@@ -178,8 +178,8 @@ def file(tmp_path: Path) -> Path:
 
 
 def asked(kit: Kit, gang: str, gpus: int, user: str = "ada", **more: Any) -> GangRequest:
-    word: GangRequest = kit.gang(gang, *kit.pods(gang, 1, gpus=gpus))
-    return word.model_copy(update={"user": user, **more})
+    message: GangRequest = kit.gang(gang, *kit.pods(gang, 1, gpus=gpus))
+    return message.model_copy(update={"user": user, **more})
 
 
 async def reserved(kit: Kit, others: Others) -> None:
@@ -193,8 +193,8 @@ async def reserved(kit: Kit, others: Others) -> None:
 
 def told(others: Others, gang: str) -> dict[str, Any]:
     """The numbers of why it waits."""
-    word = others.decisions.get(gang)
-    return {} if word is None or word.reason is None else dict(word.reason.numbers)
+    message = others.decisions.get(gang)
+    return {} if message is None or message.reason is None else dict(message.reason.numbers)
 
 
 async def decided_by_it(kit: Kit, others: Others, runtime: Runtime) -> None:

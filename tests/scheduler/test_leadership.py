@@ -59,7 +59,9 @@ async def test_only_the_highest_epochs_decisions_exist(
                 await others.ask(kit.gang(name, *kit.pods(name, 1, gpus=1)))
                 await others.ask(kit.gang(name))
                 await others.until(partial(others.is_over, name))
-            later = {gang: word.epoch for gang, word in others.decisions.items() if gang != "a"}
+            later = {
+                gang: message.epoch for gang, message in others.decisions.items() if gang != "a"
+            }
             # On a slow machine the lease goes to and fro; the first epoch never comes back.
             assert min(later.values()) >= 2
             rows = await standby.pool.fetch("SELECT pod FROM placement WHERE epoch = 1")
@@ -93,37 +95,37 @@ async def test_what_a_leader_before_has_lost_is_no_silence_of_now(
                 while standby.metrics.received.labels("node-heartbeat")._value.get() < 20:
                     await asyncio.sleep(0.05)
                 late.begin()
-                while not late.heard >= set(nodes):
+                while not late.received >= set(nodes):
                     await asyncio.sleep(0.05)
             others.alive = {node: others.alive[node] for node in nodes[2:]}
-            await others.until(lambda: {word.node for word in others.lost} == set(nodes[:2]))
+            await others.until(lambda: {message.node for message in others.lost} == set(nodes[:2]))
             late.end()
             leader.kill()
             async with asyncio.timeout(DEADLINE_S):
                 while await standby.pool.fetchval("SELECT epoch FROM leader") < 2:
                     await asyncio.sleep(0.02)
             del others.alive["n2"]
-            await others.until(lambda: {word.node for word in others.lost} == set(nodes[:3]))
-            assert len({(word.node, word.lease) for word in others.lost}) == 3
+            await others.until(lambda: {message.node for message in others.lost} == set(nodes[:3]))
+            assert len({(message.node, message.lease) for message in others.lost}) == 3
             assert others.returned == []
             others.alive["n0"] = "journal-of-n0"
-            await others.until(lambda: {word.node for word in others.returned} == {"n0"})
+            await others.until(lambda: {message.node for message in others.returned} == {"n0"})
 
 
 class Late:
     """What this process reads of heartbeats between `begin` and `end` it hears at the end."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.heard: set[str] = set()
+        self.received: set[str] = set()
         self._hear = Watch.on_heartbeat
         self._kept: list[tuple[Any, ...]] = []
         self._is_late = False
         late = self
 
-        def hear(*given: Any) -> None:
+        def receive(*given: Any) -> None:
             late._take(given)
 
-        monkeypatch.setattr(Watch, "on_heartbeat", hear)
+        monkeypatch.setattr(Watch, "on_heartbeat", receive)
 
     def begin(self) -> None:
         self._is_late = True
@@ -136,7 +138,7 @@ class Late:
     def _take(self, given: tuple[Any, ...]) -> None:
         if self._is_late:
             self._kept.append(given)
-            self.heard.add(given[2].node)
+            self.received.add(given[2].node)
         else:
             self._hear(*given)
 
@@ -157,7 +159,7 @@ async def test_a_jump_of_the_hosts_clock_ends_no_lease_and_doubles_no_decision(
             await others.ask(kit.gang(name, *kit.pods(name, 1, gpus=1)))
             await others.until(partial(_is_placed, others, name))
         assert others.lost == []
-        assert {word.epoch for word in others.decisions.values()} == {1}
+        assert {message.epoch for message in others.decisions.values()} == {1}
         assert await runtime.pool.fetchval("SELECT count(*) FROM held_gpu") == 4
         assert others.decisions["a"].revision == first
 
@@ -217,8 +219,8 @@ async def test_a_renewal_that_hangs_does_not_cost_the_lead(
         await _runs(kit, others)
 
 
-DEAF_S = 3.0
-DEAF = {"leader_deaf_s": DEAF_S, "probe_window_s": 1.0, "leader_take_s": DEADLINE_S}
+CUT_OFF_S = 3.0
+CUT_OFF = {"leader_cut_off_s": CUT_OFF_S, "probe_window_s": 1.0, "leader_take_s": DEADLINE_S}
 """Nobody takes the lead for another reason."""
 
 
@@ -234,9 +236,9 @@ async def test_a_leader_that_is_cut_off_from_the_bus_is_followed_by_one_who_hear
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The database it reaches; and once it hears the bus again, it follows."""
-    async with scheduler(**DEAF) as runtime:
+    async with scheduler(**CUT_OFF) as runtime:
         await _runs(kit, others)
-        async with another_scheduler(**DEAF):
+        async with another_scheduler(**CUT_OFF):
             with monkeypatch.context() as cut_off:
                 cut_off.setattr(Watch, "probe", _lost)
                 await until(lambda: not measured(runtime, "is_leader"))
@@ -245,7 +247,7 @@ async def test_a_leader_that_is_cut_off_from_the_bus_is_followed_by_one_who_hear
                 assert others.decisions["b"].epoch == 2
             await until(lambda: measured(runtime, "probe_round"))
             await until(lambda: measured(runtime, "is_warm"))
-            await asyncio.sleep(2 * DEAF_S)  # the time is the test
+            await asyncio.sleep(2 * CUT_OFF_S)  # the time is the test
             assert await runtime.pool.fetchval("SELECT epoch FROM leader") == 2
 
 
@@ -257,15 +259,15 @@ async def test_a_bus_that_is_away_for_everybody_costs_nobody_the_lead(
     fresh_broker: EmbeddedBroker,
 ) -> None:
     """Whoever hears it first when it is back, unless others count as deaf by then."""
-    deaf_s = 2 * DEAF_S
-    rules = DEAF | {"leader_deaf_s": deaf_s}
+    cut_off_s = 2 * CUT_OFF_S
+    rules = CUT_OFF | {"leader_cut_off_s": cut_off_s}
     async with scheduler(**rules) as runtime:
         await _runs(kit, others)
         async with another_scheduler(**rules):
-            await asyncio.sleep(1.2 * deaf_s)  # so long it must have heard the bus
+            await asyncio.sleep(1.2 * cut_off_s)  # so long it must have heard the bus
             fresh_broker.kill()
             await until(lambda: not measured(runtime, "probe_round"))
-            await asyncio.sleep(1.2 * deaf_s)  # the time is the test
+            await asyncio.sleep(1.2 * cut_off_s)  # the time is the test
             fresh_broker.start()
             await until(lambda: measured(runtime, "probe_round"))
             await others.ask(kit.gang("b", *kit.pods("b", 1, gpus=1)))

@@ -77,12 +77,12 @@ async def test_when_the_databases_clock_goes_back_a_deaf_leader_is_replaced_no_l
     database: asyncpg.Connection, settings: SchedulerSettings
 ) -> None:
     assert await store.leadership.take(database, "one", settings) == 1
-    assert not await store.leadership.renew(database, 1, "one", settings, hears_bus=False)
+    assert not await store.leadership.renew(database, 1, "one", settings, receives_from_bus=False)
     await database.execute("UPDATE clock SET ahead = '-1 hour'")
-    assert not await store.leadership.renew(database, 1, "one", settings, hears_bus=False)
-    assert await store.leadership.take(database, "other", settings, hears_bus=True) is None
+    assert not await store.leadership.renew(database, 1, "one", settings, receives_from_bus=False)
+    assert await store.leadership.take(database, "other", settings, receives_from_bus=True) is None
     await database.execute(
-        "UPDATE clock SET ahead = ahead + $1 * interval '1 s'", settings.leader_deaf_s + 1
+        "UPDATE clock SET ahead = ahead + $1 * interval '1 s'", settings.leader_cut_off_s + 1
     )
-    assert not await store.leadership.renew(database, 1, "one", settings, hears_bus=False)
-    assert await store.leadership.take(database, "other", settings, hears_bus=True) == 2
+    assert not await store.leadership.renew(database, 1, "one", settings, receives_from_bus=False)
+    assert await store.leadership.take(database, "other", settings, receives_from_bus=True) == 2

@@ -15,8 +15,8 @@ KEY = Key("user", "train-#", "1")
 
 def asked(kit: Kit, gang: str, count: int = 1, **more: Any) -> GangRequest:
     """A gang of a job that is called as the others are."""
-    word: GangRequest = kit.gang(gang, *kit.pods(gang, count, gpus=1))
-    return word.model_copy(update={"name": f"train-{gang[1:]}", **more})
+    message: GangRequest = kit.gang(gang, *kit.pods(gang, count, gpus=1))
+    return message.model_copy(update={"name": f"train-{gang[1:]}", **more})
 
 
 def ended(kit: Kit, gang: str, **more: Any) -> GangRequest:
@@ -80,11 +80,11 @@ def test_nothing_is_learnt_from_a_gang_that_never_ran(kit: Kit) -> None:
 
 def test_a_gang_ran_from_its_start_until_its_last_pod_was_let_go(kit: Kit) -> None:
     state = kit.state(kit.report("n0", gpus=4))
-    word = asked(kit, "g0", 3)
-    state.request(word, 0.0, 0.0)
+    message = asked(kit, "g0", 3)
+    state.request(message, 0.0, 0.0)
     kit.decide(state, 10.0)
     for left, at in ((2, 20.0), (1, 30.0)):
-        state.request(word.model_copy(update={"pods": word.pods[:left]}), at, at)
+        state.request(message.model_copy(update={"pods": message.pods[:left]}), at, at)
         kit.decide(state, at)
     state.request(ended(kit, "g0"), 110.0, 110.0)
     assert state.take_changes().histories == {
@@ -95,11 +95,11 @@ def test_a_gang_ran_from_its_start_until_its_last_pod_was_let_go(kit: Kit) -> No
 
 def test_a_gang_whose_last_pods_still_waited_ran_as_long_as_the_others_did(kit: Kit) -> None:
     state = kit.state(kit.report("n0", gpus=2))
-    word = asked(kit, "g0")
-    state.request(word, 0.0, 0.0)
+    message = asked(kit, "g0")
+    state.request(message, 0.0, 0.0)
     kit.decide(state, 0.0)
     more = kit.pods("g0-more", 1, gpus=2)
-    state.request(word.model_copy(update={"pods": word.pods + more}), 10.0, 10.0)
+    state.request(message.model_copy(update={"pods": message.pods + more}), 10.0, 10.0)
     kit.decide(state, 10.0)
     assert state.ledger.hold_of("g0-more-w-0") is None
     state.request(ended(kit, "g0"), 100.0, 100.0)
@@ -136,7 +136,7 @@ def test_what_was_expected_when_it_came_is_kept_whatever_is_learnt_since(kit: Ki
     again = Stored(Rules(settle_s=0.0))
     again.run_times.restore(state.run_times.histories)
     again.report(kit.report("n0", gpus=1), 900.0)
-    again.ledger.hear("n0", "journal-of-n0", 900.0)
+    again.ledger.receive("n0", "journal-of-n0", 900.0)
     holds = [hold for pod in state.ledger.pods if (hold := state.ledger.hold_of(pod))]
     again.restore_holds(holds, 900.0)
     again.change(None, 900.0)
@@ -153,24 +153,24 @@ def test_an_end_that_no_cycle_has_seen_before_a_restart_is_learnt_from(kit: Kit)
     known = state.known("g0")
     again = Stored(Rules(settle_s=0.0))
     again.report(kit.report("n0", gpus=1), 0.0)
-    again.ledger.hear("n0", "journal-of-n0", 0.0)
+    again.ledger.receive("n0", "journal-of-n0", 0.0)
     hold = state.ledger.hold_of("g0-w-0")
     assert hold is not None
     again.restore_holds([hold], 0.0)
     again.change(None, 0.0)
-    word = type(known)(
+    message = type(known)(
         ended(kit, "g0"),
         gang_class=known.gang_class,
         cells=known.cells,
         started_at=known.started_at,
         shape=known.shape,
     )
-    again.restore_gang(word, 50.0, 50.0)
+    again.restore_gang(message, 50.0, 50.0)
     again.forget(["g0"])
     assert not again.take_changes().runs
     again.restore_holds([hold], 0.0)
-    again.restore_gang(word, 50.0, 50.0)
-    again.request(word.request, 60.0, 60.0)  # the cycle takes it as it would any other
+    again.restore_gang(message, 50.0, 50.0)
+    again.request(message.request, 60.0, 60.0)  # the cycle takes it as it would any other
     assert again.take_changes().runs["g0"].seconds == 50
     assert again.run_times.histories[KEY].seconds == (50,)
 

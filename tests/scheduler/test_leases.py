@@ -15,16 +15,16 @@ class Clock:
         self.speaking = set(nodes)
         self.probing = set(range(PARTITIONS))
         for node in nodes:
-            self.leases.hear(node, 0.0)
+            self.leases.receive(node, 0.0)
 
     def run(self, seconds: int) -> list[Judgement]:
         judgements = []
         for _ in range(seconds):
             self.now += 1.0
             for node in self.speaking:
-                self.leases.hear(node, self.now)
+                self.leases.receive(node, self.now)
             for partition in self.probing:
-                self.leases.probe_heard(partition, self.now)
+                self.leases.probe_received(partition, self.now)
             judgements.append(self.leases.judge(PARTITIONS, self.now))
         return judgements
 

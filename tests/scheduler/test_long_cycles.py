@@ -67,18 +67,18 @@ async def test_what_came_during_a_long_cycle_does_not_wait_for_anything_else(
     kit: Kit, scheduler: RunScheduler, others: Others, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A report comes between the parts of the first cycle; nothing happens after it."""
-    hear, reports = Watch.on_report, list[tuple[Any, ...]]()
+    receive, reports = Watch.on_report, list[tuple[Any, ...]]()
 
     def keep_second(*given: Any) -> None:
         if given[2].revision == 2:
             reports.append(given)
         else:
-            hear(*given)
+            receive(*given)
 
     def hearing(cluster: Cluster, live: Live) -> Iterator[list[Decision] | None]:
         tried.append(live.gang.id)
         if len(tried) == 2:
-            hear(*reports[0])
+            receive(*reports[0])
         yield from attempts(cluster, live)
 
     async def together(conn: Connection, most: int) -> Sequence[GangRequest]:
@@ -155,9 +155,9 @@ def test_who_was_not_told_yet_is_told_though_it_is_asked_for_anew_between_two_cy
     state.request(kit.gang("all", *kit.pods("all", 1, gpus=8), priority=20), 0.0, 0.0)
     for number, name in enumerate(names):
         state.request(kit.gang(name, *kit.pods(name, 2, gpus=1, cpu=number), age=number), 0.0, 0.0)
-    while state.is_under_way or not state.telling.untold:
+    while state.is_under_way or not state.notices.untold:
         told.update(each.gang for each in kit.decide(state, 0.0))
-    late = next(reversed(state.telling.untold))
+    late = next(reversed(state.notices.untold))
     assert late not in told
     left = kit.pods(late, 1, gpus=1, cpu=names.index(late))
     state.request(kit.gang(late, *left, age=names.index(late)), 1.0, 1.0)

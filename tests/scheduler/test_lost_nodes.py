@@ -137,7 +137,7 @@ async def test_a_loss_is_not_told_before_it_is_committed(
     kit: Kit, scheduler: RunScheduler, others: Others, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever leads next may know nothing of it."""
-    save_nodes, tell, say = store.nodes.save_nodes, Watch.tell, Watch._say
+    save_nodes, publish, say = store.nodes.save_nodes, Watch.publish, Watch._publish_all
     is_writing, may_write, told, said = asyncio.Event(), asyncio.Event(), 0, 0
 
     async def slow(conn: Connection, nodes: Sequence[KnownNode]) -> None:
@@ -146,19 +146,19 @@ async def test_a_loss_is_not_told_before_it_is_committed(
             await may_write.wait()
         await save_nodes(conn, nodes)
 
-    async def telling(watch: Watch, known: dict[str, KnownNode]) -> None:
+    async def notices(watch: Watch, known: dict[str, KnownNode]) -> None:
         nonlocal told
-        await tell(watch, known)
+        await publish(watch, known)
         told += 1
 
-    async def saying(*given: Any) -> None:
+    async def publishing(*given: Any) -> None:
         nonlocal said
         said += 1
         await say(*given)
 
     monkeypatch.setattr(store.nodes, "save_nodes", slow)
-    monkeypatch.setattr(Watch, "tell", telling)
-    monkeypatch.setattr(Watch, "_say", saying)
+    monkeypatch.setattr(Watch, "publish", notices)
+    monkeypatch.setattr(Watch, "_publish_all", publishing)
     async with scheduler(deciding_timeout_s=60.0):
         await others.report(kit.report("n0", gpus=1))
         await others.ask(kit.gang("a", *kit.pods("a", 1, gpus=1)))

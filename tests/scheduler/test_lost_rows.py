@@ -40,19 +40,19 @@ async def lose_schema(database_url: str) -> None:
     assert await migrating.wait() == 0
 
 
-async def placed(others: Others, word: GangRequest, report: NodeReport) -> None:
+async def placed(others: Others, message: GangRequest, report: NodeReport) -> None:
     """A gang that has waited for its node: the Launcher has seen more revisions of it than a
     Scheduler publishes that begins anew.
     """
-    await others.ask(word)
-    await others.until(lambda: "waiting" in others.states(word.gang))
+    await others.ask(message)
+    await others.until(lambda: "waiting" in others.states(message.gang))
     await others.report(report)
-    await others.until(lambda: set(others.states(word.gang)) == {"placed"})
+    await others.until(lambda: set(others.states(message.gang)) == {"placed"})
 
 
 async def ask_again(others: Others, gang: str) -> None:
     """The Launcher's message once more; waits for an answer."""
-    await others.ask(others.words[gang])
+    await others.ask(others.messages[gang])
     await others.until(lambda: others.decisions[gang].seen >= others.revisions[gang])
 
 

@@ -35,7 +35,7 @@ def test_every_moment_can_be_told(at: float, told: str) -> None:
 def waiting(kit: Kit, policy: Policy, priority: int = 10) -> State:
     """One gang runs on all there is, and another waits."""
     state: State = kit.state(kit.report("a", gpus=4), policy=policy)
-    state.ledger.hear("a", "", NOW)
+    state.ledger.receive("a", "", NOW)
     state.request(kit.gang("runs", *kit.pods("runs", 1, gpus=4)), NOW, NOW)
     kit.decide(state, NOW)
     waits = kit.gang("waits", *kit.pods("waits", 1, gpus=4), age=1, priority=priority)

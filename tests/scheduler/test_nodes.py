@@ -8,9 +8,9 @@ from muster.contracts.nodes import PodOnNode
 from scheduler.api import clusters
 from scheduler.domain.core.model import Deferred, Placed
 from scheduler.domain.formats.snapshot import take
+from scheduler.domain.messages import message_of
 from scheduler.domain.nodes import nonsense
 from scheduler.domain.rules import Rules
-from scheduler.domain.words import word_of
 
 Kit = Any
 
@@ -68,7 +68,7 @@ def test_of_two_journals_the_one_that_the_heartbeat_names_counts(kit: Kit) -> No
     state = kit.state(kit.report("n0", gpus=1, revision=5))
     state.report(kit.report("n0", gpus=2, revision=2, journal="other"), 0.0)
     assert kit.free(state) == 1
-    state.ledger.hear("n0", "other", 0.0)
+    state.ledger.receive("n0", "other", 0.0)
     assert kit.free(state) == 2
 
 
@@ -76,7 +76,7 @@ def test_a_lost_nodes_gpus_count_from_the_report_that_names_the_lease(kit: Kit) 
     state = _one_pod(kit)
     assert state.lose("n0", 0.0) == ["g"]
     state.request(kit.gang("g"), 0.0, 0.0)
-    assert state.ledger.hear("n0", "", 0.0)
+    assert state.ledger.receive("n0", "", 0.0)
     state.ledger.take_back("n0")
     state.report(kit.report("n0", gpus=1, revision=2), 0.0)
     assert kit.free(state) == 0
@@ -99,7 +99,7 @@ def test_pods_that_another_journal_does_not_report_are_lost_and_hold_nothing(kit
     assert (state.ledger.forgetful, kit.free(state, 1.0)) == ({"n0"}, 0)
     state.take_changes()
     assert state.lose_forgotten("n0", 1.0) == ["g"]
-    (pod,) = word_of(state, state.gangs["g"], 1).pods
+    (pod,) = message_of(state, state.gangs["g"], 1).pods
     assert (pod.state.value, pod.node, pod.journal) == ("lost", "n0", "journal-of-n0")
     assert not state.ledger.nodes["n0"].is_lost
     assert state.take_changes().rows.changed == {"g-w-0"}
@@ -133,7 +133,7 @@ def test_a_pod_that_was_lost_with_its_journal_and_runs_all_the_same_is_not_free(
     state.lose_forgotten("n0", 1.0)
     state.report(kit.report("n0", gpus=1, revision=3, holding={"g-w-0": (0,)}), 2.0)
     assert kit.free(state, 2.0) == 0
-    assert word_of(state, state.gangs["g"], 1).pods[0].state.value == "lost"
+    assert message_of(state, state.gangs["g"], 1).pods[0].state.value == "lost"
 
 
 def test_a_new_journal_that_does_not_know_the_lease_yet_frees_nothing_before(kit: Kit) -> None:
@@ -154,7 +154,7 @@ def test_a_lease_is_above_those_that_a_restored_store_has_forgotten(kit: Kit) ->
     hour_ms = 3_600_000
     state = kit.state(kit.report("n0", gpus=1, lease=hour_ms))
     state.lose("n0", 0.0, 2 * hour_ms)
-    state.ledger.hear("n0", "", 0.0)
+    state.ledger.receive("n0", "", 0.0)
     state.ledger.take_back("n0")
     state.report(kit.report("n0", gpus=1, revision=2, lease=hour_ms), 0.0)
     assert kit.free(state) == 0
@@ -201,7 +201,7 @@ def test_a_node_is_used_only_when_it_has_been_heard(kit: Kit) -> None:
     state = kit.state()
     state.report(kit.report("n0", gpus=2), 0.0)
     assert kit.free(state) == 0
-    state.ledger.hear("n0", "", 0.0)
+    state.ledger.receive("n0", "", 0.0)
     assert kit.free(state) == 2
     state.report(kit.report("n0", gpus=2, revision=2, is_stopping=True), 0.0)
     assert kit.free(state) == 0

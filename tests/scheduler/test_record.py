@@ -26,7 +26,7 @@ from scheduler.domain.formats.cluster_file import read_cluster
 from scheduler.domain.formats.decisions import decision_line
 from scheduler.domain.formats.events import read_events
 from scheduler.domain.simulation.comparing import compare
-from scheduler.domain.simulation.recording import Life, Replay
+from scheduler.domain.simulation.recording import GangHistory, Replay
 from scheduler.domain.simulation.run import Simulation
 from scheduler.domain.simulation.side_by_side import SideBySide
 from scheduler.domain.simulation.workload import Workload, enforcing
@@ -124,7 +124,7 @@ def replayed(cluster: bytes, events: list[bytes]) -> tuple[list[str], Simulation
     return lines, simulation
 
 
-def what_was_wanted(cluster: bytes, events: list[bytes]) -> dict[str, Life]:
+def what_was_wanted(cluster: bytes, events: list[bytes]) -> dict[str, GangHistory]:
     """What each gang of a recording wanted, by id; simulated anew each is one gang, and a change of
     nothing changes nothing.
     """
@@ -138,9 +138,9 @@ def what_was_wanted(cluster: bytes, events: list[bytes]) -> dict[str, Life]:
     pair = SideBySide(before, after, ClusterChange(), no_word)
     for _ in pair.run(Workload(recording).events(read_events(iter(events)))):
         pass
-    assert pair.gangs == len(recording.lives)
+    assert pair.gangs == len(recording.histories)
     assert compare(pair).all.is_same
-    return recording.lives
+    return recording.histories
 
 
 def wanted(kit: Kit, name: str, *counts: tuple[str, int, int], **more: Any) -> Any:
@@ -169,9 +169,9 @@ def places(others: Others) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Where the Scheduler's newest words have each pod."""
     return {
         pod.pod: (pod.node, pod.gpus)
-        for word in others.decisions.values()
-        for pod in word.pods
-        if pod.state.value in ("placed", "give-back")
+        for message in others.decisions.values()
+        for pod in message.pods
+        if pod.state.value in ("placed", "preempted")
     }
 
 
@@ -199,7 +199,7 @@ async def a_day(kit: Kit, others: Others, file: Path) -> None:
     await others.ask(wanted(kit, "guest", ("w", 3, 2), priority=-1))
     await others.until(lambda: others.states("guest") == ["placed"] * 3)
     await others.ask(wanted(kit, "owner", ("w", 1, 2), vc="lab"))
-    await others.until(lambda: others.states("guest") == ["give-back"] * 3)
+    await others.until(lambda: others.states("guest") == ["preempted"] * 3)
     await others.ask(wanted(kit, "low", ("w", 1, 1), ("v", 2, 1), age=1))
     await others.until(lambda: others.states("low") == ["waiting"] * 3)
     await ends(kit, others, "guest")
@@ -220,7 +220,7 @@ async def a_node_is_lost(others: Others, gang: str) -> None:
     """The node of a gang falls silent."""
     node = others.decisions[gang].pods[0].node
     del others.alive[node]
-    await others.until(lambda: node in {word.node for word in others.lost})
+    await others.until(lambda: node in {message.node for message in others.lost})
     await others.until(lambda: others.states(gang)[0] == "lost")
 
 
@@ -248,11 +248,11 @@ async def test_the_simulator_decides_on_an_export_what_the_service_has_decided(
     assert {"Placed", "Deferred", "Refused", "Preempted", "Grown", "Downgraded"} <= decided.names
     assert {"cluster-changed", "node-bad", "gang-grown", "pod-released"} <= kinds
     assert simulated(simulation) == places(others)
-    lives = what_was_wanted(cluster, events)
-    assert lives.keys() == {"guest", "owner", "low", "late", "huge"}
-    assert lives["guest"].is_over
-    assert lives["guest"].cut_s > 0, "it did not come back"
-    assert (lives["low"].is_over, lives["huge"].started_at) == (False, None)
+    histories = what_was_wanted(cluster, events)
+    assert histories.keys() == {"guest", "owner", "low", "late", "huge"}
+    assert histories["guest"].is_over
+    assert histories["guest"].cut_s > 0, "it did not come back"
+    assert (histories["low"].is_over, histories["huge"].started_at) == (False, None)
 
 
 async def test_what_was_decided_before_and_after_restarts_is_in_one_export(
@@ -270,7 +270,7 @@ async def test_what_was_decided_before_and_after_restarts_is_in_one_export(
         await others.ask(wanted(kit, "guest", ("w", 3, 2), priority=-1))
         await others.until(lambda: others.states("guest") == ["placed"] * 3)
         await others.ask(wanted(kit, "owner", ("w", 1, 2), vc="lab"))
-        await others.until(lambda: others.states("guest") == ["give-back"] * 3)
+        await others.until(lambda: others.states("guest") == ["preempted"] * 3)
         await others.ask(wanted(kit, "more", ("w", 2, 2), vc="lab", age=1))
         await others.until(lambda: others.states("more") == ["refused"] * 2)
     async with scheduler(port, cluster_file=file, record_wait_s=0.0) as runtime:
@@ -302,9 +302,9 @@ async def test_what_was_decided_before_and_after_restarts_is_in_one_export(
     assert len(restarts) == 2
     assert not any("gap" in event for event in restarts)
     assert numbers == list(range(1, len(numbers) + 1))
-    lives = what_was_wanted(cluster, events)
-    assert lives.keys() == {"guest", "owner", "more", "next", "again"}
-    assert {gang for gang, life in lives.items() if life.started_at is not None} == {
+    histories = what_was_wanted(cluster, events)
+    assert histories.keys() == {"guest", "owner", "more", "next", "again"}
+    assert {gang for gang, life in histories.items() if life.started_at is not None} == {
         "guest",
         "owner",
     }

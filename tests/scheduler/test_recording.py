@@ -79,7 +79,7 @@ class Told:
     at: float = 1000.0
     decided: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
-    words: dict[str, GangRequest] = field(default_factory=dict)
+    messages: dict[str, GangRequest] = field(default_factory=dict)
     revisions: dict[str, int] = field(default_factory=dict)
     numbers: Iterator[int] = field(default_factory=lambda: iter(range(10**6)))
     alive: set[str] = field(default_factory=set)
@@ -136,7 +136,7 @@ class Told:
         holds = {} if known is None else known.holds
         pods = [h for h in holds.values() if h.is_wanted or self.chance.random() < 0.3]
         held = {hold.pod: hold.placement.gpus for hold in pods}
-        word = self.kit.report(
+        message = self.kit.report(
             node,
             revision=revision,
             gpus=GPUS,
@@ -147,20 +147,22 @@ class Told:
         )
         if self.chance.random() < 0.2:
             stranger = PodOnNode(pod="x-0-x-0-0", gpus=(0,), ports=(20003,), cpu=3, memory_mb=5)
-            word = word.model_copy(
-                update={"pods": (*word.pods, stranger), "foreign_ports": (20001,)}
+            message = message.model_copy(
+                update={"pods": (*message.pods, stranger), "foreign_ports": (20001,)}
             )
         if self.loss is not None:
             runs = self._runs(node, self.loss)
             more = (runs,) if runs is not None and runs.pod not in holds else ()
-            word = word.model_copy(update={"pods": (*word.pods, *more)})
-        self.state.report(word, self.at)
-        self.state.ledger.hear(node, word.journal, self.at)
+            message = message.model_copy(update={"pods": (*message.pods, *more)})
+        self.state.report(message, self.at)
+        self.state.ledger.receive(node, message.journal, self.at)
 
     def _runs(self, node: str, chance: random.Random) -> PodOnNode | None:
         """A pod that the node runs, from some time on and for some time."""
-        words = [word for word in self.words.values() if word.virtual_cluster == "default"]
-        pods = [ask.pod for word in words for ask in word.pods]
+        messages = [
+            message for message in self.messages.values() if message.virtual_cluster == "default"
+        ]
+        pods = [ask.pod for message in messages for ask in message.pods]
         waiting = sorted(pod for pod in pods if self.state.ledger.hold_of(pod) is None)
         gpus = (chance.randrange(GPUS),)
         if waiting and chance.random() < 0.1:
@@ -180,10 +182,12 @@ class Told:
         pods = tuple(
             ask for role in self.chance.choice(["w", "w", "wv"]) for ask in self._asks(name, role)
         )
-        word = self.kit.gang(name, *pods, priority=self.chance.choice([-1, 0, 5, 9]), age=self.at)
+        message = self.kit.gang(
+            name, *pods, priority=self.chance.choice([-1, 0, 5, 9]), age=self.at
+        )
         vc = self.chance.choice(["default", "default", "b", "none"])
         self.say(
-            word.model_copy(
+            message.model_copy(
                 update={
                     "virtual_cluster": "default" if is_lost else vc,
                     "submitted_at": self.kit.start + timedelta(seconds=self.at),
@@ -212,27 +216,27 @@ class Told:
             for index in range(self.chance.choice([1, 1, 2, 3, 6]))
         ]
 
-    def say(self, word: GangRequest) -> None:
+    def say(self, message: GangRequest) -> None:
         """The Launcher's word."""
-        self.words[word.gang] = word
-        if not word.pods:
-            del self.words[word.gang]
-        self.state.request(word, self.at, self.at)
+        self.messages[message.gang] = message
+        if not message.pods:
+            del self.messages[message.gang]
+        self.state.request(message, self.at, self.at)
 
     def save(self) -> None:
         """A gang's work was saved some time ago."""
-        if self.words:
-            word = self.words[self.chance.choice(sorted(self.words))]
+        if self.messages:
+            message = self.messages[self.chance.choice(sorted(self.messages))]
             ago = self.chance.choice([0, 1, 30])
             at = datetime.fromtimestamp(self.at - ago, UTC)
-            self.say(word.model_copy(update={"checkpointed_at": at}))
+            self.say(message.model_copy(update={"checkpointed_at": at}))
 
     def end(self) -> None:
         """Some pods of a gang end, of which some are wanted again under other names."""
-        if not self.words:
+        if not self.messages:
             return
-        word = self.words[self.chance.choice(sorted(self.words))]
-        over = {ask.pod for ask in word.pods if self.chance.random() < 0.6}
+        message = self.messages[self.chance.choice(sorted(self.messages))]
+        over = {ask.pod for ask in message.pods if self.chance.random() < 0.6}
         ended = []
         for pod in sorted(over):
             hold = self.state.ledger.hold_of(pod)
@@ -242,10 +246,10 @@ class Told:
                 ended.append(
                     PodRelease(pod=pod, journal=hold.placement.journal, report_revision=revision)
                 )
-        pods = [ask for ask in word.pods if ask.pod not in over]
+        pods = [ask for ask in message.pods if ask.pod not in over]
         if self.chance.random() < 0.4:
-            pods += [_again(ask) for ask in word.pods if ask.pod in over]
-        self.say(word.model_copy(update={"pods": tuple(pods), "released": tuple(ended)}))
+            pods += [_again(ask) for ask in message.pods if ask.pod in over]
+        self.say(message.model_copy(update={"pods": tuple(pods), "released": tuple(ended)}))
 
     def lose(self) -> None:
         """A node is lost, or back."""
@@ -358,7 +362,7 @@ def test_any_recording_can_be_asked_what_if(kit: Kit, first: int) -> None:
         )
         for _ in pair.run(Workload(recording).events(read_events(ready))):
             pass
-        assert pair.gangs >= len(recording.lives)
+        assert pair.gangs >= len(recording.histories)
         for side in (pair.before, pair.after):
             running = (run for run in side.simulation.runs.values() if run.started_at is not None)
             assert not [run.gang.id for run in running if run.run_s is not None], seed
@@ -381,7 +385,7 @@ def test_the_simulator_tells_of_many_who_wait_when_the_service_did(
     it = Told(kit, random.Random(0), kit.state(rules=rules))
     report = kit.report("n0", gpus=GPUS, bad=(0, 1))
     it.state.report(report, it.at)
-    it.state.ledger.hear("n0", report.journal, it.at)
+    it.state.ledger.receive("n0", report.journal, it.at)
     it.cycle()
     for number in range(40):
         name = f"wish{number:02}"

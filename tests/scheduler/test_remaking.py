@@ -52,12 +52,12 @@ class World:
     def come(self, *nodes: str) -> None:
         for name in nodes:
             self.state.report(self.kit.report(name, gpus=2), 0.0)
-            self.state.ledger.hear(name, f"journal-of-{name}", 0.0)
+            self.state.ledger.receive(name, f"journal-of-{name}", 0.0)
 
-    async def remake(self, heard: Setting | None = None) -> dict[str, int]:
+    async def remake(self, received: Setting | None = None) -> dict[str, int]:
         """GPUs that each virtual cluster owns afterwards."""
         self.configuring._remake_from = 0.0
-        await self.configuring.remake(self.state, heard, lambda: 1.0)
+        await self.configuring.remake(self.state, received, lambda: 1.0)
         forest = self.state.cluster.hardware.forest
         return {
             name: sum(2 * quota.count for quota in quotas) for name, quotas in forest.quotas.items()

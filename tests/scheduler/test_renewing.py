@@ -83,7 +83,7 @@ def standing_by(kit: Kit, *gangs: GangRequest) -> tuple[State, Stored]:
     kit.decide(leader, 0.0)
     standby = Stored(Rules(settle_s=0.0))
     standby.report(kit.report("n0", gpus=4), 0.0)
-    standby.ledger.hear("n0", "", 0.0)
+    standby.ledger.receive("n0", "", 0.0)
     standby.change(None, 0.0)
     return leader, standby
 
@@ -97,9 +97,9 @@ async def look(standby: Stored, leader: State, *gangs: str) -> None:
 async def test_a_pod_that_was_reported_before_it_was_known_is_no_stranger(kit: Kit) -> None:
     leader, standby = standing_by(kit, kit.gang("g", *kit.pods("g", 1, gpus=2)))
     standby.report(kit.report("n0", gpus=4, holding={"g-w-0": (0, 1)}, revision=2), 0.0)
-    assert standby.ledger.nodes["n0"].strangers
+    assert standby.ledger.nodes["n0"].orphaned
     await look(standby, leader, "g")
-    assert not standby.ledger.nodes["n0"].strangers
+    assert not standby.ledger.nodes["n0"].orphaned
     assert standby.cluster.gangs["g"].pods.keys() == {"g-w-0"}
 
 
@@ -112,7 +112,7 @@ async def test_a_pod_that_is_no_gangs_any_more_is_a_stranger_as_long_as_it_is_re
     standby.report(report, 0.0)
     gone = kit.state(report)
     await look(standby, gone, "g")
-    assert standby.ledger.nodes["n0"].strangers.keys() == {"g-w-0"}
+    assert standby.ledger.nodes["n0"].orphaned.keys() == {"g-w-0"}
 
 
 def owned(nodes: int) -> ClusterConfig:
@@ -129,7 +129,7 @@ async def test_for_whom_and_since_when_a_gang_is_downgraded_is_followed(kit: Kit
     standby = Stored(Rules(settle_s=0.0))
     for report in reports:
         standby.report(report, 0.0)
-        standby.ledger.hear(report.node, "", 0.0)
+        standby.ledger.receive(report.node, "", 0.0)
     standby.change(owned(1), 0.0)
 
     def told() -> list[Downgrade | None]:

@@ -72,10 +72,10 @@ async def test_changes_of_a_kind_that_a_newer_version_notes_are_passed_over(
 
 async def run(kit: Kit, others: Others, gang: str) -> None:
     """A gang of a job like the others, from its start to its end."""
-    word = kit.gang(gang, *kit.pods(gang, 1, gpus=1))
-    await others.ask(word)
+    message = kit.gang(gang, *kit.pods(gang, 1, gpus=1))
+    await others.ask(message)
     await others.until(lambda: others.states(gang) == ["placed"])
-    await others.ask(word.model_copy(update={"pods": (), "end": GangEnd.SUCCEEDED}))
+    await others.ask(message.model_copy(update={"pods": (), "end": GangEnd.SUCCEEDED}))
     await others.until(lambda: others.is_over(gang))
 
 
@@ -95,8 +95,8 @@ async def test_a_job_that_ran_twice_is_expected_to_take_as_long_also_after_a_res
         await run(kit, others, "g0")
         await asked(kit, others, "g1")
         assert await runtime.pool.fetchval(EXPECTED, "g1") is None
-        word = kit.gang("g1")
-        await others.ask(word.model_copy(update={"end": GangEnd.STOPPED}))
+        message = kit.gang("g1")
+        await others.ask(message.model_copy(update={"end": GangEnd.STOPPED}))
         await others.until(lambda: others.is_over("g1"))
         await asked(kit, others, "g2")
         first = await runtime.pool.fetchval(EXPECTED, "g2")

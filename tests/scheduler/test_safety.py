@@ -23,10 +23,10 @@ from muster.contracts.node_orders import Order
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.model import Deferred, Grown, Placed, Refused, Reserved
 from scheduler.domain.known import KnownGang
+from scheduler.domain.messages import message_of
 from scheduler.domain.requests import surplus_of
 from scheduler.domain.state import State
 from scheduler.domain.stored import Stored
-from scheduler.domain.words import word_of
 from scheduler_invariants import Invariants
 from scheduler_standby import Standby, believed, loaded, pending
 from scheduler_world import FILE, KEEPING, NODES, RULES, STRICT, Store, World
@@ -75,14 +75,14 @@ class History(Invariants):
         self.standby: Standby | None = None
         for node in NODES:
             self.state.report(self.world.report(node), self.now)
-            self.state.ledger.hear(node, "", self.now)
+            self.state.ledger.receive(node, "", self.now)
 
     def _gangs(self) -> list[str]:
         return sorted(self.requests)
 
-    def _say(self, word: GangRequest) -> None:
-        self.store.record(word)
-        self.state.request(word, self.now, self.now)
+    def _say(self, message: GangRequest) -> None:
+        self.store.record(message)
+        self.state.request(message, self.now, self.now)
 
     @rule(
         demand=DEMANDS,
@@ -115,8 +115,8 @@ class History(Invariants):
         pods += self.kit.pods(f"{name}-o", counts[1], **other)
         first = len(pods) - surplus
         pods = (*pods[:first], *self._surplus(pods[first:]))
-        word = self.kit.gang(name, *pods, priority=priority, age=self.names % 3)
-        self.requests[name] = word.model_copy(
+        message = self.kit.gang(name, *pods, priority=priority, age=self.names % 3)
+        self.requests[name] = message.model_copy(
             update={
                 "lazy_preemption": is_lazy,
                 "borrow": is_borrowing,
@@ -136,11 +136,11 @@ class History(Invariants):
     @rule(data=st.data(), demand=DEMANDS, is_surplus=st.booleans())
     def grow(self, data: st.DataObject, demand: Any, is_surplus: bool) -> None:
         name = data.draw(st.sampled_from(self._gangs()))
-        word = self.requests[name]
+        message = self.requests[name]
         self.names += 1
         more = self.kit.pods(f"{name}-more{self.names}", 1, **demand)
         more = self._surplus(more) if is_surplus else more
-        self.requests[name] = word.model_copy(update={"pods": word.pods + more})
+        self.requests[name] = message.model_copy(update={"pods": message.pods + more})
         self._say(self.requests[name])
 
     @rule(node=st.sampled_from(sorted(NODES)), order=st.sampled_from(ORDERS))
@@ -227,15 +227,15 @@ class History(Invariants):
         for decision in decisions:
             match decision:
                 case Placed(gang=gang, pods=pods) | Grown(gang=gang, pods=pods):
-                    word = word_of(self.state, self.state.gangs[gang], 1)
+                    message = message_of(self.state, self.state.gangs[gang], 1)
                     surplus = surplus_of(self.state.gangs[gang].asks.values())
                     if all(place.pod in surplus for place in pods):
                         continue
-                    assert {p.state.value for p in word.pods if p.pod not in surplus} <= {
+                    assert {p.state.value for p in message.pods if p.pod not in surplus} <= {
                         "placed",
                         "lost",
-                        "give-back",
-                    }, word
+                        "preempted",
+                    }, message
                 case Refused(gang=gang):
                     self.refused.add(gang)
                 case Deferred(reason=reason):
@@ -312,15 +312,15 @@ class History(Invariants):
                 )
             if report and not lost:
                 self.state.report(self.world.report(node), self.now)
-        word = request.model_copy(
+        message = request.model_copy(
             update={
                 "pods": keep,
                 "released": ends,
                 "end": None if keep else end,
             }
         )
-        self._say(word)
-        self.requests[name] = word
+        self._say(message)
+        self.requests[name] = message
         if not keep:
             del self.requests[name]
 
@@ -363,7 +363,7 @@ class History(Invariants):
         """It speaks, is told its lease, and names it; its old pods may need longer to end."""
         if not self.state.ledger.nodes[node].is_lost:
             return
-        assert self.state.ledger.hear(node, "", self.now)
+        assert self.state.ledger.receive(node, "", self.now)
         self.state.ledger.take_back(node)
         self.state.report(self.world.report(node), self.now)
         self.world.lease[node] = self.state.ledger.nodes[node].lease
@@ -408,7 +408,7 @@ class History(Invariants):
             self.world.running[node].clear()
             self.world.bad[node].clear()
             self.state.report(self.world.report(node), self.now)
-            self.state.ledger.hear(node, "", self.now)
+            self.state.ledger.receive(node, "", self.now)
         self.now += 61.0
         assert self.kit.free(self.state, self.now) == sum(gpus for gpus, _ in NODES.values())
         cluster = self.state.cluster

@@ -36,10 +36,10 @@ async def test_a_gang_is_placed_released_and_over(
         await others.report(kit.report("n0", gpus=4))
         await others.ask(kit.gang("g", *kit.pods("g", 2, gpus=2, ports={"http": 1})))
         await others.until(lambda: others.states("g") == ["placed", "placed"])
-        word = others.decisions["g"]
-        assert word.epoch == 1
-        assert sorted(gpu for pod in word.pods for gpu in pod.gpus) == [0, 1, 2, 3]
-        assert {pod.journal for pod in word.pods} == {"journal-of-n0"}
+        message = others.decisions["g"]
+        assert message.epoch == 1
+        assert sorted(gpu for pod in message.pods for gpu in pod.gpus) == [0, 1, 2, 3]
+        assert {pod.journal for pod in message.pods} == {"journal-of-n0"}
         await others.ask(kit.gang("h", *kit.pods("h", 1, gpus=1)))
         await others.until(lambda: others.states("h") == ["waiting"])
         assert others.decisions["h"].reason is not None

@@ -93,7 +93,7 @@ async def test_nodes_that_come_while_one_stands_by_are_its_own_too(
             await others.ask(kit.gang("c", *kit.pods("c", 1, gpus=1)))
             await others.until(lambda: others.states("c") == ["placed"])
             assert len(set.union(*(await held(standby)).values())) == 6
-            assert [word.gang_class.value for word in others.decisions.values()] == [
+            assert [message.gang_class.value for message in others.decisions.values()] == [
                 "guaranteed"
             ] * 3
 

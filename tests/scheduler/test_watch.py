@@ -31,8 +31,8 @@ def read(watch: Watch, revision: int, order: Order | None) -> None:
     """A record about the node; None: that there is no order any more."""
     record = Received("settings-changed", 0, 0, SETTING, {"ce_id": f"x/{SETTING}/{revision}"}, None)
     value = {"node": "n0", "order": order, "by": "admin", "at": "2026-01-01T00:00:00Z"}
-    word = SettingChanged(setting=SETTING, revision=revision, value=value)
-    watch.on_setting(record, None if order is None else word)
+    message = SettingChanged(setting=SETTING, revision=revision, value=value)
+    watch.on_setting(record, None if order is None else message)
 
 
 @pytest.mark.parametrize(
@@ -83,9 +83,9 @@ async def test_that_many_nodes_are_lost_is_said_in_few_steps(
     for name in names:
         watch.state.ledger.restore_node(name, lease=1, is_lost=True, size=None)
     known = {name: KnownNode(name, 1, is_lost=True, lost_since=None) for name in names}
-    await watch.tell(known)
+    await watch.publish(known)
     assert said == {("node-lost", name) for name in names}
     assert steps < 10
     said.clear()
-    await watch.tell(known)
+    await watch.publish(known)
     assert said == set(), "it is said again after a while only"

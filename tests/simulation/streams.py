@@ -107,7 +107,7 @@ class Mix:
     guests: float = 0.2
     elastic: float = 0.2
     limited: float = 0.3
-    telling: float = 0.6
+    notices: float = 0.6
     errors: Sequence[float] = (0.1, 0.5, 1.0, 1.0, 2.0, 10.0)
     load: float = 1.3
     most_nodes: int = 4
@@ -151,7 +151,7 @@ def a_gang(random: Random, name: str, vc: str, mix: Mix, most_gpus: int) -> Json
         pods["min"] = random.randint(1, count - 1)
     if random.random() < mix.limited:
         gang["limitSeconds"] = run_s * random.choice((0.7, 1.0, 1.5))
-    if random.random() < mix.telling:
+    if random.random() < mix.notices:
         gang["expectedSeconds"] = run_s * random.choice(mix.errors)
     return gang
 

@@ -124,7 +124,7 @@ def a_wide_gang(random: Random, name: str, vc: str, mix: WideMix, owned: dict[st
         gang["borrow"] = True
     if random.random() < mix.limited:
         gang["limitSeconds"] = run_s * random.choice((0.7, 1.0, 1.5))
-    if random.random() < mix.telling:
+    if random.random() < mix.notices:
         gang["expectedSeconds"] = run_s * random.choice(mix.errors)
     if random.random() < 0.2:
         gang["checkpointSeconds"] = 10

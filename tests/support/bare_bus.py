@@ -2,9 +2,12 @@
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka.admin import AIOKafkaAdminClient
+from bus_logins import bus_settings, kafka_client
+from cli.embedded.apache import ADMINISTRATOR
 from muster.bus import Bus, partition_of
 from muster.contracts.nodes import NodeHeartbeat
 from muster.contracts.services import SERVICE_STARTED, ServiceStarted
@@ -14,11 +17,16 @@ from muster.settings import ServiceSettings
 from prometheus_client import CollectorRegistry
 
 
-def a_bus(bootstrap: str) -> Bus:
+def a_bus(
+    bootstrap: str, user: str = ADMINISTRATOR, me: Service = Service.SCHEDULER, **more: Any
+) -> Bus:
     settings = ServiceSettings(
-        kafka_bootstrap=bootstrap, bus_watch_s=0.1, bus_timeout_s=6, fetch_wait_busy_ms=10
+        **(bus_settings(bootstrap, user) | more),
+        bus_watch_s=0.1,
+        bus_timeout_s=6,
+        fetch_wait_busy_ms=10,
     )
-    return Bus(settings, Service.SCHEDULER, PlumbingMetrics(CollectorRegistry()))
+    return Bus(settings, me, PlumbingMetrics(CollectorRegistry()))
 
 
 async def heartbeats(bus: Bus, names: Sequence[str]) -> None:
@@ -35,7 +43,7 @@ def keys_of(partition: int, count: int) -> list[str]:
 
 async def published_beat(bootstrap: str, service: str) -> int:
     """The highest beat of a service on the bus."""
-    consumer = AIOKafkaConsumer(SERVICE_STARTED, bootstrap_servers=bootstrap, group_id=None)
+    consumer = AIOKafkaConsumer(SERVICE_STARTED, **kafka_client(bootstrap), group_id=None)
     async with consumer:
         places = consumer.assignment()
         ends = await consumer.end_offsets(places)
@@ -50,11 +58,11 @@ async def published_beat(bootstrap: str, service: str) -> int:
 
 async def unread(bootstrap: str, group: str, topics: Sequence[str]) -> int:
     """How many records of these topics the group has not committed."""
-    async with AIOKafkaConsumer(*topics, bootstrap_servers=bootstrap, group_id=None) as consumer:
+    async with AIOKafkaConsumer(*topics, **kafka_client(bootstrap), group_id=None) as consumer:
         places = list(consumer.assignment())
         ends = await consumer.end_offsets(places)
         starts = await consumer.beginning_offsets(places)
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    admin = AIOKafkaAdminClient(**kafka_client(bootstrap))
     await admin.start()
     try:
         done = await admin.list_consumer_group_offsets(group, partitions=places)

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -68,7 +68,7 @@ class Launcher:
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
         self._revisions: dict[str, int] = {}
-        self.words: list[tuple[str, Model]] = []
+        self.messages: list[tuple[str, Model]] = []
         self._seen: dict[str, int] = {}
 
     async def __aenter__(self) -> Launcher:
@@ -96,17 +96,17 @@ class Launcher:
                 continue  # of another test over the same broker
             topic = TOPICS.get(record.topic)
             if topic is None:
-                self.words.append((record.topic, Model()))
+                self.messages.append((record.topic, Model()))
                 continue
-            word = topic.model.model_validate_json(record.value)
-            self.words.append((record.topic, word))
-            if isinstance(word, PodStatus):
-                self._seen[word.pod] = max(word.revision, self._seen.get(word.pod, 0))
+            message = topic.model.model_validate_json(record.value)
+            self.messages.append((record.topic, message))
+            if isinstance(message, PodStatus):
+                self._seen[message.pod] = max(message.revision, self._seen.get(message.pod, 0))
 
     async def until(self, find: Callable[[], Any]) -> Any:
         deadline = time.monotonic() + DEADLINE_S
         while not (found := find()):
-            assert time.monotonic() < deadline, f"not heard: {self.words[-8:]}"
+            assert time.monotonic() < deadline, f"not heard: {self.messages[-8:]}"
             await asyncio.sleep(0.01)
         return found
 
@@ -122,15 +122,19 @@ class Launcher:
         return found
 
     def reports(self) -> list[NodeReport]:
-        return [word for _, word in self.words if isinstance(word, NodeReport)]
+        return [message for _, message in self.messages if isinstance(message, NodeReport)]
 
     async def status(self, pod: str, *states: PodState) -> PodStatus:
         """The first word about the pod that says one of these states."""
 
         def find() -> PodStatus | None:
-            for _, word in self.words:
-                if isinstance(word, PodStatus) and word.pod == pod and word.state in states:
-                    return word
+            for _, message in self.messages:
+                if (
+                    isinstance(message, PodStatus)
+                    and message.pod == pod
+                    and message.state in states
+                ):
+                    return message
             return None
 
         found = await self.until(find)
@@ -141,7 +145,7 @@ class Launcher:
         return await self.status(pod, PodState.SUCCEEDED, PodState.FAILED)
 
     def statuses(self, pod: str) -> list[PodStatus]:
-        return [w for _, w in self.words if isinstance(w, PodStatus) and w.pod == pod]
+        return [w for _, w in self.messages if isinstance(w, PodStatus) and w.pod == pod]
 
     def newest(self, pod: str) -> PodStatus:
         """The word with the highest revision, for topics keep no order among each other."""
@@ -150,17 +154,17 @@ class Launcher:
     def has_said(self, pod: str) -> bool:
         return pod in self._revisions
 
-    async def say(
+    async def publish(
         self, request: PodRequest, *, again: bool = False, traceparent: str | None = None
     ) -> None:
         pod = request.pod
         if not again:
             self._revisions[pod] = self._revisions.get(pod, 0) + 1
-        word = request.model_copy(
+        message = request.model_copy(
             update={"revision": self._revisions[pod], "seen": self._seen.get(pod, 0)}
         )
-        event_id = f"launcher/pod/{pod}/{word.revision}"
-        await self.send(word.model_dump_json().encode(), event_id, traceparent=traceparent)
+        event_id = f"launcher/pod/{pod}/{message.revision}"
+        await self.send(message.model_dump_json().encode(), event_id, traceparent=traceparent)
 
     async def send(
         self,
@@ -177,7 +181,7 @@ class Launcher:
 
     def applied(self) -> list[AppliedRevision]:
         """What the agent has acknowledged."""
-        notices = [w for _, w in self.words if isinstance(w, RevisionAcknowledged)]
+        notices = [w for _, w in self.messages if isinstance(w, RevisionAcknowledged)]
         return [applied for notice in notices for applied in notice.applied]
 
     def has_applied(self, pod: str, revision: int) -> bool:
@@ -201,28 +205,28 @@ class Launcher:
 
     async def returned(self, lease: int) -> None:
         """Says, as the Scheduler does, that the node was lost and is so no more."""
-        word = NodeReturned(node="node-a", lease=lease, at=datetime.fromtimestamp(0, UTC))
-        await self.send(word.model_dump_json().encode(), "scheduler/returned", "node-returned")
+        message = NodeReturned(node="node-a", lease=lease, at=datetime.fromtimestamp(0, UTC))
+        await self.send(message.model_dump_json().encode(), "scheduler/returned", "node-returned")
 
     async def set(self, setting: str, revision: int) -> None:
         """Says a setting, as an operator's command does."""
-        word = SettingChanged(setting=setting, revision=revision, value={})
-        value = word.model_dump_json().encode()
+        message = SettingChanged(setting=setting, revision=revision, value={})
+        value = message.model_dump_json().encode()
         await self.send(value, f"cli/{revision}", "settings-changed", key=setting)
 
     async def run(self, pod: str, command: str, **run: Any) -> PodRequest:
         """Asks for the pod, for the journal that the newest report names."""
         report = await self.report()
         request = wanted(pod, command, report.journal, **run)
-        await self.say(request)
+        await self.publish(request)
         return request
 
     async def stop(self, request: PodRequest, reason: str = "stopped", grace_s: float = 5) -> None:
         stop = PodStop(reason=reason, grace_s=grace_s)
-        await self.say(request.model_copy(update={"action": PodAction.STOP, "stop": stop}))
+        await self.publish(request.model_copy(update={"action": PodAction.STOP, "stop": stop}))
 
     async def forget(self, request: PodRequest) -> None:
-        await self.say(request.model_copy(update={"action": PodAction.FORGET, "run": None}))
+        await self.publish(request.model_copy(update={"action": PodAction.FORGET, "run": None}))
 
 
 def wanted(pod: str, command: str, journal: str, **run: Any) -> PodRequest:
@@ -253,8 +257,12 @@ async def an_agent(settings: AgentSettings) -> AsyncIterator[None]:
         yield
 
 
-def agent_process(settings: AgentSettings, within: Sequence[str] = ()) -> subprocess.Popen[bytes]:
-    """The agent as its own process, which can be killed; `within` is a command that runs it."""
+def agent_process(
+    settings: AgentSettings, within: Sequence[str] = (), more: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """The agent as its own process, which can be killed; `within` is a command that runs it, `more`
+    has variables of its environment.
+    """
     environment = {
         "PATH": os.environ["PATH"],
         "MUSTER_KAFKA_BOOTSTRAP": settings.kafka_bootstrap,
@@ -268,6 +276,7 @@ def agent_process(settings: AgentSettings, within: Sequence[str] = ()) -> subpro
         "MUSTER_LOG_LEVEL": "WARNING",
         "MUSTER_MEMORY_LIMITS": "false",
         "MUSTER_CPU_LIMITS": "false",
+        **(more or {}),
     }
     command = [*within, sys.executable, "-m", "runtime_agent"]
     return subprocess.Popen(command, env=environment)

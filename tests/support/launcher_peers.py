@@ -42,18 +42,18 @@ class FakeScheduler:
     gangs: dict[str, GangRequest] = field(default_factory=dict)
     decisions: dict[str, GangDecision] = field(default_factory=dict)
 
-    def hear(self, word: GangRequest) -> None:
+    def receive(self, message: GangRequest) -> None:
         """Apply the Launcher's word on a gang."""
-        before = self.gangs.get(word.gang)
-        if before is not None and word.revision <= before.revision:
+        before = self.gangs.get(message.gang)
+        if before is not None and message.revision <= before.revision:
             return
         if before is not None and not before.pods:
-            assert not word.pods, f"{word.gang} was over and came back"
-        self.gangs[word.gang] = word
-        kept = self._pods(word.gang)
+            assert not message.pods, f"{message.gang} was over and came back"
+        self.gangs[message.gang] = message
+        kept = self._pods(message.gang)
         self._decide(
-            word.gang,
-            [kept.get(p.pod, _pod(p.pod, PodDecisionState.WAITING)) for p in word.pods],
+            message.gang,
+            [kept.get(p.pod, _pod(p.pod, PodDecisionState.WAITING)) for p in message.pods],
         )
 
     def waiting(self) -> list[str]:
@@ -93,7 +93,7 @@ class FakeScheduler:
         pods = [_pod(name, PodDecisionState.REFUSED) for name in self._pods(gang)]
         return self._decide(gang, pods, reason=Reason(code="too-large", text="It is too large."))
 
-    def give_back(
+    def preempt(
         self,
         gang: str,
         until: datetime,
@@ -104,7 +104,7 @@ class FakeScheduler:
         drained.
         """
         pods = [
-            pod.model_copy(update={"state": PodDecisionState.GIVE_BACK})
+            pod.model_copy(update={"state": PodDecisionState.PREEMPTED})
             if pod.state is PodDecisionState.PLACED and (only is None or pod.pod in only)
             else pod
             for pod in self._pods(gang).values()
@@ -126,22 +126,26 @@ class FakeScheduler:
 
     def lose(self, node: str) -> list[GangDecision]:
         """The lease of a node ran out: every pod placed there is lost, for good."""
-        said = []
+        published = []
         for gang in list(self.decisions):
             pods = self._pods(gang)
             lost = [n for n, p in pods.items() if p.node == node and p.state not in _GONE]
             for name in lost:
                 pods[name] = pods[name].model_copy(update={"state": PodDecisionState.LOST})
             if lost:
-                said.append(self._decide(gang, pods.values()))
-        return said
+                published.append(self._decide(gang, pods.values()))
+        return published
 
     def _with(self, state: PodDecisionState) -> list[str]:
-        return [g for g, word in self.decisions.items() if any(p.state is state for p in word.pods)]
+        return [
+            g
+            for g, message in self.decisions.items()
+            if any(p.state is state for p in message.pods)
+        ]
 
     def _pods(self, gang: str) -> dict[str, PodDecision]:
-        word = self.decisions.get(gang)
-        return {pod.pod: pod for pod in word.pods} if word else {}
+        message = self.decisions.get(gang)
+        return {pod.pod: pod for pod in message.pods} if message else {}
 
     def _decide(
         self,
@@ -152,9 +156,9 @@ class FakeScheduler:
     ) -> GangDecision:
         before = self.decisions.get(gang)
         pods = tuple(pods)
-        if before is not None and any(pod.state is PodDecisionState.GIVE_BACK for pod in pods):
+        if before is not None and any(pod.state is PodDecisionState.PREEMPTED for pod in pods):
             preemption = preemption or before.preemption
-        word = GangDecision(
+        message = GangDecision(
             revision=before.revision + 1 if before else 1,
             seen=self.gangs[gang].revision,
             gang=gang,
@@ -164,8 +168,8 @@ class FakeScheduler:
             reason=reason,
             preemption=preemption,
         )
-        self.decisions[gang] = word
-        return word
+        self.decisions[gang] = message
+        return message
 
 
 _GONE = (PodDecisionState.LOST, PodDecisionState.REFUSED)
@@ -187,28 +191,30 @@ class FakeAgents:
     stopping: set[str] = field(default_factory=set)
     forgotten: set[str] = field(default_factory=set)
 
-    def hear(self, word: PodRequest, now: datetime) -> None:
+    def receive(self, message: PodRequest, now: datetime) -> None:
         """Apply the Launcher's word on a pod."""
-        before = self.requests.get(word.pod)
-        if before is not None and word.revision <= before.revision:
+        before = self.requests.get(message.pod)
+        if before is not None and message.revision <= before.revision:
             return
-        self.requests[word.pod] = word
-        is_known = word.pod in self.statuses
-        match word.action:
+        self.requests[message.pod] = message
+        is_known = message.pod in self.statuses
+        match message.action:
             case PodAction.RUN:
-                assert word.pod not in self.forgotten, f"{word.pod} came back"
+                assert message.pod not in self.forgotten, f"{message.pod} came back"
                 if not is_known:
-                    self._say(word.pod, PodState.ACCEPTED)
+                    self._say(message.pod, PodState.ACCEPTED)
             case PodAction.STOP if is_known:
-                if word.pod in self.live():
-                    self.stopping.add(word.pod)
+                if message.pod in self.live():
+                    self.stopping.add(message.pod)
             case PodAction.STOP:
-                self.end(word.pod, now, never_ran())
+                self.end(message.pod, now, never_ran())
             case PodAction.FORGET:
-                assert word.pod not in self.live(), f"{word.pod} lives and was to be forgotten"
-                self.forgotten.add(word.pod)
+                assert message.pod not in self.live(), (
+                    f"{message.pod} lives and was to be forgotten"
+                )
+                self.forgotten.add(message.pod)
                 if not is_known:
-                    self.end(word.pod, now, never_ran())
+                    self.end(message.pod, now, never_ran())
             case PodAction.UNKNOWN:
                 raise AssertionError("the Launcher asked for nothing")
 
@@ -216,8 +222,8 @@ class FakeAgents:
         """The pods that were accepted and have not ended."""
         return [
             pod
-            for pod, word in self.statuses.items()
-            if word.state in (PodState.ACCEPTED, PodState.RUNNING)
+            for pod, message in self.statuses.items()
+            if message.state in (PodState.ACCEPTED, PodState.RUNNING)
         ]
 
     def start(self, pod: str, now: datetime) -> PodStatus:
@@ -249,9 +255,9 @@ class FakeAgents:
             "revision": before.revision + 1 if before else 1,
             "seen": request.revision,
         }
-        word = PodStatus.model_validate(values)
-        self.statuses[pod] = word
-        return word
+        message = PodStatus.model_validate(values)
+        self.statuses[pod] = message
+        return message
 
 
 def never_ran() -> Verdict:

@@ -24,7 +24,7 @@ from cli.embedded.binaries import readable_binaries
 from cli.embedded.broker import EmbeddedBroker
 from cli.embedded.postgres import EmbeddedPostgres
 from cli.embedded.process import end_leftovers, free_port
-from cli.jobs import log_in
+from cli.logins import log_in
 from cli.standalone.processes import Patience, Program, ServiceProcess
 from cli.standalone.programs import EMBEDDED_BUS, SERVICES, Choices, Endpoints, programs
 from muster.contracts.topics import EVERY_TOPIC
@@ -288,8 +288,8 @@ async def parts_up(home: Path, say: Callable[[str], None]) -> AsyncIterator[tupl
                 parts.start(name)
             await parts.ready(*parts.programs)
             rest = Client(f"http://127.0.0.1:{parts.ports['rest']}")
-            token = await asyncio.to_thread(log_in, rest, "admin", PASSWORD)
-            http = Http(parts.ports["rest"], token)
+            login = await asyncio.to_thread(log_in, rest, "admin", PASSWORD)
+            http = Http(parts.ports["rest"], login.token)
             yield parts, http
             await http.close()
         finally:

@@ -96,8 +96,8 @@ def furnished(kit: Kit) -> State:
         ("n", "nlp", 5, {"count": 1, "gpus": 2}),
         ("guest", "nlp", -1, {"count": 1, "gpus": 3}),
     ):
-        word = kit.gang(name, *kit.pods(name, **wants), priority=priority)
-        state.request(word.model_copy(update={"virtual_cluster": vc}), 0.0, 0.0)
+        message = kit.gang(name, *kit.pods(name, **wants), priority=priority)
+        state.request(message.model_copy(update={"virtual_cluster": vc}), 0.0, 0.0)
     kit.decide(state, 1.0)
     state.order("n1", Order.CORDON)
     kit.decide(state, 2.0)

@@ -71,10 +71,10 @@ class Invariants(RuleBasedStateMachine):
 
     @invariant()
     def gangs_are_whole_or_absent(self) -> None:
-        for word in self.requests.values():
-            if word.gang in self.lost_rows:  # what runs is there before the others have a place
+        for message in self.requests.values():
+            if message.gang in self.lost_rows:  # what runs is there before the others have a place
                 continue
-            first = [ask.pod for ask in word.pods if "more" not in ask.pod and not ask.surplus]
+            first = [ask.pod for ask in message.pods if "more" not in ask.pod and not ask.surplus]
             held = [pod for pod in first if self.state.ledger.hold_of(pod)]
             assert len(held) in (0, len(first))
 

@@ -45,7 +45,7 @@ def loaded(history: Deciding, *, reverse: bool = False) -> Stored:
         state.ledger.restore_node(node.name, lease=node.lease, is_lost=node.is_lost, size=node.size)
     pods = sorted(store.holds, reverse=reverse)
     state.restore_holds([store.holds[pod] for pod in pods], now)
-    hear(state, old, now)
+    receive(state, old, now)
     state.change(state.file, now)
     for name in sorted(store.gangs, reverse=reverse):
         state.restore_gang(store.gangs[name], now, now)
@@ -63,7 +63,7 @@ def _ordered(table: Mapping[Name, Any], *, reverse: bool) -> dict[Name, Any]:
     return {key: table[key] for key in sorted(table, reverse=reverse)}
 
 
-def hear(state: Stored, old: State, now: float) -> None:
+def receive(state: Stored, old: State, now: float) -> None:
     """What nodes have reported, and what was ordered."""
     for node in old.ledger.nodes.values():
         if node.report is not None:
@@ -76,7 +76,7 @@ def recall(state: Stored, old: State, now: float, nodes: Collection[str] = tuple
     """Whose heartbeats were heard."""
     for node in old.ledger.nodes.values():
         if node.is_alive and node.name in nodes:
-            state.ledger.hear(node.name, "", now)
+            state.ledger.receive(node.name, "", now)
 
 
 class Standby:
@@ -229,7 +229,7 @@ def believed(state: State) -> dict[str, Any]:
                 cluster.charges.guests,
             ),
             "nodes": {
-                name: (n.holds, n.strangers, n.is_alive, n.is_lost, n.lease, n.size)
+                name: (n.holds, n.orphaned, n.is_alive, n.is_lost, n.lease, n.size)
                 for name, n in state.ledger.nodes.items()
             },
             "pods": state.ledger.pods,
@@ -257,7 +257,7 @@ def _of_gangs(state: State) -> dict[str, Any]:
     cluster = state.cluster
     return {
         "gangs": {
-            name: (state.known(name), set(gang.asks), gang.said, gang.is_refused)
+            name: (state.known(name), set(gang.asks), gang.published_reason, gang.is_refused)
             for name, gang in state.gangs.items()
         },
         "core": {

@@ -135,14 +135,14 @@ class Store:
         self.preemptions: list[RestoredPreemption] = []
         self.calibration: dict[str, tuple[float, ...]] = {}
 
-    def record(self, word: GangRequest) -> None:
+    def record(self, message: GangRequest) -> None:
         """A word is recorded before any cycle sees it."""
-        known = self.gangs.get(word.gang)
+        known = self.gangs.get(message.gang)
         if known is None:
-            self.gangs[word.gang] = KnownGang(word)
+            self.gangs[message.gang] = KnownGang(message)
             return
-        is_refused = known.is_refused and known.request.pods == word.pods
-        self.gangs[word.gang] = replace(known, request=word, is_refused=is_refused)
+        is_refused = known.is_refused and known.request.pods == message.pods
+        self.gangs[message.gang] = replace(known, request=message, is_refused=is_refused)
 
     def write(self, state: State, decisions: list[Any]) -> None:
         """A cycle's transaction."""

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from bus_logins import bus_settings
 from muster.aggregates import Aggregate
 from muster.contracts.jobs import Execution, JobRequest, JobState, JobStatus
 from muster.contracts.topics import Kind, Service
@@ -115,7 +116,7 @@ async def toy_service(
 def toy_settings(database_url: str, bootstrap: str, **more: Any) -> DatabaseSettings:
     return DatabaseSettings(
         database_url=database_url,
-        kafka_bootstrap=bootstrap,
+        **bus_settings(bootstrap),
         fetch_wait_busy_ms=10,
         fetch_wait_idle_ms=10,
         bus_watch_s=0.1,

@@ -15,6 +15,7 @@ import httpx2
 import pytest
 from alerting.app import build as build_alerting
 from alerting.settings import AlertingSettings
+from bus_logins import bus_settings, user_of
 from cli.embedded.process import free_port
 from launcher.app import build as build_launcher
 from launcher.settings import LauncherSettings
@@ -109,7 +110,7 @@ class Muster:
         maker, build = _SERVICES[service]
         self.choose_port(service)
         common = {
-            "kafka_bootstrap": self.bootstrap,
+            **bus_settings(self.bootstrap, user_of(service)),
             "database_url": self.database_url,
             "http_port": self.ports[service],
             **self._keys(service),

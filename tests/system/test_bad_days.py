@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from bare_bus import published_beat, unread
 from cli.embedded.broker import EmbeddedBroker
-from launcher.handlers import TOPICS_HEARD
+from launcher.handlers import RECEIVED_TOPICS
 from muster.bus import Bus
 from muster.contracts.jobs import Execution, JobRequest, JobSpec, TaskRoleSpec
 from muster.contracts.topics import TOPICS, Service
@@ -299,7 +299,7 @@ async def is_noticed(pool: Pool, bootstrap: str, schemas: Sequence[str]) -> bool
     """Each service has told the bus of a commit after the backup, and the Launcher reads nothing
     again of what was before.
     """
-    if await unread(bootstrap, "muster-launcher", TOPICS_HEARD):
+    if await unread(bootstrap, "muster-launcher", RECEIVED_TOPICS):
         return False
     for schema in schemas:
         beat = await pool.fetchval(f"SELECT beat FROM backup.{schema}_incarnation")

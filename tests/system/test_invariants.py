@@ -8,6 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 from aiokafka import AIOKafkaConsumer
+from bus_logins import kafka_client
 from cli.embedded.broker import EmbeddedBroker
 from cli.embedded.process import free_port
 from muster.contracts.topics import EVERY_TOPIC, Service
@@ -23,7 +24,7 @@ MARKER = "marker-f3a91c"
 async def everything_on_the_bus(bootstrap: str) -> bytes:
     """All records that all topics have now, keys and headers too, as one text."""
     consumer = AIOKafkaConsumer(
-        *EVERY_TOPIC, bootstrap_servers=bootstrap, auto_offset_reset="earliest"
+        *EVERY_TOPIC, **kafka_client(bootstrap), auto_offset_reset="earliest"
     )
     await consumer.start()
     text = b""

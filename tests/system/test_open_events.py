@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer
+from bus_logins import kafka_client
 from cli.embedded.broker import EmbeddedBroker
 from jsonschema import Draft202012Validator
 from whole_muster import Muster, a_job
@@ -32,7 +33,7 @@ async def test_records_are_as_the_asyncapi_document_says(
     document = json.loads(DOCUMENT.read_text())
     topics = {"job-submitted", "placement-decided", "pod-failed", "job-updated"}
     consumer = AIOKafkaConsumer(
-        *topics, bootstrap_servers=fresh_broker.bootstrap, auto_offset_reset="earliest"
+        *topics, **kafka_client(fresh_broker.bootstrap), auto_offset_reset="earliest"
     )
     await consumer.start()
     read: dict[str, Any] = {}

@@ -15,6 +15,8 @@ COMMANDS = {
     "status": ("cli.commands.status:status", "What runs here, and where."),
     "login": ("cli.commands.login:login", "Log in; the commands that follow act as this user."),
     "logout": ("cli.commands.login:logout", "Give the login's token back."),
+    "users": ("cli.commands.users:app", "The users: list, add, show, set, remove."),
+    "tokens": ("cli.commands.tokens:app", "Tokens: list, create, revoke; for admins anybody's."),
     "submit": ("cli.commands.jobs:submit", "Submit a job file."),
     "jobs": ("cli.commands.jobs:jobs", "List jobs, newest first."),
     "job": ("cli.commands.jobs:job", "Everything about one job."),

@@ -6,9 +6,9 @@ Failures carry the exit code of the command, so that scripts can tell them apart
 import http.client
 import json
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -67,6 +67,8 @@ class Client:
 
     url: str
     token: str = ""
+    renew: Callable[[], None] | None = field(default=None, compare=False)
+    """What is done before each request: a login that expires is renewed."""
 
     def __post_init__(self) -> None:
         """Raises CommandError where no request could be made with these."""
@@ -116,6 +118,8 @@ class Client:
         timeout_s: float = TIMEOUT_S,
     ) -> Iterator[http.client.HTTPResponse]:
         """A request whose answer is read by the caller, whatever its status."""
+        if self.renew is not None:
+            self.renew()
         connection = self._connection(timeout_s)
         authorisation = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         is_sent = False
@@ -176,7 +180,7 @@ def refusal(answer: Answer) -> CommandError:
         content = {}
     message = content.get("message") or f"HTTP {answer.status}: {answer.text()[:200]}"
     problems = content.get("errors") or ()
-    details = tuple(told(each) for each in problems) if len(problems) > 1 else ()
+    details = tuple(problem_text(each) for each in problems) if len(problems) > 1 else ()
     if answer.status in FORBIDDEN:
         code = Exit.UNAUTHORISED
         if answer.status == 401 and content.get("code") != REFUSED_LOGIN:
@@ -186,7 +190,7 @@ def refusal(answer: Answer) -> CommandError:
     return CommandError(code, str(message), details)
 
 
-def told(problem: Mapping[str, Any]) -> str:
+def problem_text(problem: Mapping[str, Any]) -> str:
     """One problem of a request, with its place."""
     line = f"line {problem['line']}: " if problem.get("line") else ""
     path = f"{problem['path']}: " if problem.get("path") else ""

@@ -42,12 +42,14 @@ class HomeError(ValueError):
 @dataclass(frozen=True)
 class Credentials:
     """Where REST is and how to prove who one is. `token` is empty before a login; `user` also where
-    the environment has the token: only the server knows whose that is.
+    the environment has the token: only the server knows whose that is. From `renew_at` on (seconds
+    since 1970) a login is to be renewed; 0: the token is no login's.
     """
 
     url: str
     token: str = ""
     user: str = ""
+    renew_at: float = 0
 
 
 def read_credentials(home: Path, environment: Mapping[str, str] = os.environ) -> Credentials:
@@ -59,13 +61,21 @@ def read_credentials(home: Path, environment: Mapping[str, str] = os.environ) ->
     if given := environment.get("MUSTER_TOKEN"):
         return Credentials(url, given)
     # A token is sent only to the server that gave it.
-    own = stored.get("token", "") if url == stored.get("url") else ""
-    return Credentials(url, own, stored.get("user", ""))
+    if url != stored.get("url"):
+        return Credentials(url, "", stored.get("user", ""))
+    return Credentials(
+        url, stored.get("token", ""), stored.get("user", ""), stored.get("renewAt", 0)
+    )
 
 
 def write_credentials(home: Path, credentials: Credentials) -> None:
     """Keep a login for the commands that follow."""
-    content = {"url": credentials.url, "token": credentials.token, "user": credentials.user}
+    content = {
+        "url": credentials.url,
+        "token": credentials.token,
+        "user": credentials.user,
+        "renewAt": credentials.renew_at,
+    }
     write_json(home / "credentials.json", content)
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from cli.client import API, Client, CommandError, Exit, job_path, told
+from cli.client import API, Client, CommandError, Exit, job_path, problem_text
 
 AWAY_S, AWAY_POLL_S = 60.0, 0.5  # how long a server may be away while one of its jobs is followed
 FINAL = ("SUCCEEDED", "STOPPED", "FAILED")
@@ -38,7 +38,7 @@ def _renamed(text: str, name: str) -> str:
     try:
         return renamed(text, name)
     except ProtocolError as error:
-        details = tuple(told(asdict(problem)) for problem in error.problems)
+        details = tuple(problem_text(asdict(problem)) for problem in error.problems)
         raise CommandError(Exit.REFUSED, str(error), details[1:] and details) from None
 
 
@@ -143,12 +143,3 @@ def task_log(client: Client, job: str, role: str | None, index: int, stream: str
     """A task's log as it is now."""
     logs = task_logs(detail(client, job), job, role, index)
     return client.call("GET", log_target(client, logs, stream)).text()
-
-
-def log_in(client: Client, user: str, password: str) -> str:
-    """An application token for the user, made with the password; CommandError where refused."""
-    answer = client.send(
-        "POST", "/authn/basic/login", {"username": user, "password": password}
-    ).json()
-    made = Client(client.url, answer["token"]).send("POST", "/tokens/application", {}).json()
-    return str(made["token"])

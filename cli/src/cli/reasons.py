@@ -17,18 +17,18 @@ AHEAD_SHOWN = 3
 def numbers(reason: Mapping[str, Any] | None) -> str:
     """A reason's numbers: ``wanted 8, free 3``; its text says for whom that is."""
     found = (reason or {}).get("numbers") or {}
-    told = ((name, value) for name, value in found.items() if value is not None and name != "for")
-    return ", ".join(f"{name} {value}" for name, value in told)
+    known = ((name, value) for name, value in found.items() if value is not None and name != "for")
+    return ", ".join(f"{name} {value}" for name, value in known)
 
 
-def told_by_scheduler(said: object) -> Iterator[tuple[str, object]]:
+def scheduler_details(scheduler: object) -> Iterator[tuple[str, object]]:
     """What the Scheduler adds to why a job is where it is, as names and values."""
-    if not isinstance(said, dict):
+    if not isinstance(scheduler, dict):
         return
-    for name, value in said.items():
+    for name, value in scheduler.items():
         if isinstance(value, str | int | float) and value != "" and name not in ("job", "asOf"):
             yield name, value
-    gangs = [gang for gang in said.get("gangs") or () if isinstance(gang, dict)]
+    gangs = [gang for gang in scheduler.get("gangs") or () if isinstance(gang, dict)]
     for gang in gangs[:GANGS_SHOWN]:
         if len(gangs) > 1:
             yield "gang", gang.get("gang")

@@ -119,5 +119,5 @@ def _kind(schema: Schema) -> str:
         return " or ".join(_kind(part) for part in schema["anyOf"])
     if "$ref" in schema:
         return str(schema["$ref"]).rsplit("/", 1)[-1]
-    said = str(schema.get("type", "anything"))
-    return f"{said} ({schema['format']})" if "format" in schema else said
+    text = str(schema.get("type", "anything"))
+    return f"{text} ({schema['format']})" if "format" in schema else text

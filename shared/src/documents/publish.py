@@ -1,8 +1,10 @@
 """Writes the documents that are made from the contracts: ``python -m documents.publish``.
 
-``docs/schemas/<Model>.json`` and ``docs/asyncapi.json`` are generated. ``docs/schemas/examples/``
-has a record of each topic, written by hand. ``docs/schemas/released/<version>/`` is what readers of
-a released version rely on: its schemas, its topics and, in ``golden/``, its records.
+``docs/schemas/<Model>.json``, ``docs/asyncapi.json``, ``docs/settings.md`` and
+``docs/kafka-acls.md`` are generated.
+``docs/schemas/examples/`` has a record of each topic, written by hand.
+``docs/schemas/released/<version>/`` is what readers of a released version rely on: its schemas, its
+topics and, in ``golden/``, its records.
 
 ``--check`` writes nothing and fails when a document is stale or a change breaks a released version.
 ``--release VERSION`` adds what is there now to the released versions.
@@ -15,10 +17,20 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from documents import asyncapi, schemas
+from muster.contracts.acls import as_table
+
+from documents import asyncapi, schemas, settings_page
 from documents.compatibility import breaks
 
-MEND = "run `make generate` and commit what it writes"
+ACLS = """\
+# Who may do what on Kafka
+
+Generated from the table of topics; [kafka.md](kafka.md) tells how to apply it. All else is denied.
+Services and agents may also read the configuration of the topics that they use (DescribeConfigs).
+`agent-<node>` stands for one user for each node. Kafka's rights tell topics apart, not keys.
+
+"""
+FIX = "run `make generate` and commit what it writes"
 
 
 def generated(docs: Path) -> dict[Path, str]:
@@ -28,7 +40,10 @@ def generated(docs: Path) -> dict[Path, str]:
         for model in schemas.published_models()
     }
     made[docs / "asyncapi.json"] = asyncapi.document(version("muster-shared"), examples(docs))
-    return {path: _text(content) for path, content in made.items()}
+    files = {path: _text(content) for path, content in made.items()}
+    files[docs / "settings.md"] = settings_page.page()
+    files[docs / "kafka-acls.md"] = ACLS + as_table(["<node>"])
+    return files
 
 
 def examples(docs: Path) -> dict[str, Any]:
@@ -41,7 +56,7 @@ def stale(docs: Path) -> list[str]:
     """What is not as it would be generated now."""
     made = generated(docs)
     problems = [
-        f"{path} is stale: {MEND}"
+        f"{path} is stale: {FIX}"
         for path, text in made.items()
         if not path.is_file() or path.read_text() != text
     ]

@@ -9,22 +9,27 @@ from collections.abc import Callable, Sequence
 
 import structlog
 from aiokafka.client import AIOKafkaClient
+from aiokafka.conn import collect_hosts, create_conn
 
 from muster.bus_identity import read_identity
 from muster.channels import Channel
 from muster.channels import Outgoing as Outgoing
 from muster.channels import partition_of as partition_of
+from muster.contracts.acls import topics_of
 from muster.contracts.model import Model
 from muster.contracts.topics import Service
 from muster.errors import Transient
 from muster.metrics import PlumbingMetrics
 from muster.publisher import BUS_ERRORS as BUS_ERRORS
 from muster.publisher import Outcome, Publisher
+from muster.refusals import NOT_AUTHORIZED, Refusals
 from muster.settings import ServiceSettings
 from muster.telemetry import current_traceparent
 from muster.topics_admin import set_up_topics
 
 _log = structlog.get_logger()
+
+MAKE_TOPICS = "make topics"
 
 LINGER_FROM = 8
 LINGER_S = 0.015
@@ -46,9 +51,10 @@ class Bus:
         self.metrics = metrics
         self.identity: str | None = None
         self.is_up = False
-        self._complained = False
+        self._complaint: str | None = None
         self.on_new_bus: list[Callable[[], None]] = []
-        self._publisher = Publisher(settings, me, metrics)
+        self.refusals = Refusals(settings.kafka_user, metrics)
+        self._publisher = Publisher(settings, me, metrics, self.refusals)
         self.on_open = self._publisher.on_open
 
     async def run(self) -> None:
@@ -63,17 +69,18 @@ class Bus:
             while not is_cancelled():  # a client that closes may swallow it
                 try:
                     if client is None:
-                        client = AIOKafkaClient(bootstrap_servers=self.settings.kafka_bootstrap)
+                        client = AIOKafkaClient(**self.settings.kafka_client())
                         await client.bootstrap()
                     async with asyncio.timeout(self.settings.bus_timeout_s):
                         await self._look(client)
                 except (*BUS_ERRORS, asyncio.CancelledError) as error:
                     if is_cancelled():
                         raise
-                    self._note(False, error)
+                    self._mark(False)
                     if client is not None:
                         await client.close()
                     client = None
+                    self._note(await self._reason() or error)
                 await asyncio.sleep(self.settings.bus_watch_s)
         finally:
             if client is not None:
@@ -91,24 +98,43 @@ class Bus:
     async def _look(self, client: AIOKafkaClient) -> None:
         found = await read_identity(client)
         before = self.identity
-        if found.id != before or self._publisher.lacks_topics:
+        lacks_topics = self._publisher.lacks_topics or MAKE_TOPICS in self.refusals.reasons
+        if found.id != before or lacks_topics:
             self._publisher.lacks_topics = False
             if not found.is_embedded:
-                await set_up_topics(self.settings)
+                lacking = await set_up_topics(self.settings, topics_of(self.me))
+                self.refusals.note(MAKE_TOPICS, lacking)
         self.identity = found.id
-        self._note(True, None)
+        self._note(None)
         if before not in (None, found.id):
             _log.warning("the bus is another one", before=before, now=found.id)
             for hook in self.on_new_bus:
                 hook()
 
-    def _note(self, is_up: bool, error: BaseException | None) -> None:
-        if error is not None and (self.is_up or not self._complained):
-            _log.warning("the bus does not answer", error=str(error) or type(error).__name__)
-            self._complained = True
-        elif is_up and not self.is_up:
+    async def _reason(self) -> BaseException | None:
+        """Why no secure connection is made: aiokafka only logs it."""
+        options = self.settings.kafka_client()
+        if options["security_protocol"] == "PLAINTEXT":
+            return None
+        for host, port, _ in collect_hosts(options.pop("bootstrap_servers")):
+            try:
+                async with asyncio.timeout(self.settings.bus_timeout_s):
+                    (await create_conn(host, port, **options)).close()
+            except BUS_ERRORS as error:
+                return error
+        return None
+
+    def _note(self, error: BaseException | None) -> None:
+        complaint = None if error is None else str(error) or type(error).__name__
+        self.refusals.note("log in", complaint if isinstance(error, NOT_AUTHORIZED) else None)
+        if complaint is not None and complaint != self._complaint:
+            _log.warning("the bus does not answer", error=complaint)
+        elif complaint is None and not self.is_up:
             _log.info("the bus answers", bootstrap=self.settings.kafka_bootstrap)
-            self._complained = False
+        self._complaint = complaint
+        self._mark(complaint is None)
+
+    def _mark(self, is_up: bool) -> None:
         self.is_up = is_up
         self.metrics.bus_up.set(is_up)
 

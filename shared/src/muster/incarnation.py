@@ -100,7 +100,7 @@ class Incarnations:
         self._current: Incarnation | None = None
         self._published: int | None = None
         self._restored_on_bus = 0
-        self._told_at: float | None = None
+        self._published_at: float | None = None
         self._peers: dict[Service, ServiceStarted] = {}
         self._answered: defaultdict[str, int] = defaultdict(int)
         self._newest = Newest()
@@ -116,7 +116,7 @@ class Incarnations:
 
     def _on_new_bus(self) -> None:
         self._is_published = False
-        self._restored_on_bus, self._told_at = 0, None
+        self._restored_on_bus, self._published_at = 0, None
 
     def note_commit(self) -> None:
         """The service committed something."""
@@ -207,7 +207,7 @@ class Incarnations:
             as_of = str(_time(current.as_of))
             _log.warning(f"{what}; resyncing", as_of=as_of, subjects=subjects)
         elif current.restored == self._restored_on_bus:
-            self._told_at = min(current.restored / 1000, now.timestamp())
+            self._published_at = min(current.restored / 1000, now.timestamp())
         if current.restored:  # also where the process that found it ended before it was through
             for hook in self.on_restored:
                 hook(current.restored)
@@ -224,15 +224,18 @@ class Incarnations:
         if row is None or database != known.database or row["beat"] < known.beat:
             raise DatabaseRestored(f"The database is {database} with {row}; it was {known}.")
         self._current = Incarnation(**dict(row))  # with what another replica has found
-        if self._told_at is None and self._restored_on_bus == self._current.restored:
-            self._told_at = now.timestamp()
-        is_told = self._told_at is not None and now.timestamp() >= self._told_at + self._resync_s
-        if self._current.restored == 0 or is_told:
+        if self._published_at is None and self._restored_on_bus == self._current.restored:
+            self._published_at = now.timestamp()
+        is_published = (
+            self._published_at is not None
+            and now.timestamp() >= self._published_at + self._resync_s
+        )
+        if self._current.restored == 0 or is_published:
             self.is_settled.set()
-        for peer, told in list(self._peers.items()):
-            await self._answer(conn, peer, told)
-            self._answered[peer.value] = told.restored
-            if self._peers[peer] is told:
+        for peer, started in list(self._peers.items()):
+            await self._answer(conn, peer, started)
+            self._answered[peer.value] = started.restored
+            if self._peers[peer] is started:
                 del self._peers[peer]
         if self._has_committed:
             self._has_committed = False
@@ -242,12 +245,12 @@ class Incarnations:
             self._current = replace(self._current, beat=beat)
             self._is_published = False
 
-    async def _answer(self, conn: Connection, peer: Service, told: ServiceStarted) -> None:
+    async def _answer(self, conn: Connection, peer: Service, started: ServiceStarted) -> None:
         """Republish to a restored peer what it may have lost, once for each restore."""
         kinds = [k.value for k, s in SIDES.items() if {s.opener, s.other} == {peer, self._bus.me}]
         async with conn.transaction():
-            if await conn.fetchval(_NOTE_PEER, peer.value, told.restored):
-                done = await conn.execute(_REPUBLISH, kinds, told.lost_since)
+            if await conn.fetchval(_NOTE_PEER, peer.value, started.restored):
+                done = await conn.execute(_REPUBLISH, kinds, started.lost_since)
                 _log.warning("republishing to a restored peer", peer=peer.value, subjects=done)
                 for hook in self.on_peer_restored:
                     hook()
@@ -256,7 +259,7 @@ class Incarnations:
         current = self._current
         if self._is_published or current is None:
             return
-        told = ServiceStarted(
+        started = ServiceStarted(
             service=self._bus.me.value,
             database=current.database,
             revision=current.beat,
@@ -264,10 +267,10 @@ class Incarnations:
             as_of=_time(current.as_of) if current.as_of else None,
             at=_time(current.beat),
         )
-        event_id = f"{told.service}/started/{told.service}/{told.revision}"
+        event_id = f"{started.service}/started/{started.service}/{started.revision}"
         try:
             await self._bus.broadcast(
-                SERVICE_STARTED, told.service, told, event_id=event_id, at=current.beat / 1000
+                SERVICE_STARTED, started.service, started, event_id=event_id, at=current.beat / 1000
             )
         except Transient as error:
             _log.debug("the incarnation was not taken", error=str(error))

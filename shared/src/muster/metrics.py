@@ -10,30 +10,36 @@ class PlumbingMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.received = Counter(
-            "muster_records_received", "Records read from the bus.", ["topic"], registry=registry
+            "muster_records_received",
+            "Records read from the bus, by topic.",
+            ["topic"],
+            registry=registry,
         )
         self.published = Counter(
-            "muster_records_published", "Records given to the bus.", ["topic"], registry=registry
+            "muster_records_published",
+            "Records published on the bus, by topic.",
+            ["topic"],
+            registry=registry,
         )
         self.repeated = Counter(
             "muster_messages_republished",
-            "Unacknowledged state messages that were published again.",
+            "Republished state messages.",
             registry=registry,
         )
         self.acknowledged = Counter(
             "muster_messages_acknowledged",
-            "State messages that were answered by an acknowledgement.",
+            "State messages answered by an acknowledgement.",
             registry=registry,
         )
         self.dead = Counter(
             "muster_dead_letters",
-            "Records that could not be handled.",
+            "Dead letters: records that this reader rejected, by topic.",
             ["topic"],
             registry=registry,
         )
         self.rejected = Counter(
             "muster_records_rejected",
-            "Records that the bus rejected for good.",
+            "Records that the bus rejected for good, by topic.",
             ["topic"],
             registry=registry,
         )
@@ -49,12 +55,12 @@ class PlumbingMetrics:
         )
         self.retries = Counter(
             "muster_transient_failures",
-            "Failures that were retried, by what failed.",
+            "Transient failures that were retried, by operation.",
             ["what"],
             registry=registry,
         )
         self.rebuilt = Counter(
-            "muster_bus_rebuilt", "Readers built anew for a new or lost bus.", registry=registry
+            "muster_bus_rebuilt", "Readers rebuilt for a new or lost bus.", registry=registry
         )
         self.batch_records = Histogram(
             "muster_batch_records",
@@ -63,17 +69,22 @@ class PlumbingMetrics:
             registry=registry,
         )
         self.batch_seconds = Histogram(
-            "muster_batch_seconds", "Time of one batch.", buckets=SECONDS, registry=registry
+            "muster_batch_seconds", "Seconds of one batch.", buckets=SECONDS, registry=registry
         )
         self.bus_up = Gauge("muster_bus_up", "1 while the bus answers.", registry=registry)
-        self.channels_away = Gauge(
-            "muster_bus_channels_away",
-            "Partitions, or whole topics, that take no records now.",
+        self.refusals = Gauge(
+            "muster_bus_refusals",
+            "What the bus refuses this service now, for want of a right or a password.",
+            registry=registry,
+        )
+        self.channels_unavailable = Gauge(
+            "muster_bus_channels_unavailable",
+            "Partitions, or whole topics, that accept no records.",
             registry=registry,
         )
         self.notices = Gauge(
             "muster_unpublished_notices",
-            "Dead letters and alerts that the bus has not taken yet.",
+            "Dead letters and alerts not yet published.",
             registry=registry,
         )
         self.unacknowledged = Gauge(

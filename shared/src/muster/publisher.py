@@ -25,6 +25,7 @@ from aiokafka.errors import (
     PolicyViolationError,
     RecordListTooLargeError,
     RecordTooLargeError,
+    TopicAuthorizationFailedError,
     UnknownError,
     UnsupportedForMessageFormatError,
 )
@@ -34,6 +35,7 @@ from muster.contracts.topics import DEAD_LETTER, TOPICS, Service, Topic, dead_le
 from muster.errors import Transient
 from muster.metrics import PlumbingMetrics
 from muster.records import headers
+from muster.refusals import NOT_AUTHORIZED, Refusals, RefusedError
 from muster.settings import ServiceSettings
 
 _log = structlog.get_logger()
@@ -71,10 +73,13 @@ class Publisher:
     not there; whoever makes it takes the mark away.
     """
 
-    def __init__(self, settings: ServiceSettings, me: Service, metrics: PlumbingMetrics) -> None:
+    def __init__(
+        self, settings: ServiceSettings, me: Service, metrics: PlumbingMetrics, refusals: Refusals
+    ) -> None:
         self._settings = settings
         self._me = me
         self._metrics = metrics
+        self._refusals = refusals
         self.on_open: list[Callable[[Channel], None]] = []
         self.lacks_topics = False
         self._away: dict[Channel, Outgoing] = {}
@@ -102,7 +107,7 @@ class Publisher:
                 why = f"{type(outcome).__name__}: {outcome}"
                 _log.error("the bus rejects a record", topic=record.topic, key=record.key, why=why)
                 self._metrics.rejected.labels(record.topic).inc()
-        self._metrics.channels_away.set(len(self._away))
+        self._metrics.channels_unavailable.set(len(self._away))
         return outcomes
 
     async def run(self) -> None:
@@ -128,7 +133,7 @@ class Publisher:
         self._away.pop(away, None)
         if isinstance(outcome, Transient):  # perhaps by another channel than before
             self._away.setdefault(channel, record)
-        self._metrics.channels_away.set(len(self._away))
+        self._metrics.channels_unavailable.set(len(self._away))
         if away not in self._away:
             _log.info("the bus takes records again", channel=str(away))
             for hook in self.on_open:
@@ -181,6 +186,9 @@ class Publisher:
             if outcome is None:
                 self._taken_at = monotonic()
                 self._metrics.published.labels(record.topic).inc()
+                self._refusals.note(f"publish {record.topic}", None)
+            elif isinstance(outcome, RefusedError):
+                self._refusals.note(f"publish {record.topic}", str(outcome))
 
     async def _channels_of(
         self,
@@ -197,7 +205,8 @@ class Publisher:
             # Another look may have been under way, which did not ask for these topics yet.
             await producer.client.force_metadata_update()
         counts = {topic: len(cluster.partitions_for_topic(topic) or ()) for topic in topics}
-        self.lacks_topics = self.lacks_topics or not all(counts.values())
+        allowed = counts.keys() - cluster.unauthorized_topics
+        self.lacks_topics = self.lacks_topics or not all(counts[topic] for topic in allowed)
         return [
             Channel(r.topic, count, partition_of(r.key, count))
             if (count := counts.get(r.topic))
@@ -215,6 +224,9 @@ class Publisher:
     ) -> None:
         """Hand over the records of one channel, in order, as far as it goes."""
         place = TopicPartition(channel.topic, channel.number)
+        if channel.topic in producer.client.cluster.unauthorized_topics:
+            sent[way[0]] = _failed(TopicAuthorizationFailedError(channel.topic))
+            return
         for n in way:
             # Without a leader the producer would ask for it all the while, and wait.
             if producer.client.cluster.leader_for_partition(place) in (None, NO_LEADER):
@@ -234,8 +246,7 @@ class Publisher:
                 headers=[(name, value.encode()) for name, value in made.items()],
             )
         except KafkaError as error:
-            sent = asyncio.get_running_loop().create_future()
-            sent.set_exception(error)
+            sent = _failed(error)
         return sent
 
     async def _open_producer(self) -> AIOKafkaProducer:
@@ -245,7 +256,7 @@ class Publisher:
                 if monotonic() - self._failed_at < self._settings.bus_watch_s / 2:
                     raise Transient("it was away a moment ago")
                 producer = AIOKafkaProducer(
-                    bootstrap_servers=self._settings.kafka_bootstrap,
+                    **self._settings.kafka_client(),
                     client_id=f"muster-{self._me.value}",
                     acks="all",
                     partitioner=_partition,
@@ -276,6 +287,12 @@ async def _stop(producer: AIOKafkaProducer) -> None:
         await producer.client.close()
 
 
+def _failed(error: KafkaError) -> asyncio.Future[Any]:
+    failed: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    failed.set_exception(error)
+    return failed
+
+
 def _partition(key: bytes, every: Sequence[int], _available: Sequence[int]) -> int:
     """As the producer would by itself, but for the price."""
     return every[partition_of(key.decode(), len(every))]
@@ -290,4 +307,5 @@ def _outcome(sent: asyncio.Future[Any] | None, reason: str) -> Outcome:
     error = sent.exception()
     if error is None or isinstance(error, REJECTIONS):
         return error
-    return Transient(str(error) or type(error).__name__)
+    kind = RefusedError if isinstance(error, NOT_AUTHORIZED) else Transient
+    return kind(str(error) or type(error).__name__)

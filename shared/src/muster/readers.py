@@ -16,13 +16,16 @@ from aiokafka.errors import KafkaError
 from faststream import AckPolicy
 from faststream.kafka import KafkaBroker, KafkaMessage
 from faststream.kafka.message import FAKE_CONSUMER
+from faststream.security import BaseSecurity, SASLScram512
 
 from muster import batches
 from muster.bus import BUS_ERRORS, LINGER_FROM, LINGER_S, Bus, is_cancelled
+from muster.contracts.acls import group_of
 from muster.contracts.model import Model
 from muster.contracts.services import SERVICE_STARTED
 from muster.errors import Broken
 from muster.records import Received
+from muster.refusals import NOT_AUTHORIZED
 from muster.settings import ServiceSettings
 
 _log = structlog.get_logger()
@@ -72,12 +75,14 @@ class Reader(ABC):
     reads in ``_read`` until ``_rebuild`` is set.
     """
 
-    def __init__(self, bus: Bus, pause_s: float) -> None:
+    def __init__(self, bus: Bus, topics: Sequence[str], pause_s: float) -> None:
         self._bus = bus
+        self._topics = tuple(topics)
         self._pause_s = pause_s
         self.restarts = 0
         self._rebuild = asyncio.Event()
         self._waits = FetchWaits(bus.settings)
+        self._what = f"read {', '.join(topics)}"
         bus.on_new_bus.append(self._rebuild.set)
 
     async def run(self) -> None:
@@ -93,7 +98,11 @@ class Reader(ABC):
             # a task of theirs.
             except (*BUS_ERRORS, asyncio.CancelledError) as error:
                 if not is_cancelled():
-                    _log.warning("reading failed", error=str(error) or type(error).__name__)
+                    reason = str(error) or type(error).__name__
+                    if isinstance(error, NOT_AUTHORIZED):
+                        self._bus.refusals.note(self._what, reason)
+                    else:
+                        _log.warning("reading failed", error=reason)
                     await asyncio.sleep(self._pause_s)
             if is_cancelled():
                 raise asyncio.CancelledError
@@ -102,6 +111,11 @@ class Reader(ABC):
 
     @abstractmethod
     async def _read(self) -> None: ...
+
+    def _note_allowed(self) -> None:
+        """The bus has answered a fetch."""
+        if self._what in self._bus.refusals.reasons:
+            self._bus.refusals.note(self._what, None)
 
 
 class Consumer(Reader):
@@ -123,8 +137,7 @@ class Consumer(Reader):
         linger_s: float = 0.0,
         seat: str | None = None,
     ) -> None:
-        super().__init__(bus, bus.settings.bus_watch_s)
-        self._topics = tuple(topics)
+        super().__init__(bus, topics, bus.settings.bus_watch_s)
         self._handle = handle
         self._seat = seat
         self._linger_s = linger_s
@@ -134,6 +147,7 @@ class Consumer(Reader):
         failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         broker = KafkaBroker(
             settings.kafka_bootstrap,
+            security=_security(settings),
             client_id=f"muster-{self._bus.me.value}",
             allow_auto_create_topics=False,
             consumer_only=True,
@@ -148,7 +162,7 @@ class Consumer(Reader):
             batch_timeout_ms=FOREVER_MS,
             parser=_unparsed,
             decoder=_undecoded,
-            group_id=f"muster-{self._bus.me.value}",
+            group_id=group_of(self._bus.me),
             group_instance_id=self._seat,
             ack_policy=AckPolicy.MANUAL,
             auto_offset_reset="earliest",
@@ -179,6 +193,7 @@ class Consumer(Reader):
             done, _ = await asyncio.wait({reading.failed}, timeout=WATCH_S)
             if done:
                 reading.failed.result()
+            self._note_allowed()
             self._waits.adapt(reading.consumer, reading.take_activity())
             if time.monotonic() - committed >= self.COMMIT_EVERY_S:
                 committed = time.monotonic()
@@ -260,6 +275,16 @@ class _Failures:
             self._failed.set_exception(exc_info)
 
 
+def _security(settings: ServiceSettings) -> BaseSecurity:
+    """The options of a client as FastStream takes them."""
+    options = settings.kafka_client()
+    tls = options.get("ssl_context")
+    if "sasl_mechanism" not in options:
+        return BaseSecurity(tls)
+    user, password = options["sasl_plain_username"], options["sasl_plain_password"]
+    return SASLScram512(user, password, tls)
+
+
 async def _unparsed(batch: tuple[ConsumerRecord, ...]) -> KafkaMessage:
     """The batch as FastStream's message. Its own parser fails where a header is not UTF-8."""
     return KafkaMessage(raw_message=batch, body=b"", consumer=FAKE_CONSUMER)
@@ -301,8 +326,7 @@ class Follower(Reader):
     def __init__(
         self, bus: Bus, topics: Sequence[str], on_record: OnRecord, *, from_start: bool = True
     ) -> None:
-        super().__init__(bus, bus.settings.bus_watch_s)
-        self._topics = tuple(topics)
+        super().__init__(bus, topics, bus.settings.bus_watch_s)
         self._on_record = on_record
         self._from_start = from_start
         self.caught_up = asyncio.Event()
@@ -313,7 +337,7 @@ class Follower(Reader):
         settings = self._bus.settings
         consumer = AIOKafkaConsumer(
             *self._topics,
-            bootstrap_servers=settings.kafka_bootstrap,
+            **settings.kafka_client(),
             client_id=f"muster-{self._bus.me.value}",
             group_id=None,
             auto_offset_reset="earliest" if self._from_start else "latest",
@@ -337,6 +361,7 @@ class Follower(Reader):
             for topic in self._topics:  # they may get more
                 self.partitions[topic] = len(consumer.partitions_for_topic(topic) or ())
             got = await consumer.getmany(timeout_ms=200, max_records=500)
+            self._note_allowed()
             self._waits.adapt(consumer, any(p.topic not in BEATS for p in got))
             for batch in got.values():
                 for record in batch:

@@ -168,7 +168,7 @@ class Runtime:
 
     async def is_ready(self) -> dict[str, bool]:
         """What the service needs, and whether it answers."""
-        ready = {"bus": self.bus.is_up}
+        ready = {"bus": self.bus.is_up, "bus_rights": not self.bus.refusals.reasons}
         if self._reserved_pool is not None:
             ready["database"] = await answers(self._reserved_pool)
         return ready

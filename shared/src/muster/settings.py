@@ -1,9 +1,11 @@
 """Settings that every service has: from the environment (``MUSTER_…``) and from secret files."""
 
 import socket
+import ssl
 import sys
+from enum import StrEnum
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from pydantic import (
     Field,
@@ -23,8 +25,17 @@ SECRETS_DIR = Path("/run/secrets")
 PREFIX = "MUSTER_"
 
 
-class ServiceSettings(BaseSettings):
-    """What a service needs to reach the bus and to be watched. Units are in the names."""
+class SecurityProtocol(StrEnum):
+    """How a client connects to Kafka. SASL logs in, by SCRAM-SHA-512; SSL encrypts, by TLS."""
+
+    PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+
+class KafkaSettings(BaseSettings):
+    """Where Kafka is, and how a client logs in."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
@@ -34,10 +45,96 @@ class ServiceSettings(BaseSettings):
         hide_input_in_errors=True,  # a wrong secret is one too
     )
 
-    kafka_bootstrap: str = "127.0.0.1:9092"
-    http_host: str = Field("127.0.0.1", description="Where the HTTP endpoints listen.")
+    kafka_bootstrap: str = Field(
+        "127.0.0.1:9092",
+        description="Kafka brokers to connect to first: host:port, separated by commas.",
+    )
+    kafka_security_protocol: SecurityProtocol = Field(
+        SecurityProtocol.PLAINTEXT, description="SASL_SSL logs in and encrypts."
+    )
+    kafka_user: str = Field("", description="The user that logs in, with SASL.")
+    kafka_password: SecretStr = Field(SecretStr(""), description="The user's password.")
+    kafka_ca_file: Path | None = Field(
+        None, description="PEM of who signed Kafka's certificate; else the system's authorities."
+    )
+    kafka_certificate_file: Path | None = Field(
+        None, description="PEM of this client's own certificate, where Kafka asks for one."
+    )
+    kafka_key_file: Path | None = Field(None, description="PEM of its private key.")
+
+    @model_validator(mode="after")
+    def _security_is_whole(self) -> Self:
+        """Raises ValueError that names the setting and the fix."""
+        protocol = self.kafka_security_protocol
+        for name, value in (
+            ("MUSTER_KAFKA_USER", self.kafka_user),
+            ("MUSTER_KAFKA_PASSWORD", self.kafka_password.get_secret_value()),
+        ):
+            if "SASL" in protocol and not value:
+                raise ValueError(f"{name} is missing: {protocol} needs it")
+            if "SASL" not in protocol and value:
+                raise ValueError(
+                    f"{name} has no effect with {protocol}:"
+                    " set MUSTER_KAFKA_SECURITY_PROTOCOL=SASL_SSL"
+                )
+        files = (self.kafka_ca_file, self.kafka_certificate_file, self.kafka_key_file)
+        if "SSL" not in protocol and any(files):
+            raise ValueError(
+                "MUSTER_KAFKA_CA_FILE, MUSTER_KAFKA_CERTIFICATE_FILE and MUSTER_KAFKA_KEY_FILE have"
+                f" no effect with {protocol}: set MUSTER_KAFKA_SECURITY_PROTOCOL=SASL_SSL"
+            )
+        if (self.kafka_certificate_file is None) != (self.kafka_key_file is None):
+            raise ValueError(
+                "MUSTER_KAFKA_CERTIFICATE_FILE and MUSTER_KAFKA_KEY_FILE need each other: set both"
+            )
+        self.kafka_client()
+        return self
+
+    def kafka_client(self) -> dict[str, Any]:
+        """The options of every aiokafka client: where Kafka is, TLS and log-in.
+
+        Raises ValueError that names the setting whose file can't be used.
+        """
+        options: dict[str, Any] = {
+            "bootstrap_servers": self.kafka_bootstrap,
+            "security_protocol": self.kafka_security_protocol.value,
+        }
+        if "SSL" in self.kafka_security_protocol:
+            options["ssl_context"] = self._tls()
+        if "SASL" in self.kafka_security_protocol:
+            options |= {
+                "sasl_mechanism": "SCRAM-SHA-512",
+                "sasl_plain_username": self.kafka_user,
+                "sasl_plain_password": self.kafka_password.get_secret_value(),
+            }
+        return options
+
+    def _tls(self) -> ssl.SSLContext:
+        name, files = "MUSTER_KAFKA_CA_FILE", str(self.kafka_ca_file)
+        try:
+            context = ssl.create_default_context(cafile=self.kafka_ca_file)
+            if self.kafka_certificate_file is not None:
+                name = "MUSTER_KAFKA_CERTIFICATE_FILE or MUSTER_KAFKA_KEY_FILE"
+                files = f"{self.kafka_certificate_file}, {self.kafka_key_file}"
+                context.load_cert_chain(
+                    self.kafka_certificate_file, self.kafka_key_file, password=_no_password
+                )
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+            raise ValueError(f"{name} can't be used: {files}: {reason}; name a PEM file") from error
+        return context
+
+
+class ServiceSettings(KafkaSettings):
+    """What a service needs to reach the bus and to be watched. Units are in the names."""
+
+    http_host: str = Field(
+        "127.0.0.1", description="The address on which the HTTP endpoints listen."
+    )
     http_trusted_proxies: str = Field(
-        "", description="Addresses, by commas, that are believed whom they forward; none: nobody."
+        "",
+        description="Proxies whose X-Forwarded headers are used: addresses, separated by commas;"
+        " empty: none.",
     )
     metrics_token: SecretStr = Field(
         SecretStr(""),
@@ -46,8 +143,10 @@ class ServiceSettings(BaseSettings):
     )
     instance: str = Field(default_factory=socket.gethostname, description="This replica's name.")
 
-    log_level: str = "INFO"
-    otlp_endpoint: str | None = Field(None, description="Where traces go (OTLP over HTTP).")
+    log_level: str = Field("INFO", description="The least level of logged messages.")
+    otlp_endpoint: str | None = Field(
+        None, description="The address for traces (OTLP over HTTP); without it there are none."
+    )
 
     batch_records: PositiveInt = Field(300, description="Records handled in one transaction.")
     fetch_wait_busy_ms: PositiveInt = Field(
@@ -63,16 +162,25 @@ class ServiceSettings(BaseSettings):
     )
     bus_watch_s: PositiveFloat = Field(1.0, description="How often the bus's identity is checked.")
     bus_timeout_s: PositiveFloat = Field(
-        15.0, description="A record that the bus has not taken by then counts as not taken."
+        15.0, description="How long a record may take to be published."
     )
-    topic_partitions: PositiveInt = Field(4, description="Of topics that the service must make.")
-    topic_replication: PositiveInt = 1
+    topic_partitions: PositiveInt = Field(
+        4, description="Partitions of each topic that the service creates."
+    )
+    topic_replication: PositiveInt = Field(
+        1, description="Replicas of each topic that the service creates."
+    )
     topic_retention_days: PositiveInt = Field(
         3,
-        description="Kafka keeps records for so long. Every topic must have exactly this"
-        " retention.ms: a service corrects another one at its start, or stops where it may not.",
+        description="How long Kafka keeps records. Every topic must have exactly this retention.ms."
+        " At its start a service corrects another value, or stops if it may not.",
     )
-    shutdown_s: PositiveFloat = Field(10.0, description="A stop takes no longer than this.")
+    shutdown_s: PositiveFloat = Field(10.0, description="The longest time that a stop takes.")
+
+
+def _no_password() -> str:
+    """OpenSSL would ask a terminal for the password of an encrypted key, and wait."""
+    raise ValueError("the key is encrypted: store it without a password, readable by its user only")
 
 
 Settings = TypeVar("Settings", bound=ServiceSettings)
@@ -85,12 +193,19 @@ def read(kind: type[Settings]) -> Settings:
     try:
         return kind()
     except ValidationError as error:
-        for wrong in error.errors(include_input=False, include_url=False, include_context=False):
-            name = "_".join(str(step) for step in wrong["loc"]).upper()
-            name = name if name.startswith(PREFIX) or not name else PREFIX + name
-            words = wrong["msg"].removeprefix("Value error, ")
-            sys.stderr.write(f"{name}: {words}\n" if name else f"{words}\n")
+        sys.stderr.write("".join(f"{problem}\n" for problem in problems(error)))
         sys.exit(2)
+
+
+def problems(error: ValidationError) -> list[str]:
+    """What is wrong with settings, each with its variable."""
+    found = []
+    for wrong in error.errors(include_input=False, include_url=False, include_context=False):
+        name = "_".join(str(step) for step in wrong["loc"]).upper()
+        name = name if name.startswith(PREFIX) else PREFIX + name
+        # What is wrong with several settings together names them by itself.
+        found.append(f"{name}: {wrong['msg']}" if wrong["loc"] else wrong["msg"].partition(", ")[2])
+    return found
 
 
 class ClusterKeySettings(ServiceSettings):
@@ -118,7 +233,7 @@ class ReadByRestSettings(ServiceSettings):
     service_key: SecretStr = Field(
         SecretStr(""),
         description="REST's tokens are checked with it: `python -m muster.derive_key AUDIENCE`"
-        " prints it. Empty: whoever reaches the port may read, so only this machine may.",
+        " prints it. Empty: no token is needed, and the service listens on loopback only.",
     )
 
     @model_validator(mode="after")
@@ -136,7 +251,9 @@ class ReadByRestSettings(ServiceSettings):
 class DatabaseSettings(ServiceSettings):
     """Settings of a service that keeps its truth in PostgreSQL."""
 
-    database_url: SecretStr = SecretStr("postgresql://127.0.0.1:5432/muster")
+    database_url: SecretStr = Field(
+        SecretStr("postgresql://127.0.0.1:5432/muster"), description="The PostgreSQL database."
+    )
     database_connections: PositiveInt = Field(6, description="Connections of one process.")
     reserved_connections: PositiveInt = Field(
         2,
@@ -144,32 +261,39 @@ class DatabaseSettings(ServiceSettings):
     )
     statement_timeout_s: PositiveFloat = Field(
         30.0,
-        description="A statement takes no longer; a second later the database ends it by itself, or"
-        " one of a process that vanished would keep others from its rows.",
+        description="The time limit of a statement. A second later the database ends it by itself,"
+        " so that a vanished process releases its rows.",
     )
     idle_transaction_s: PositiveFloat = Field(
         20.0,
-        description="The database ends a transaction that idles for so long, or a process that"
-        " sleeps would keep others from its rows; longer than bus_timeout_s, which is waited in"
-        " transactions.",
+        description="The idle time after which the database ends a transaction, so that a hung"
+        " process releases its rows. It must exceed bus_timeout_s.",
     )
 
     relay_batch: PositiveInt = Field(300, description="Records published at once.")
-    relay_poll_s: PositiveFloat = Field(1.0, description="The relay looks this often, unasked.")
+    relay_poll_s: PositiveFloat = Field(
+        1.0, description="The longest time between two runs of the relay."
+    )
     repeats_per_s: PositiveInt = Field(
-        20, description="Messages republished, at the most: a slow peer must not get more to do."
+        20,
+        description="The most messages republished a second. It protects a slow peer from more"
+        " work.",
     )
     repeats_per_s_after_loss: PositiveInt = Field(
         300,
-        description="The same for a minute after a start, a restore, or a bus or partition that was"
-        " away, while something is overdue.",
+        description="The same for a minute after a start, a restore, or an unavailable bus or"
+        " partition, while a repeat is overdue.",
     )
     resync_s: PositiveFloat = Field(
-        5.0, description="After a restore, timers and scheduling wait so long for what peers tell."
+        5.0, description="How long timers and scheduling wait for peers' messages after a restore."
     )
     retry_first_s: PositiveFloat = Field(0.1, description="First wait after a transient failure.")
-    retry_longest_s: PositiveFloat = 5.0
-    closed_subjects_days: PositiveInt = Field(8, description="Longer than topics keep records.")
+    retry_longest_s: PositiveFloat = Field(
+        5.0, description="The longest wait after a transient failure; the waits double."
+    )
+    closed_subjects_days: PositiveInt = Field(
+        8, description="How long closed subjects are kept; longer than topics keep records."
+    )
 
     @model_validator(mode="after")
     def _closed_subjects_outlive_records(self) -> Self:

@@ -32,8 +32,8 @@ DELAYED_REPEATS = (
 LATEST_DUE = 1.5 * exchange.REPEAT_LONGEST
 """No repeat or answer is ever set to be due later than this from now."""
 
-DEAD_VALUE_CHARACTERS = 16_384
-DEAD_HEADERS, DEAD_TEXT_CHARACTERS = 32, 1024
+DEAD_LETTER_VALUE_CHARACTERS = 16_384
+DEAD_LETTER_HEADERS, DEAD_LETTER_TEXT_CHARACTERS = 32, 1024
 """Of a dead letter, which must fit a record whatever a stranger wrote."""
 
 Key = tuple[Kind, str]
@@ -222,14 +222,16 @@ def dead_letter(me: Service, record: Received, reason: str, now: datetime) -> Ou
     """
     if record.topic.endswith(DEAD_LETTER):
         return None
-    most = DEAD_TEXT_CHARACTERS
+    most = DEAD_LETTER_TEXT_CHARACTERS
     letter = DeadLetter(
         topic=record.topic,
         partition=record.partition,
         offset=record.offset,
         key=None if record.key is None else record.key[:most],
-        headers={k[:most]: v[:most] for k, v in islice(record.headers.items(), DEAD_HEADERS)},
-        value=(record.value or b"").decode(errors="replace")[:DEAD_VALUE_CHARACTERS],
+        headers={
+            k[:most]: v[:most] for k, v in islice(record.headers.items(), DEAD_LETTER_HEADERS)
+        },
+        value=(record.value or b"").decode(errors="replace")[:DEAD_LETTER_VALUE_CHARACTERS],
         reader=me.value,
         reason=reason[:most],
         at=now,

@@ -1,4 +1,5 @@
-"""How Muster's topics must be configured on a real Kafka: services make them so and correct others.
+"""How Muster's topics must be configured on a real Kafka. A service makes and corrects the topics
+that it uses where it may; on a Kafka with log-ins an administrator does (`muster.bus_admin`).
 
 Retention is exactly the setting, neither endless nor the broker's default: closed subjects must be
 kept longer than records.
@@ -22,7 +23,7 @@ from aiokafka.errors import (
     for_code,
 )
 
-from muster.contracts.topics import EVERY_TOPIC, TOPICS
+from muster.contracts.topics import TOPICS
 from muster.errors import Broken, Transient
 from muster.settings import ServiceSettings
 
@@ -59,11 +60,12 @@ class Difference:
     found: Mapping[str, str | None]
     wanted: Mapping[str, str]
 
-    def command(self, bootstrap: str) -> str:
+    def command(self, settings: ServiceSettings) -> str:
         """The command by which an operator corrects the topic."""
+        log_in = " --command-config admin.properties" if settings.kafka_user else ""
         return (
-            f"kafka-configs.sh --bootstrap-server {bootstrap} --alter --entity-type topics"
-            f" --entity-name {self.topic} --add-config {_text(self.wanted)}"
+            f"kafka-configs.sh --bootstrap-server {settings.kafka_bootstrap}{log_in} --alter"
+            f" --entity-type topics --entity-name {self.topic} --add-config {_text(self.wanted)}"
         )
 
     def __str__(self) -> str:
@@ -93,27 +95,34 @@ def differences(configs: Mapping[str, TopicConfig], settings: ServiceSettings) -
     return different
 
 
-async def set_up_topics(settings: ServiceSettings) -> None:
-    """Make the topics that are missing, and correct those that are configured otherwise.
+async def set_up_topics(settings: ServiceSettings, topics: Sequence[str]) -> str | None:
+    """Make the topics that are missing, and correct those that are configured otherwise; the
+    topics that the bus refuses to make, with its reasons.
 
     Raises Broken where the bus refuses to correct them.
     """
-    admin = AIOKafkaAdminClient(bootstrap_servers=settings.kafka_bootstrap)
+    admin = AIOKafkaAdminClient(**settings.kafka_client())
     try:
         await admin.start()
         present = set(await admin.list_topics())
-        missing = [topic for topic in EVERY_TOPIC if topic not in present]
-        if missing:
-            present |= await _make(admin, missing, settings)
-        await _correct(admin, [topic for topic in EVERY_TOPIC if topic in present], settings)
+        missing = [topic for topic in topics if topic not in present]
+        made_by_others, refused = await _make(admin, missing, settings) if missing else ((), {})
+        present.update(made_by_others)
+        await _correct(admin, [topic for topic in topics if topic in present], settings)
     finally:
         await admin.close()
+    if not refused:
+        return None
+    reasons = "; ".join(sorted(set(refused.values())))
+    return f"{sorted(refused)} are missing, or this user may not see them: {reasons}"
 
 
 async def _make(
     admin: AIOKafkaAdminClient, topics: Sequence[str], settings: ServiceSettings
-) -> set[str]:
-    """Make topics; the names of those that another process has made meanwhile."""
+) -> tuple[set[str], dict[str, str]]:
+    """Make topics; the names of those that another process has made meanwhile, and those that the
+    bus refuses to make, with its reasons.
+    """
     size = settings.topic_partitions, settings.topic_replication
     wanted = [
         NewTopic(topic, *size, topic_configs=wanted_config(topic, settings)) for topic in topics
@@ -128,9 +137,7 @@ async def _make(
     refused = {t: str(error) for t, error in errors.items() if t not in {*made, *others}}
     if made:
         _log.info("made topics", topics=made)
-    if refused:
-        _log.error("the bus refuses to make topics", reasons=refused)
-    return others
+    return others, refused
 
 
 async def _correct(
@@ -148,7 +155,7 @@ async def _correct(
     refused = _refused(resource for answer in answers for resource in answer.resources)
     hopeless = [
         f"{each}; the bus refuses the change ({refused[each.topic]}), so run:"
-        f" {each.command(settings.kafka_bootstrap)}"
+        f" {each.command(settings)}"
         for each in different
         if each.topic in refused
     ]
@@ -163,7 +170,7 @@ async def _configs(admin: AIOKafkaAdminClient, topics: Sequence[str]) -> dict[st
     if refused := _refused(resources):
         raise Broken(
             f"the bus does not show how topics are configured, so grant this service"
-            f" DescribeConfigs on them: {refused}"
+            f" DescribeConfigs on them (python -m muster.bus_admin): {refused}"
         )
     return {
         topic: TopicConfig(

@@ -9,7 +9,6 @@ from typing import Any
 
 import asyncpg
 import pytest
-from alerting.book import Book, Entry
 from alerting.domain.deliveries import Answer, Channel, DeliveryPolicy, Failed, Sent
 from alerting.domain.deliveries import deliveries as made_from
 from alerting.domain.events import Event, Severity
@@ -17,6 +16,7 @@ from alerting.lanes import Lane, LaneLimits, Sender
 from alerting.metrics import AlertingMetrics
 from alerting.settings import AlertingSettings
 from alerting.store.deliveries import Claim, Listed, add_deliveries
+from alerting.subscriptions import Entry, Subscriptions
 from muster.contracts.subscriptions import AlertEvent, Subscription
 from muster.db import open_pool, transaction
 from prometheus_client import CollectorRegistry
@@ -47,28 +47,28 @@ class Post:
     limits: LaneLimits = LIMITS
 
     def __post_init__(self) -> None:
-        self.book = Book(SecretStr("key"), self.metrics)
-        self.subscriptions: dict[str, Subscription] = {}
+        self.subscriptions = Subscriptions(SecretStr("key"), self.metrics)
+        self.by_id: dict[str, Subscription] = {}
 
     def subscribe(self, *ids: str, owner: str = "") -> None:
         """Of one owner, or each of an owner of its own."""
         for ident in ids:
-            self.subscriptions[ident] = Subscription(
+            self.by_id[ident] = Subscription(
                 id=ident,
                 owner=owner or f"owner-of-{ident}",
                 events=(AlertEvent.JOB_FAILED,),
                 webhook_url="http://x/",
             )
-        self.book.use_file({it.id: Entry(it, "1") for it in self.subscriptions.values()})
+        self.subscriptions.use_file({it.id: Entry(it, "1") for it in self.by_id.values()})
 
-    async def tell(self, *jobs: str, version: str = "1") -> None:
+    async def notify(self, *jobs: str, version: str = "1") -> None:
         """Each of these jobs has failed."""
         events = [
             Event(f"job-failed/{job}", AlertEvent.JOB_FAILED, NOW, Severity.INFO, "t", "x", job, {})
             for job in jobs
         ]
-        wanted = [it for e in events for it in made_from(self.subscriptions.values(), e)]
-        listed = {it.id: Listed(it.owner, version) for it in self.subscriptions.values()}
+        wanted = [it for e in events for it in made_from(self.by_id.values(), e)]
+        listed = {it.id: Listed(it.owner, version) for it in self.by_id.values()}
         async with transaction(self.pool) as conn:
             await add_deliveries(conn, [(event, None) for event in events], wanted, listed)
 
@@ -84,7 +84,7 @@ class Post:
 
         kept = replace(self.limits, **limits)
         sender = Sender(Channel.WEBHOOK, send)
-        lane = Lane(sender, pool or self.pool, self.book, kept, self.metrics)
+        lane = Lane(sender, pool or self.pool, self.subscriptions, kept, self.metrics)
         task = asyncio.create_task(lane.run())
         try:
             yield lane

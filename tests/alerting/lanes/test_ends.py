@@ -16,7 +16,7 @@ BUG = "it can't be sent: RuntimeError"
 
 async def test_a_failure_is_tried_again_until_it_is_given_up(post: Any) -> None:
     post.subscribe("a")
-    await post.tell("j1")
+    await post.notify("j1")
     async with post.lane(post.fails):
         for attempt in range(1, 8):
             await post.until("SELECT attempts FROM delivery WHERE lease IS NULL", attempt)
@@ -29,7 +29,7 @@ async def test_a_failure_is_tried_again_until_it_is_given_up(post: Any) -> None:
 
 async def test_what_cannot_be_sent_stops_no_other(post: Any) -> None:
     post.subscribe("a", "b")
-    await post.tell("j1")
+    await post.notify("j1")
 
     async def behave(claim: Claim) -> Answer:
         if claim.subscription == "a":
@@ -47,8 +47,8 @@ async def test_what_cannot_be_sent_stops_no_other(post: Any) -> None:
 async def test_a_subscription_that_is_not_known_yet_is_waited_for(post: Any) -> None:
     """Another replica has read it already; or the file of subscriptions can't be read just now."""
     post.subscribe("a")
-    await post.tell("j1", "j2")
-    post.book.use_file({})
+    await post.notify("j1", "j2")
+    post.subscriptions.use_file({})
     async with post.lane(post.sends):
         await post.until("SELECT count(*) FROM delivery WHERE attempts > 0 AND lease IS NULL", 2)
         post.subscribe("a")
@@ -60,8 +60,8 @@ async def test_a_subscription_that_nobody_knows_is_waited_for_no_longer_than_its
     post: Any,
 ) -> None:
     post.subscribe("a")
-    await post.tell("j1")
-    post.book.use_file({})
+    await post.notify("j1")
+    post.subscriptions.use_file({})
     async with post.lane(post.sends):
         for attempt in range(1, UNKNOWN_TRIES + 1):
             await post.until(
@@ -76,16 +76,16 @@ async def test_a_receiver_that_is_gone_gets_nothing_until_its_subscription_chang
     post: Any,
 ) -> None:
     post.subscribe("a")
-    await post.tell("j1", "j2")
+    await post.notify("j1", "j2")
 
     async def gone(_claim: Claim) -> Answer:
         return Gone("HTTP 410")
 
     async with post.lane(gone, receiver_slots=1):
         await post.until(post.counted("given-up"), 2)
-    await post.tell("j3")
+    await post.notify("j3")
     assert await post.pool.fetchval(post.counted("waiting")) == 0
-    await post.tell("j4", version="2")
+    await post.notify("j4", version="2")
     async with post.lane(post.sends):
         await post.until(post.counted("sent"), 1)
     assert post.sent == ["a:job-failed/j4"]
@@ -93,7 +93,7 @@ async def test_a_receiver_that_is_gone_gets_nothing_until_its_subscription_chang
 
 async def test_hopeless_deliveries_expire_and_old_ones_are_forgotten(post: Any) -> None:
     post.subscribe("a")
-    await post.tell("j1")
+    await post.notify("j1")
     await post.pool.execute("UPDATE delivery SET created_at = now() - interval '4 days'")
     async with transaction(post.pool) as conn:
         assert await cleaning.expire(conn, 259_200.0, 10) == 1

@@ -18,11 +18,11 @@ pytestmark = pytest.mark.postgres
 async def test_each_event_is_delivered_once_to_each_subscription(post: Any) -> None:
     post.subscribe("a", "b")
     for _ in range(3):
-        await post.tell("j1", "j2")
+        await post.notify("j1", "j2")
     async with post.lane(post.sends), post.lane(post.sends):
         await post.until(post.counted("sent"), 4)
-        await post.tell("j1", "j2")
-        await post.tell("j3")
+        await post.notify("j1", "j2")
+        await post.notify("j3")
         await post.until(post.counted("sent"), 6)
     assert len(post.sent) == len(set(post.sent)) == 6
 
@@ -35,7 +35,7 @@ async def test_receivers_that_hang_delay_no_other(post: Any) -> None:
             await asyncio.Event().wait()
         return Sent()
 
-    await post.tell(*(f"j{n}" for n in range(50)))
+    await post.notify(*(f"j{n}" for n in range(50)))
     async with post.lane(behave, slots=5):
         await post.until(post.counted("sent"), 50)
     assert all(it.startswith("good:") for it in post.sent)
@@ -54,11 +54,11 @@ async def test_a_receiver_has_few_slots_and_all_of_them_are_used(post: Any) -> N
             await go_on.wait()
         return Sent()
 
-    await post.tell(*(f"j{n}" for n in range(10)))
+    await post.notify(*(f"j{n}" for n in range(10)))
     async with post.lane(behave):
         await four.wait()
         post.subscribe("c")
-        await post.tell("late")  # when it is sent to c, the lane has looked for more
+        await post.notify("late")  # when it is sent to c, the lane has looked for more
         await post.until(post.counted("sent"), 1)
         assert sorted(under_way) == ["a", "a", "b", "b"]
         go_on.set()
@@ -79,7 +79,7 @@ async def test_a_lane_has_no_more_under_way_than_its_slots(post: Any) -> None:
         under_way.remove(claim.subscription)
         return Sent()
 
-    await post.tell("j1", "j2", "j3")
+    await post.notify("j1", "j2", "j3")
     async with post.lane(behave):
         await post.until(post.counted("sent"), 27)
 
@@ -92,7 +92,7 @@ async def test_thousands_of_deliveries_stay_rows(post: Any) -> None:
         tasks.append(len(asyncio.all_tasks()))
         return Failed("ConnectError")
 
-    await post.tell(*(f"j{n}" for n in range(3000)))
+    await post.notify(*(f"j{n}" for n in range(3000)))
     async with post.lane(behave, policy=DeliveryPolicy(pause_failures=5, pause_s=3600)):
         await post.until("SELECT failures >= 5 FROM receiver WHERE paused_until IS NOT NULL", True)
     assert await post.pool.fetchval(post.counted("waiting")) == 3000
@@ -102,7 +102,7 @@ async def test_thousands_of_deliveries_stay_rows(post: Any) -> None:
 
 async def test_claiming_costs_what_is_due_and_not_what_waits(post: Any) -> None:
     post.subscribe("a")
-    await post.tell(*(f"j{n}" for n in range(2000)))
+    await post.notify(*(f"j{n}" for n in range(2000)))
     async with transaction(post.pool) as conn:
         await conn.execute("ANALYZE delivery")
         plan = await conn.fetch(f"EXPLAIN {CLAIM}", "webhook", [], [], 8, "me", 60.0)
@@ -122,10 +122,10 @@ async def test_an_owner_with_many_receivers_that_hang_delays_no_other_owner(post
             await asyncio.Event().wait()
         return Sent()
 
-    await post.tell(*(f"j{n}" for n in range(10)))
+    await post.notify(*(f"j{n}" for n in range(10)))
     async with post.lane(behave):
         await post.until(post.counted("sent"), 10)
-        await post.tell("late")
+        await post.notify("late")
         await post.until(post.counted("sent"), 11)
     assert all(it.startswith("good:") for it in post.sent)
     assert len(under_way) == post.limits.slots // 2
@@ -145,7 +145,7 @@ async def test_a_quick_receiver_waits_for_no_slow_one_of_another_owner_over_http
             secret = signing_secret("key", claim.subscription, 1)
             return await way.send(WebhookMessage(claim.id, url, claim.body, (secret,), claim.now))
 
-        await post.tell(*(f"j{n}" for n in range(5)))
+        await post.notify(*(f"j{n}" for n in range(5)))
         async with post.lane(behave):
             await slow.wait_for(1)
             await quick.wait_for(5)

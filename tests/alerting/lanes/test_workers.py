@@ -15,7 +15,7 @@ pytestmark = pytest.mark.postgres
 
 async def test_a_worker_that_died_before_it_sent_is_replaced(post: Any) -> None:
     post.subscribe("a")
-    await post.tell("j1")
+    await post.notify("j1")
     began = asyncio.Event()
 
     async def dies(_claim: Claim) -> Answer:
@@ -37,7 +37,7 @@ async def test_a_recorded_success_is_never_sent_again(post: Any, can_retry: bool
     nothing.
     """
     post.subscribe("a")
-    await post.tell("j1")
+    await post.notify("j1")
     began, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow(_claim: Claim) -> Answer:
@@ -55,7 +55,7 @@ async def test_a_recorded_success_is_never_sent_again(post: Any, can_retry: bool
             go_on.set()
             await post.until("SELECT failures FROM receiver", 1)
             await post.now_due()
-            await post.tell("j1", "j2")
+            await post.notify("j1", "j2")
             await post.until(post.counted("sent"), 2)
     assert post.sent.count("a:job-failed/j1") == 1
 
@@ -79,7 +79,7 @@ async def lease_lost_while_sending(post: Any, answer: Answer) -> AsyncIterator[N
 
 async def test_a_late_failure_leaves_the_lease_of_another_worker_alone(post: Any) -> None:
     post.subscribe("a")
-    await post.tell("j1")
+    await post.notify("j1")
     async with lease_lost_while_sending(post, Failed("HTTP 500")):
         await post.until("SELECT failures FROM receiver", 1)
     assert await post.pool.fetchval("SELECT lease FROM delivery") == "another"
@@ -87,7 +87,7 @@ async def test_a_late_failure_leaves_the_lease_of_another_worker_alone(post: Any
 
 async def test_a_late_success_counts_though_the_lease_was_lost(post: Any) -> None:
     post.subscribe("a")
-    await post.tell("j1")
+    await post.notify("j1")
     async with lease_lost_while_sending(post, Sent()):
         await post.until(post.counted("sent"), 1)
 
@@ -107,7 +107,7 @@ class AwayAtFirst:
 
 async def test_a_success_is_recorded_when_the_database_is_back(post: Any) -> None:
     post.subscribe("a")
-    await post.tell("j1")
+    await post.notify("j1")
     away: Any = AwayAtFirst(post)
     async with post.lane(post.sends, pool=away):
         await post.until(post.counted("sent"), 1)
@@ -117,7 +117,7 @@ async def test_a_success_is_recorded_when_the_database_is_back(post: Any) -> Non
 
 async def test_a_stop_lets_a_success_be_recorded(post: Any) -> None:
     post.subscribe("a")
-    await post.tell("j1")
+    await post.notify("j1")
     asked, go_on = asyncio.Event(), asyncio.Event()
 
     class Slow:

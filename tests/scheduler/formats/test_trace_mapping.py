@@ -13,7 +13,7 @@ from scheduler.domain.formats.trace.mapping import (
     Mapping,
     PodsMapping,
     Run,
-    Said,
+    Source,
 )
 from scheduler.domain.formats.trace.mapping_file import MAPPING_FILE, read_mapping
 from trace_lists import GANG, mapping
@@ -49,19 +49,19 @@ gang:
 def test_a_mapping_may_say_all_there_is() -> None:
     assert read_mapping(WHOLE) == Mapping(
         id="job",
-        job=Said("task"),
-        user=Said("who"),
-        virtual_cluster=Said("q", {"LS": "online"}, "batch"),
-        priority=Said("q", {"LS": 10, "7": -1}),
+        job=Source("task"),
+        user=Source("who"),
+        virtual_cluster=Source("q", {"LS": "online"}, "batch"),
+        priority=Source("q", {"LS": 10, "7": -1}),
         submitted="submit",
         run=Run(start="begin", end="end", is_dropped=True),
         expected=Lasting("exp", Fraction(60)),
         limit=Lasting(factor=Fraction(3, 2)),
         pods=PodsMapping(
-            name=Said("task"),
+            name=Source("task"),
             count=Amount("n", default=1),
             gpus=Amount("g", "share", Fraction(1, 100), is_of_gang=True, fractions="up"),
-            gpu_types=Said("type"),
+            gpu_types=Source("type"),
             separator="|",
             cpu=Amount("c", scale=Fraction(1, 100)),
             memory_mb=Amount(default=1024),
@@ -85,19 +85,19 @@ def test_a_mapping_may_say_all_there_is() -> None:
 def test_a_mapping_needs_little() -> None:
     assert read_mapping(mapping()) == Mapping(
         id="id",
-        job=Said(),
-        user=Said(default="u"),
-        virtual_cluster=Said(default="vc"),
-        priority=Said(default=0),
+        job=Source(),
+        user=Source(default="u"),
+        virtual_cluster=Source(default="vc"),
+        priority=Source(default=0),
         submitted="at",
         run=Run("run"),
         expected=Lasting(),
         limit=Lasting(),
         pods=PodsMapping(
-            name=Said(default="pod"),
+            name=Source(default="pod"),
             count=Amount(default=1),
             gpus=Amount("gpus", fractions="refuse"),
-            gpu_types=Said(),
+            gpu_types=Source(),
             separator=None,
             cpu=Amount(default=0),
             memory_mb=Amount(default=0),

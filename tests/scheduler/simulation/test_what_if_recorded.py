@@ -103,10 +103,10 @@ def preempted(say: Any, **more: Any) -> list[Event]:
 
 
 def test_what_a_preemption_cost_is_not_work(recorded: dict[str, Any], say: Any) -> None:
-    lives = replay(recorded, preempted(say)).lives
-    assert (lives["guest"].work_s, lives["owner"].work_s) == (500, 20)
-    lives = replay(recorded, preempted(say, checkpointSeconds=40)).lives
-    assert lives["guest"].work_s == 540
+    histories = replay(recorded, preempted(say)).histories
+    assert (histories["guest"].work_s, histories["owner"].work_s) == (500, 20)
+    histories = replay(recorded, preempted(say, checkpointSeconds=40)).histories
+    assert histories["guest"].work_s == 540
 
 
 def test_who_came_back_after_a_preemption_is_one_gang(
@@ -128,7 +128,7 @@ def test_who_was_preempted_and_did_not_come_back_runs_for_as_long_as_it_did(
     recorded: dict[str, Any], say: Any
 ) -> None:
     events = preempted(say, checkpointSeconds=40)[:6]
-    life = replay(recorded, events).lives["guest"]
+    life = replay(recorded, events).histories["guest"]
     assert life.is_over
     assert (life.work_s, life.cut_s) == (40, 35)
 
@@ -146,7 +146,7 @@ def test_who_was_tried_again_is_one_gang_that_runs_for_all_its_tries(
         say.told(150, "gang-released", "tried"),
         say.told(170, "gang-released", "late"),
     ]
-    assert replay(recorded, events).lives["tried"].work_s == 150
+    assert replay(recorded, events).histories["tried"].work_s == 150
     found = what_if(events, quota(a=4), recorded)
     assert found.data["all"]["gangs"] == 2
     assert starts(found.lines, "tried") == [0]
@@ -219,8 +219,8 @@ def test_gangs_go_on_over_a_restart(
     for event in events:
         if event["event"] == "gang-restored" and event["gang"]["id"] == "third":
             event["placement"][0]["node"] = at["first"]["pods"][0]["node"]
-    lives = replay(recorded, events).lives
-    assert {gang: life.work_s for gang, life in lives.items()} == {
+    histories = replay(recorded, events).histories
+    assert {gang: life.work_s for gang, life in histories.items()} == {
         "first": 100,
         "second": 300,
         "third": 50,
@@ -240,7 +240,7 @@ def test_who_was_not_told_again_after_a_restart_ended_then(
         say.wants(70, "other"),
         say.wants(80, "more"),
     ]
-    life = replay(recorded, events).lives["gone"]
+    life = replay(recorded, events).histories["gone"]
     assert (life.is_over, life.work_s) == (True, 70)
 
 

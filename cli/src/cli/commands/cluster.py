@@ -12,7 +12,7 @@ from cli.commands.session import Output, client
 from cli.output import Format, length, print_as_of, print_facts, print_json, print_table
 from cli.reasons import numbers, until
 
-LOANS = ("lent", "borrowed")
+BORROWING = ("lent", "borrowed")
 """Of GPUs: columns that are only shown where there are any."""
 
 
@@ -80,10 +80,10 @@ def cluster(*, output: Output = Format.TABLE) -> None:
         }
     )
     sys.stdout.write("\n")
-    loans = LOANS if any(each["gpus"].get("lent") for each in clusters.values()) else ()
+    borrowing = BORROWING if any(each["gpus"].get("lent") for each in clusters.values()) else ()
     more = ("TYPES", "PINS")
     print_table(
-        ("VC", "GPUS", "GUARANTEED", "OPPORTUNISTIC", "FREE", *map(str.upper, loans), *more),
+        ("VC", "GPUS", "GUARANTEED", "OPPORTUNISTIC", "FREE", *map(str.upper, borrowing), *more),
         [
             (
                 name,
@@ -91,7 +91,7 @@ def cluster(*, output: Output = Format.TABLE) -> None:
                 each["gpus"]["guaranteed"],
                 each["gpus"]["opportunistic"],
                 each["gpus"]["free"],
-                *(each["gpus"][name] or "" for name in loans),
+                *(each["gpus"][name] or "" for name in borrowing),
                 " ".join(each["gpuTypes"]),
                 " ".join(each["pins"]),
             )
@@ -159,11 +159,11 @@ def _owner(cell: dict[str, Any]) -> str:
 
 def _state_of(cell: dict[str, Any]) -> str:
     """How it is, and for whom some of it is kept."""
-    whom = cell.get("keptFor")  # an older Scheduler has none
+    whom = cell.get("reservedFor")  # an older Scheduler has none
     if whom is None:
         return _condition(cell)
     starts = f"{whom['user']}~{whom['name']} ({until(whom['startsAt'])})"
-    return f"{_condition(cell)}, {cell['gpusKept']} kept for {starts}"
+    return f"{_condition(cell)}, {cell['gpusReserved']} kept for {starts}"
 
 
 def _condition(cell: dict[str, Any]) -> str:
@@ -207,8 +207,8 @@ def state(node: dict[str, Any]) -> str:
     """A node's state with the order that stands for it: what is ready but for the order is as the
     order has it.
     """
-    told = {"cordon": "cordoned", "drain": "draining" if node["pods"] else "drained"}
-    order = told.get(node.get("order") or "")
+    orders = {"cordon": "cordoned", "drain": "draining" if node["pods"] else "drained"}
+    order = orders.get(node.get("order") or "")
     if order is None:
         return str(node["state"])
     return order if node["state"] == "ready" else f"{node['state']}, {order}"

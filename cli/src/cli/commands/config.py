@@ -10,9 +10,9 @@ from urllib.parse import urlencode
 
 from cyclopts import App, Parameter
 
-from cli.client import API, Answer, Client, CommandError, Exit, told
+from cli.client import API, Answer, Client, CommandError, Exit, problem_text
 from cli.commands.session import Output, client, read_given
-from cli.commands.what_if import Wishes, looked_at, say_warnings
+from cli.commands.what_if import Options, looked_at, print_warnings
 from cli.output import Format, print_json, print_table, when
 
 PATH = "/cluster/config"
@@ -55,7 +55,7 @@ class Asking:
         """What REST is told with the change; None: it is not to be made. Raises CommandError."""
         if self.no_what_if:
             return {"whatIf": False}
-        return looked_at(ask, Wishes(self.yes, self.dry_run, output))
+        return looked_at(ask, Options(self.yes, self.dry_run, output))
 
 
 ASKED = Asking()
@@ -226,7 +226,7 @@ def _print_made(answer: Answer, output: Format) -> None:
         return
     sys.stdout.write(f"version {made['version']}\n")
     sys.stdout.flush()
-    say_warnings(made)
+    print_warnings(made)
 
 
 def _set_by(newest: Mapping[str, Any] | None) -> list[str]:
@@ -253,7 +253,7 @@ def _run(found: Mapping[str, Any]) -> list[str]:
 
 
 def _line(problem: Mapping[str, Any]) -> str:
-    return "  " + " ".join(told(problem).split())
+    return "  " + " ".join(problem_text(problem).split())
 
 
 def _action(version: Mapping[str, Any]) -> str:

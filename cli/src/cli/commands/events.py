@@ -13,10 +13,14 @@ from typing import Annotated, Any
 from aiokafka import AIOKafkaConsumer, ConsumerRecord
 from aiokafka.errors import KafkaError
 from cyclopts import App, Parameter
+from muster.contracts.acls import OPERATOR
 from muster.contracts.topics import DEAD_LETTER, TOPICS
+from muster.settings import KafkaSettings, problems
+from pydantic import ValidationError
 
 from cli.client import CommandError, Exit
 from cli.commands.session import Output
+from cli.embedded.apache import login
 from cli.home import find_home, read_json
 from cli.output import Format, cut
 
@@ -75,13 +79,13 @@ app.command(
 async def _follow(
     topics: list[str], job: str | None, offset: str, show: Callable[[ConsumerRecord], None]
 ) -> None:
-    bootstrap = kafka_bootstrap()
+    settings = kafka_settings()
     # There is nothing to save, and a client that is connecting may swallow a cancellation.
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, os._exit, int(Exit.INTERRUPTED))
     is_wanted = about(job)
     consumer = AIOKafkaConsumer(
         *topics,
-        bootstrap_servers=bootstrap,
+        **settings.kafka_client(),
         auto_offset_reset=offset,
         request_timeout_ms=TIMEOUT_MS,
     )
@@ -94,7 +98,7 @@ async def _follow(
     except (KafkaError, TimeoutError) as error:
         raise CommandError(
             Exit.UNREACHABLE,
-            f"Kafka does not answer at {bootstrap} ({error or 'too late'}): "
+            f"Kafka does not answer at {settings.kafka_bootstrap} ({error or 'too late'}): "
             "start Muster by `muster up`, or set MUSTER_KAFKA_BOOTSTRAP.",
         ) from error
     finally:
@@ -111,27 +115,39 @@ def about(job: str | None) -> Callable[[ConsumerRecord], bool]:
         ids.clear()
 
     def is_wanted(record: ConsumerRecord) -> bool:
-        said = _value(record.value) if is_full_name else None
-        if isinstance(said, dict) and (said.get("user"), said.get("name")) == (user, name):
-            ids.add(str(said.get("job")))
+        value = _value(record.value) if is_full_name else None
+        if isinstance(value, dict) and (value.get("user"), value.get("name")) == (user, name):
+            ids.add(str(value.get("job")))
         text = (record.key or b"") + b" " + (record.value or b"")
         return any(each.encode() in text for each in ids)
 
     return is_wanted
 
 
-def kafka_bootstrap() -> str:
-    """Where Kafka is, as the environment or the running Muster says."""
-    running = read_json(find_home() / "running.json")
-    return os.environ.get("MUSTER_KAFKA_BOOTSTRAP") or running.get("kafka") or "127.0.0.1:9092"
+def kafka_settings() -> KafkaSettings:
+    """Where Kafka is, and the log-in, as the environment or the running Muster says.
+
+    Raises CommandError where the environment is wrong.
+    """
+    home = find_home()
+    running = read_json(home / "running.json")
+    known: dict[str, Any] = {}
+    if not os.environ.get("MUSTER_KAFKA_BOOTSTRAP"):
+        known["kafka_bootstrap"] = running.get("kafka") or "127.0.0.1:9092"
+        if running.get("kafkaIsClosed"):
+            known |= login(home / "kafka", OPERATOR)
+    try:
+        return KafkaSettings(**known)
+    except ValidationError as error:
+        raise CommandError(Exit.USAGE, "; ".join(problems(error))) from error
 
 
 def _print_record(record: ConsumerRecord) -> None:
     at = datetime.fromtimestamp(record.timestamp / 1000, UTC).strftime("%H:%M:%S.%f")[:-3]
     key = (record.key or b"").decode(errors="replace")
     is_terminal = sys.stdout.isatty()
-    told = _told(_value(record.value), key, VALUE if is_terminal else sys.maxsize)
-    line = f"{at}  {record.topic:19}  {key}  {told}"
+    shown = _shown(_value(record.value), key, VALUE if is_terminal else sys.maxsize)
+    line = f"{at}  {record.topic:19}  {key}  {shown}"
     most = ROWS * shutil.get_terminal_size().columns
     if is_terminal and len(line) > most:
         line = line[: most - 1] + "…"
@@ -139,15 +155,15 @@ def _print_record(record: ConsumerRecord) -> None:
     sys.stdout.flush()
 
 
-def _told(said: object, key: str, most: int) -> str:
+def _shown(value: object, key: str, most: int) -> str:
     """What a record says: its plain values and reasons, also those one level deeper, each of `most`
     characters at the most, and how many entries its lists have.
     """
-    if said is None:
+    if value is None:
         return "(removed)"
-    if not isinstance(said, dict):
-        return str(said)
-    parts = {name: value for name, value in said.items() if name not in BOOKKEEPING}
+    if not isinstance(value, dict):
+        return str(value)
+    parts = {name: value for name, value in value.items() if name not in BOOKKEEPING}
     deeper = {
         f"{name}.{each}": part
         for name, value in parts.items()

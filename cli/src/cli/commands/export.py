@@ -3,7 +3,6 @@
 import gzip
 import http.client
 import io
-import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,10 +13,8 @@ from urllib.parse import urlencode
 from cyclopts import Parameter
 
 from cli.client import API, Answer, CommandError, Exit, refusal
-from cli.commands.session import client
+from cli.commands.session import client, seconds
 
-AGO = re.compile(r"([0-9]{1,9})(s|m|h|d)")
-SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 TIMEOUT_S = 60.0
 READ_BYTES = 256 * 1024
 
@@ -73,7 +70,5 @@ def _local(path: Path) -> Iterator[None]:
 
 def _moment(text: str) -> str:
     """As the server takes it."""
-    ago = AGO.fullmatch(text)
-    if ago is None:
-        return text
-    return f"{max(time.time() - int(ago[1]) * SECONDS[ago[2]], 0):.3f}"
+    ago_s = seconds(text)
+    return text if ago_s is None else f"{max(time.time() - ago_s, 0):.3f}"

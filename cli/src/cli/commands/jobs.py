@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from cli import jobs as rest
-from cli.client import Client, CommandError, Exit, job_path, told
+from cli.client import Client, CommandError, Exit, job_path, problem_text
 from cli.commands.session import JobName, Output, client, full_name, read_given
 from cli.output import (
     Format,
@@ -20,7 +20,7 @@ from cli.output import (
     print_table,
     when,
 )
-from cli.reasons import gang_class, told_by_scheduler
+from cli.reasons import gang_class, scheduler_details
 
 POLL_S = 0.5
 
@@ -46,7 +46,7 @@ def submit(
         sys.stdout.write(f"{job}\n")
         sys.stdout.flush()
         for warning in answer.get("warnings") or ():
-            sys.stderr.write(f"note: {told(warning)}\n")
+            sys.stderr.write(f"note: {problem_text(warning)}\n")
     return _wait(server, job, timeout, output) if wait else Exit.OK
 
 
@@ -152,7 +152,7 @@ def why(name: JobName, *, output: Output = Format.TABLE) -> None:
     if output is Format.JSON:
         print_json(content)
         return
-    said, details = _reason(content), list(told_by_scheduler(content.get("scheduler")))
+    said, details = _reason(content), list(scheduler_details(content.get("scheduler")))
     if said is None or content["state"] == "FAILED":
         status = rest.detail(server, job)["jobStatus"]
         said = said or status.get("appExitDiagnostics")
@@ -170,12 +170,12 @@ def _how_it_failed(status: dict[str, Any]) -> Iterator[tuple[str, object]]:
     if status["state"] != "FAILED":
         return
     spec = status.get("appExitSpec") or {}
-    told = {
+    problem_text = {
         "ended by": status.get("appExitTriggerMessage"),
         "symptom": spec.get("symptom"),
         "it wrote": spec.get("evidence"),
     }
-    for name, value in told.items():
+    for name, value in problem_text.items():
         if value:  # a program's own words may hold codes that change a terminal
             yield name, "".join(each if each.isprintable() else " " for each in str(value))
 
@@ -188,15 +188,15 @@ def _reason(status: dict[str, Any]) -> str | None:
 def _wait(server: Client, job: str, timeout_s: float | None, output: Format) -> Exit:
     """Follow a job to its end."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    told = None
+    problem_text = None
     while True:
         patience_s = rest.AWAY_S if deadline is None else deadline - time.monotonic()
         content = rest.detail_when_back(server, job, min(rest.AWAY_S, patience_s))
         state = content["jobStatus"]["state"]
-        if state != told and output is Format.TABLE:
+        if state != problem_text and output is Format.TABLE:
             sys.stdout.write(f"{job}: {state}\n")
             sys.stdout.flush()
-        told = state
+        problem_text = state
         if rest.is_over(state):
             if output is Format.JSON:
                 print_json(content)

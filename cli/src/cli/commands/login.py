@@ -1,15 +1,16 @@
 """`muster login` and `muster logout`."""
 
-import getpass
+import contextlib
 import os
 import sys
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from cli.client import API, Client, CommandError, Exit
+from cli.client import Client, CommandError, Exit
+from cli.commands.session import ask_password
 from cli.home import Credentials, find_home, read_credentials, write_credentials
-from cli.jobs import log_in
+from cli.logins import give_back, log_in
 
 
 def login(
@@ -17,12 +18,16 @@ def login(
     *,
     url: Annotated[str | None, Parameter(help="The server; by default the last one.")] = None,
 ) -> Exit:
-    """Log in. The password is asked for, or read from the standard input where that is a pipe."""
+    """Log in. The password is asked for, or read from the standard input where that is a pipe. The
+    token that was here before is given back.
+    """
     home = find_home()
-    client = Client((url or read_credentials(home, _without_token()).url).rstrip("/"))
-    password = getpass.getpass() if sys.stdin.isatty() else sys.stdin.readline().rstrip("\n")
-    token = log_in(client, user, password)
-    write_credentials(home, Credentials(client.url, token, user))
+    before = read_credentials(home, _without_token())
+    client = Client((url or before.url).rstrip("/"))
+    write_credentials(home, log_in(client, user, ask_password("Password")))
+    if before.token:
+        with contextlib.suppress(CommandError):  # its server may be gone
+            give_back(before)
     sys.stdout.write(f"Logged in at {client.url} as {user}.\n")
     return Exit.OK
 
@@ -33,7 +38,7 @@ def logout() -> Exit:
     stored = read_credentials(home, _without_token())
     if not stored.token:
         raise CommandError(Exit.USAGE, "Nobody is logged in here.")
-    Client(stored.url, stored.token).call("DELETE", f"{API}/authn/basic/logout")
+    give_back(stored)
     write_credentials(home, Credentials(stored.url, "", ""))
     return Exit.OK
 

@@ -94,7 +94,7 @@ def _print_log(server: Client, wanted: _Wanted) -> None:
 
 
 def _follow_to_end(server: Client, wanted: _Wanted) -> None:
-    now, last_id, has_ended, told, wait_s = None, "", False, "", RETRY_FIRST_S
+    now, last_id, has_ended, noted, wait_s = None, "", False, "", RETRY_FIRST_S
     while True:
         content = detail_when_back(server, wanted.job, AWAY_S, wanted.attempt)
         over = is_over(content["jobStatus"]["state"])
@@ -109,9 +109,9 @@ def _follow_to_end(server: Client, wanted: _Wanted) -> None:
                 # A task that has not started yet has no log; REST or its agent may start again.
                 if over or error.code not in (Exit.REFUSED, Exit.UNREACHABLE):
                     raise
-                if error.code is Exit.REFUSED and str(error) != told:
-                    told = str(error)
-                    _note(told)
+                if error.code is Exit.REFUSED and str(error) != noted:
+                    noted = str(error)
+                    _note(noted)
         if has_ended and over:
             return
         time.sleep(wait_s)

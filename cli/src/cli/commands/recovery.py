@@ -17,12 +17,12 @@ from muster.contracts.notices import REDRIVE_SETTING, RESYNC_SETTING, SettingCha
 from muster.contracts.topics import TOPICS, Service
 from muster.db import Connection, open_pool
 from muster.records import headers
-from muster.recovery import redrive as redrive_words
+from muster.recovery import redrive as redrive_messages
 from muster.recovery import resync_all
 from muster.settings import DatabaseSettings
 
 from cli.client import CommandError, Exit
-from cli.commands.events import TIMEOUT_MS, kafka_bootstrap
+from cli.commands.events import TIMEOUT_MS, kafka_settings
 from cli.home import find_home
 from cli.standalone.state import database_url
 
@@ -32,7 +32,7 @@ SETTINGS = "settings-changed"
 
 def redrive() -> None:
     """Bring the words back that a reader could not handle, once its fault is mended."""
-    _on_each_schema(redrive_words, "said again")
+    _on_each_schema(redrive_messages, "said again")
     asyncio.run(_ask_by_setting(REDRIVE_SETTING))
 
 
@@ -72,12 +72,12 @@ async def _ask_by_setting(setting: str) -> None:
     """Agents have no database; they hear of it as of a setting of the cluster. So does REST, which
     says its settings above their old revisions at a resync.
     """
-    bootstrap, now = kafka_bootstrap(), time.time()
-    word = SettingChanged(setting=setting, revision=int(now * 1000), value={})
-    value, event_id = word.model_dump_json().encode(), f"cli/{setting}/{word.revision}"
+    settings, now = kafka_settings(), time.time()
+    message = SettingChanged(setting=setting, revision=int(now * 1000), value={})
+    value, event_id = message.model_dump_json().encode(), f"cli/{setting}/{message.revision}"
     record = Outgoing(SETTINGS, setting, value, event_id, now)
     made = headers(TOPICS[SETTINGS], record, "cli")
-    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, request_timeout_ms=TIMEOUT_MS)
+    producer = AIOKafkaProducer(**settings.kafka_client(), request_timeout_ms=TIMEOUT_MS)
     try:
         async with asyncio.timeout(TIMEOUT_MS / 1000):
             await producer.start()
@@ -90,7 +90,8 @@ async def _ask_by_setting(setting: str) -> None:
     except (KafkaError, TimeoutError) as error:
         raise CommandError(
             Exit.UNREACHABLE,
-            f"The agents were not asked: Kafka does not answer at {bootstrap}"
+            f"The agents were not asked: Kafka does not answer at"
+            f" {settings.kafka_bootstrap}"
             f" ({error or 'too late'}).",
         ) from error
     finally:

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from cli.client import CommandError, Exit
 from cli.standalone.settings import UpSettings
-from cli.standalone.up import Wishes, run_up
+from cli.standalone.up import Options, run_up
 
 Broker = Annotated[
     Literal["embedded", "apache"] | None,
@@ -25,12 +25,12 @@ def up(
     demo: Annotated[bool, Parameter(help="Run the sample job at the first start.")] = False,
 ) -> Exit:
     """Run everything on this machine until Ctrl-C (twice: at once)."""
-    return run_up(_settings(port, kafka), Wishes(keep_jobs=keep_jobs, demo=demo))
+    return run_up(_settings(port, kafka), Options(keep_jobs=keep_jobs, demo=demo))
 
 
 def demo(*, port: int | None = None, kafka: Broker = None) -> Exit:
     """Run everything and the sample job, then stop; the exit status is the job's."""
-    return run_up(_settings(port, kafka), Wishes(ends_with_demo=True))
+    return run_up(_settings(port, kafka), Options(ends_with_demo=True))
 
 
 def _settings(port: int | None, kafka: Literal["embedded", "apache"] | None) -> UpSettings:

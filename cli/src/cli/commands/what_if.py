@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from cli.client import Answer, CommandError, Exit, told
+from cli.client import Answer, CommandError, Exit, problem_text
 from cli.output import Format, print_json
 
 AGAIN_S, LONGEST_S = 1.0, 900.0
@@ -16,7 +16,7 @@ AGAIN_S, LONGEST_S = 1.0, 900.0
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class Options:
     """``is_sure``: whatever it delays. ``is_dry``: it is only shown."""
 
     is_sure: bool = False
@@ -24,37 +24,37 @@ class Wishes:
     output: Format = Format.TABLE
 
 
-def looked_at(ask: Callable[[], Answer], wishes: Wishes) -> dict[str, bool] | None:
+def looked_at(ask: Callable[[], Answer], options: Options) -> dict[str, bool] | None:
     """Show what a change would have done. What REST is to be told with it: that this is accepted,
     if it has to be; None: it is not to be made. Raises CommandError where what it would have done
     can't be known, or is not meant.
     """
     found = _found(ask)
-    is_table = wishes.output is Format.TABLE
+    is_table = options.output is Format.TABLE
     if is_table:
         _show(found)
-    elif wishes.is_dry:
+    elif options.is_dry:
         print_json(found)
-    is_asked = found["needsAcceptance"] and not wishes.is_sure
-    if is_table and (wishes.is_dry or is_asked):  # else they are told when it is set
-        say_warnings(found)
-    if wishes.is_dry:
+    is_asked = found["needsAcceptance"] and not options.is_sure
+    if is_table and (options.is_dry or is_asked):  # else they are told when it is set
+        print_warnings(found)
+    if options.is_dry:
         return None
     if found["state"] == "failed":
         message = f"What it would have done is not known: {found['reason']}"
         raise CommandError(Exit.REFUSED, f"{message} --no-what-if sets it all the same.")
     if not found["needsAcceptance"]:
         return {}
-    if not wishes.is_sure and not _is_meant():
+    if not options.is_sure and not _is_meant():
         said = " ".join(found["report"]["text"])
         raise CommandError(Exit.REFUSED, f"Nothing is changed. {said} --yes sets it all the same.")
     return {"acceptDelays": True}
 
 
-def say_warnings(answer: Any) -> None:
+def print_warnings(answer: Any) -> None:
     """What may not be meant in what is set."""
     for warning in answer["warnings"]:
-        sys.stderr.write(f"note: {told(warning)}\n")
+        sys.stderr.write(f"note: {problem_text(warning)}\n")
 
 
 def _found(ask: Callable[[], Answer]) -> Any:

@@ -141,19 +141,19 @@ class EmbeddedPostgres(EmbeddedServer):
             if ready and lines[0] == str(process.pid):
                 return
             if process.poll() is not None:
-                raise EmbeddedServerError(f"{where} ended at its start: {self._last_words()}")
+                raise EmbeddedServerError(f"{where} ended at its start: {self._last_output()}")
             time.sleep(POLL_S)
         raise EmbeddedServerError(
             f"{where} was not ready after {START_TIMEOUT_S:.0f} s: see {self.log_path}."
         )
 
-    def _last_words(self) -> str:
+    def _last_output(self) -> str:
         text = self.log_path.read_bytes()[-4000:].decode(errors="replace")
         lines = text.splitlines()
-        telling = [
+        notices = [
             line for line in lines if any(w in line for w in ("FATAL", "HINT", "LOG:  could"))
         ]
-        return " / ".join((telling or lines)[-3:]) + f" (the whole log: {self.log_path})"
+        return " / ".join((notices or lines)[-3:]) + f" (the whole log: {self.log_path})"
 
     def _pid_file(self) -> list[str]:
         try:

@@ -11,32 +11,32 @@ from cli.jobs import EXIT_BY_STATE, detail, is_over, submit, task_log
 
 POLL_S = 0.5
 DEMO_TIMEOUT_S = 600.0
-TOLD_ROLE = "worker"
+LOGGED_ROLE = "worker"
 
 
-async def follow_demo(client: Client, say: Callable[[str], None]) -> Exit:
+async def follow_demo(client: Client, show: Callable[[str], None]) -> Exit:
     """Submit the distributed sample, tell its changes of state and its first worker's output."""
     file = _sample()
     if file is None:
-        say("The sample job is not installed with this package: submit one of your own.")
+        show("The sample job is not installed with this package: submit one of your own.")
         return Exit.USAGE
     text = file.read_text()
     name = f"demo-{int(time.time()):x}"  # its own is for those who submit it themselves
     job = str((await asyncio.to_thread(submit, client, text, name))["name"])
-    say(f"Submitted the sample job {job} ({file.parent.name}/{file.name})")
-    state = await _follow(client, job, say)
+    show(f"Submitted the sample job {job} ({file.parent.name}/{file.name})")
+    state = await _follow(client, job, show)
     for line in (await asyncio.to_thread(_words, client, job)).splitlines():
-        say(f"  {job}: {line}")
-    say(f"The sample job {job} is {state}.")
+        show(f"  {job}: {line}")
+    show(f"The sample job {job} is {state}.")
     if state != "SUCCEEDED":
         status = (await asyncio.to_thread(detail, client, job))["jobStatus"]
-        say(f"  {status.get('appExitDiagnostics') or 'No cause is known yet.'}")
+        show(f"  {status.get('appExitDiagnostics') or 'No cause is known yet.'}")
     return EXIT_BY_STATE.get(state, Exit.JOB_FAILED)
 
 
-async def _follow(client: Client, job: str, say: Callable[[str], None]) -> str:
+async def _follow(client: Client, job: str, show: Callable[[str], None]) -> str:
     """Tell each change of state; the last state."""
-    told = ""
+    state_shown = ""
     deadline = time.monotonic() + DEMO_TIMEOUT_S
     while time.monotonic() < deadline:
         try:
@@ -44,20 +44,22 @@ async def _follow(client: Client, job: str, say: Callable[[str], None]) -> str:
         except CommandError as error:  # REST may be starting again
             if error.code is not Exit.UNREACHABLE:
                 raise
-            state = told
-        if state != told:
-            say(f"  {job}: {state}")
-            told = state
-        if is_over(told):
-            return told
+            state = state_shown
+        if state != state_shown:
+            show(f"  {job}: {state}")
+            state_shown = state
+        if is_over(state_shown):
+            return state_shown
         await asyncio.sleep(POLL_S)
-    say(f"{job} is still {told} after {DEMO_TIMEOUT_S:.0f} s: `muster why {job}` tells more.")
-    return told
+    show(
+        f"{job} is still {state_shown} after {DEMO_TIMEOUT_S:.0f} s: `muster why {job}` tells more."
+    )
+    return state_shown
 
 
 def _words(client: Client, job: str) -> str:
     try:
-        return task_log(client, job, TOLD_ROLE, 0, "stdout")
+        return task_log(client, job, LOGGED_ROLE, 0, "stdout")
     except CommandError as error:
         return f"({error})"
 

@@ -97,11 +97,11 @@ class ServiceProcess:
     """Keeps one service running until it is told to stop."""
 
     def __init__(
-        self, program: Program, say: Callable[[str], None], patience: Patience = PATIENCE
+        self, program: Program, show: Callable[[str], None], patience: Patience = PATIENCE
     ) -> None:
         self.program = program
         self.part = Part(program.name)
-        self._say = say
+        self._show = show
         self._patience = patience
         self._process: asyncio.subprocess.Process | None = None
         self.ready = asyncio.Event()
@@ -118,7 +118,7 @@ class ServiceProcess:
             wait_s = backoff.after(time.monotonic() - started)
             self.part.restarts += 1
             self.part.become(State.WAITING, ending)
-            self._say(
+            self._show(
                 f"{self.program.name} {ending}; starts again in {wait_s:.1f} s "
                 f"(its log: {self.program.log})"
             )
@@ -156,7 +156,7 @@ class ServiceProcess:
             async with asyncio.timeout(self.program.stop_grace_s):
                 await process.wait()
         except TimeoutError:
-            self._say(
+            self._show(
                 f"{self.program.name} did not end within {self.program.stop_grace_s:.0f} s: killed"
             )
             _send(process, signal.SIGKILL)
@@ -187,24 +187,26 @@ class ServiceProcess:
         self.part.pid = self._process.pid
         return self._process
 
-    def _tell_readiness(self, is_ready: bool) -> None:
+    def _note_readiness(self, is_ready: bool) -> None:
         self.part.become(State.READY if is_ready else State.UNREADY)
         (self.ready.set if is_ready else self.ready.clear)()
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
         """Follow the health of one run; kill it when it hangs."""
-        heard = time.monotonic()
+        answered_at = time.monotonic()
         while process.returncode is None and not self._stopping.is_set():
             if await answers(self.program.port, "/readyz"):
-                heard = time.monotonic()
-                self._tell_readiness(True)
+                answered_at = time.monotonic()
+                self._note_readiness(True)
             elif await answers(self.program.port, "/healthz"):
-                heard = time.monotonic()
-                self._tell_readiness(False)
+                answered_at = time.monotonic()
+                self._note_readiness(False)
             elif self.part.state is State.READY:
-                self._tell_readiness(False)
-            if time.monotonic() - heard > self._patience.hung_s:
-                self._say(f"{self.program.name} has not answered for {self._patience.hung_s:.0f} s")
+                self._note_readiness(False)
+            if time.monotonic() - answered_at > self._patience.hung_s:
+                self._show(
+                    f"{self.program.name} has not answered for {self._patience.hung_s:.0f} s"
+                )
                 _send(process, signal.SIGKILL)
                 return
             ready_now = self.part.state is State.READY

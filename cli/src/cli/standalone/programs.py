@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from muster.service_keys import SCHEDULER, agent, service_key
+from muster.settings import PREFIX
 
 from cli.standalone.processes import Program
 
@@ -63,6 +64,7 @@ class Choices:
     cluster_key: str
     webhook_key: str
     bus_settings: dict[str, str]
+    bus_logins: Mapping[str, Mapping[str, str]]  # by service; none: the bus knows no users
     topic_partitions: int
     fake_gpus: int
     keep_jobs: bool
@@ -111,6 +113,9 @@ def _environment(
         "MUSTER_TOPIC_PARTITIONS": str(choices.topic_partitions),
         "MUSTER_HTTP_HOST": "127.0.0.1",
         "MUSTER_HTTP_PORT": str(endpoints.ports[name]),
+    }
+    settings |= {
+        PREFIX + key.upper(): value for key, value in choices.bus_logins.get(name, {}).items()
     }
     if name not in WITHOUT_DATABASE:
         settings["MUSTER_DATABASE_URL"] = endpoints.database_url

@@ -40,7 +40,7 @@ class Screen:
         self._console = _Console(file=sys.stdout, highlight=False, soft_wrap=True)
         self._show_parts: Callable[[], None] = lambda: None
 
-    def say(self, line: str) -> None:
+    def show(self, line: str) -> None:
         """Print one line that stays. Where nobody reads any more, Muster goes on all the same."""
         with contextlib.suppress(OSError):
             self._show_parts()
@@ -63,15 +63,15 @@ class Screen:
             with Live(console=self._console, auto_refresh=False, transient=True) as live:
                 yield lambda: live.update(_table(parts()) if parts() else "", refresh=True)
             return
-        told: dict[str, State] = {}
+        shown: dict[str, State] = {}
 
-        def tell() -> None:
+        def show_changes() -> None:
             for part in parts():
-                if told.get(part.name) is not part.state:
-                    told[part.name] = part.state
+                if shown.get(part.name) is not part.state:
+                    shown[part.name] = part.state
                     self._console.print(escape(f"{part.name}: {part.state}"))
 
-        yield tell
+        yield show_changes
 
 
 def _table(parts: Sequence[Part]) -> Table:

@@ -13,19 +13,19 @@ from cli.standalone.processes import PATIENCE, Backoff, Part, Patience, State
 POLL_S = 0.2
 
 
-class ServerKeeper:
+class ServerRunner:
     """Watches one embedded server that is already started."""
 
     def __init__(
         self,
         name: str,
         server: EmbeddedServer,
-        say: Callable[[str], None],
+        show: Callable[[str], None],
         patience: Patience = PATIENCE,
     ) -> None:
         self.server = server
         self.part = Part(name, State.READY, server.pid)
-        self._say = say
+        self._show = show
         self._patience = patience
         self._stopping = asyncio.Event()
 
@@ -39,14 +39,14 @@ class ServerKeeper:
             self.part.restarts += 1
             wait_s = backoff.after(time.monotonic() - started)
             self.part.become(State.WAITING)
-            self._say(f"{self.part.name} ended; starts again in {wait_s:.1f} s")
+            self._show(f"{self.part.name} ended; starts again in {wait_s:.1f} s")
             if await self._is_stopping_within(wait_s):
                 break
             started = time.monotonic()
             try:
                 self.server.start()
             except (EmbeddedServerError, OSError, subprocess.SubprocessError) as error:
-                self._say(f"{self.part.name} can't be started: {error}")
+                self._show(f"{self.part.name} can't be started: {error}")
                 continue
             self.part.pid = self.server.pid
             self.part.become(State.READY)

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
+from muster.passwords import AdminPassword
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -30,7 +31,7 @@ class UpSettings(BaseSettings):
     database_url: SecretStr | None = Field(
         None, description="A PostgreSQL elsewhere: none is started."
     )
-    admin_password: SecretStr | None = Field(None, min_length=6, description="For the first start.")
+    admin_password: AdminPassword | None = Field(None, description="For the first start.")
     fake_gpus: NonNegativeInt | None = Field(
         None,
         le=MOST_FAKE_GPUS,

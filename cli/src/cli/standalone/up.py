@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from muster.passwords import ADMIN
 from muster.process import hide_memory
 
 from cli.client import Client, CommandError, Exit
@@ -24,7 +25,7 @@ from cli.home import (
     write_json,
     write_private,
 )
-from cli.jobs import log_in
+from cli.logins import give_back, log_in
 from cli.separation import separation
 from cli.standalone.demo import follow_demo
 from cli.standalone.logs import keep_bounded
@@ -33,7 +34,6 @@ from cli.standalone.settings import UpSettings
 from cli.standalone.state import HomeInUseError, HomeState, owning
 from cli.standalone.whole import Whole
 
-ADMIN = "admin"
 STATUS_S = 1.0
 MIB = 1 << 20
 LAST_END_S, LAST_POLL_S = 20.0, 0.1
@@ -41,7 +41,7 @@ RUNNING_FILE = "running.json"
 
 
 @dataclass(frozen=True)
-class Wishes:
+class Options:
     """What the command line asked for. `ends_with_demo`: stop then, with the job's status."""
 
     keep_jobs: bool = False
@@ -49,13 +49,13 @@ class Wishes:
     ends_with_demo: bool = False
 
 
-def run_up(settings: UpSettings, wishes: Wishes) -> Exit:
+def run_up(settings: UpSettings, options: Options) -> Exit:
     """Run until a signal ends it (or the sample job, where wished)."""
     hide_memory()  # it has every service's secrets
     home = find_home()
     try:
         with owning(home):
-            return asyncio.run(_Up(home, settings, wishes).run())
+            return asyncio.run(_Up(home, settings, options).run())
     except (HomeInUseError, EmbeddedServerError, ValueError) as error:
         raise CommandError(Exit.FAILED, str(error)) from error
     except OSError as error:  # a full disk, a folder that is none or another's
@@ -70,14 +70,14 @@ def _users(client: Client) -> str:
 
 
 class _Up:
-    def __init__(self, home: Path, settings: UpSettings, wishes: Wishes) -> None:
+    def __init__(self, home: Path, settings: UpSettings, options: Options) -> None:
         self.home = home
         self.settings = settings
-        self.wishes = wishes
+        self.options = options
         self.state = HomeState(home)
         self.screen = Screen()
         self.whole = Whole(
-            home, settings, self.state, keep_jobs=wishes.keep_jobs, say=self.screen.say
+            home, settings, self.state, keep_jobs=options.keep_jobs, show=self.screen.show
         )
         self._last = read_json(home / RUNNING_FILE)
         self._phase = "starting"
@@ -103,7 +103,7 @@ class _Up:
                     task.cancel()
                 await asyncio.gather(*background, return_exceptions=True)
                 (self.home / RUNNING_FILE).unlink(missing_ok=True)
-        self.screen.say("Muster is down; the next start goes on from here.")
+        self.screen.show("Muster is down; the next start goes on from here.")
         return Exit.INTERRUPTED if self._at_once.is_set() else status
 
     async def _await_end_of_last(self) -> None:
@@ -117,11 +117,11 @@ class _Up:
         if self._asked.is_set():
             self._at_once.set()
         else:
-            self.screen.say("Stopping; once more to stop at once.")
+            self.screen.show("Stopping; once more to stop at once.")
         self._asked.set()
 
     async def _work(self) -> Exit:
-        self.screen.say(f"Starting Muster over {self.home}")
+        self.screen.show(f"Starting Muster over {self.home}")
         await self._await_end_of_last()
         password = self._first_password()
         await self.whole.start(password)
@@ -129,15 +129,15 @@ class _Up:
         logs = asyncio.create_task(keep_bounded(folders, self.settings.log_max_mb * MIB))
         try:
             client = await asyncio.to_thread(self._log_in, password)
-            self._tell_addresses()
+            self._print_addresses()
             if client is not None:
-                self.screen.say(f"Users     {await asyncio.to_thread(_users, client)}")
-            self.screen.say("Muster is up; Ctrl-C stops it.")
+                self.screen.show(f"Users     {await asyncio.to_thread(_users, client)}")
+            self.screen.show("Muster is up; Ctrl-C stops it.")
             self._phase = "up"
             self._write_status()
             if client is not None and self._wants_demo():
                 status = await self._run_demo(client)
-                if self.wishes.ends_with_demo:
+                if self.options.ends_with_demo:
                     return status
             await self._asked.wait()
         finally:
@@ -146,17 +146,17 @@ class _Up:
 
     async def _run_demo(self, client: Client) -> Exit:
         try:
-            status = await follow_demo(client, self.screen.say)
+            status = await follow_demo(client, self.screen.show)
         except CommandError as error:
-            self.screen.say(f"The sample job was not run: {error}")
+            self.screen.show(f"The sample job was not run: {error}")
             return error.code
         self.state.mark_done("demo")
         return status
 
     def _wants_demo(self) -> bool:
-        if self.wishes.ends_with_demo:
+        if self.options.ends_with_demo:
             return True
-        return self.wishes.demo and not self.state.is_done("demo")
+        return self.options.demo and not self.state.is_done("demo")
 
     async def _until_asked(self, work: Coroutine[Any, Any, Exit]) -> Exit:
         """The work's result, or OK where a signal came first."""
@@ -208,33 +208,33 @@ class _Up:
             try:
                 mine.get("/tokens/check")
             except CommandError as error:
-                self.screen.say(f"The token of this folder is of no use: {error}")
+                self.screen.show(f"The token of this folder is of no use: {error}")
                 return None
             return mine
         try:
-            token = log_in(client, ADMIN, password)
+            lasting = _lasting_login(client, password)
         except CommandError as error:
-            self.screen.say(f"The local login failed ({error}): log in by `muster login`.")
+            self.screen.show(f"The local login failed ({error}): log in by `muster login`.")
             return None
-        write_credentials(self.home, Credentials(client.url, token, ADMIN))
+        write_credentials(self.home, lasting)
         self.state.mark_done("login")
         (self.home / "first-password").unlink(missing_ok=True)
         if self.settings.admin_password is None:
-            self.screen.say(f"The administrator is `{ADMIN}` with the password {password}")
-            self.screen.say("  (shown this once; commands on this machine need none)")
-        return Client(client.url, token)
+            self.screen.show(f"The administrator is `{ADMIN}` with the password {password}")
+            self.screen.show("  (shown this once; commands on this machine need none)")
+        return Client(client.url, lasting.token)
 
-    def _tell_addresses(self) -> None:
+    def _print_addresses(self) -> None:
         notes = self.whole.notes
         assert notes is not None
         own = {True: "its own", False: "elsewhere"}
-        self.screen.say(f"REST      {notes.rest}/api/v2  (described in /openapi.json)")
-        self.screen.say(f"Kafka     {notes.kafka}  ({own[notes.kafka_is_own]})")
-        self.screen.say(f"Database  {notes.database}  ({own[notes.database_is_own]})")
+        self.screen.show(f"REST      {notes.rest}/api/v2  (described in /openapi.json)")
+        self.screen.show(f"Kafka     {notes.kafka}  ({own[notes.kafka_is_own]})")
+        self.screen.show(f"Database  {notes.database}  ({own[notes.database_is_own]})")
         if notes.simulated_gpus:
             why = "no driver was found" if self.settings.fake_gpus is None else "MUSTER_FAKE_GPUS"
-            self.screen.say(f"GPUs      {notes.simulated_gpus} SIMULATED ones ({why})")
-        self.screen.say(f"Logs      {self.home / 'log'}")
+            self.screen.show(f"GPUs      {notes.simulated_gpus} SIMULATED ones ({why})")
+        self.screen.show(f"Logs      {self.home / 'log'}")
 
     async def _publish_status(self) -> None:
         """Tell other commands (`muster status`) what runs, in a file of this folder."""
@@ -242,7 +242,7 @@ class _Up:
             try:
                 self._write_status()
             except OSError as error:
-                self.screen.say(f"{self.home / RUNNING_FILE} can't be written: {error.strerror}")
+                self.screen.show(f"{self.home / RUNNING_FILE} can't be written: {error.strerror}")
             await asyncio.sleep(STATUS_S)
 
     def _write_status(self) -> None:
@@ -258,6 +258,7 @@ class _Up:
             "phase": self._phase,
             "rest": notes.rest if notes else None,
             "kafka": notes.kafka if notes else None,
+            "kafkaIsClosed": bool(notes and notes.kafka_is_closed),
             "database": notes.database if notes else None,
             "simulatedGpus": notes.simulated_gpus if notes else None,
             "services": {
@@ -265,3 +266,14 @@ class _Up:
                 for part in self.whole.parts
             },
         }
+
+
+def _lasting_login(client: Client, password: str) -> Credentials:
+    """An application token that does not expire: who reads this folder has its database's password
+    too, and it is to be of use after any pause.
+    """
+    login = log_in(client, ADMIN, password)
+    mine = Client(client.url, login.token)
+    token = mine.send("POST", "/tokens/application", {"name": "muster up"}).json()["token"]
+    give_back(login)
+    return Credentials(client.url, token, ADMIN)

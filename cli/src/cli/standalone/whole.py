@@ -6,10 +6,15 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from muster.contracts.topics import TOPICS, dead_letter_topic
+from muster.bus_admin import set_up_bus
+from muster.contracts.topics import EVERY_TOPIC, Service
+from muster.errors import Broken
+from muster.publisher import BUS_ERRORS
+from muster.settings import ServiceSettings
 
-from cli.embedded.apache import ApacheKafka
+from cli.embedded.apache import ADMINISTRATOR, AGENT, NODE, ApacheKafka
 from cli.embedded.broker import EmbeddedBroker
 from cli.embedded.postgres import EmbeddedPostgres
 from cli.embedded.process import EmbeddedServerError
@@ -24,7 +29,7 @@ from cli.standalone.programs import (
     has_gpu_driver,
     programs,
 )
-from cli.standalone.servers import ServerKeeper
+from cli.standalone.servers import ServerRunner
 from cli.standalone.settings import UpSettings
 from cli.standalone.state import HomeState
 
@@ -39,6 +44,7 @@ class Notes:
     rest: str
     kafka: str
     kafka_is_own: bool
+    kafka_is_closed: bool
     database: str
     database_is_own: bool
     simulated_gpus: int
@@ -54,22 +60,23 @@ class Whole:
         state: HomeState,
         *,
         keep_jobs: bool,
-        say: Callable[[str], None],
+        show: Callable[[str], None],
     ) -> None:
         self.home = home
         self._settings = settings
         self._state = state
         self._keep_jobs = keep_jobs
-        self._say = say
-        self._keepers: list[ServerKeeper] = []
+        self._show = show
+        self._runners: list[ServerRunner] = []
         self._services: list[ServiceProcess] = []
         self._tasks: list[asyncio.Task[None]] = []
+        self._apache: ApacheKafka | None = None
         self.notes: Notes | None = None
 
     @property
     def parts(self) -> list[Part]:
         """Everything that was started, for the screen."""
-        return [keeper.part for keeper in self._keepers] + [each.part for each in self._services]
+        return [runner.part for runner in self._runners] + [each.part for each in self._services]
 
     async def start(self, admin_password: str | None) -> None:
         """Start everything; returns when all services are ready.
@@ -80,6 +87,8 @@ class Whole:
         rest_port = self._state.fixed_port("rest", self._settings.port, "MUSTER_PORT")
         database_url = self._start_database()
         bootstrap = self._start_broker()
+        if self._apache is not None:
+            await self._set_up_bus(self._apache)
         ports = {"rest": rest_port}
         for name in SERVICES[1:]:
             ports[name] = self._state.port(name)
@@ -90,14 +99,15 @@ class Whole:
             rest=endpoints.url("rest"),
             kafka=bootstrap,
             kafka_is_own=self._settings.kafka_bootstrap is None,
+            kafka_is_closed=self._apache is not None,
             database=_without_password(database_url),
             database_is_own=self._settings.database_url is None,
             simulated_gpus=choices.fake_gpus,
         )
-        self._tasks = [asyncio.create_task(keeper.run()) for keeper in self._keepers]
+        self._tasks = [asyncio.create_task(runner.run()) for runner in self._runners]
         await self._migrate(database_url)
         for program in programs(self.home, endpoints, choices):
-            service = ServiceProcess(program, self._say)
+            service = ServiceProcess(program, self._show)
             self._services.append(service)
             self._tasks.append(asyncio.create_task(service.run()))
         await self._await_ready()
@@ -108,16 +118,16 @@ class Whole:
         others = [each for each in self._services if each not in agent]
         await asyncio.gather(*(each.stop() for each in agent))
         await asyncio.gather(*(each.stop() for each in others))
-        for keeper in reversed(self._keepers):
-            keeper.stop()
+        for runner in reversed(self._runners):
+            runner.stop()
         await asyncio.gather(*self._tasks)
 
     def kill(self) -> None:
         """End everything at once; the next start finds the state again."""
         for service in self._services:
             service.kill()
-        for keeper in self._keepers:
-            keeper.kill()
+        for runner in self._runners:
+            runner.kill()
 
     def _choices(self, admin_password: str | None) -> Choices:
         fake_gpus = self._settings.fake_gpus
@@ -127,12 +137,30 @@ class Whole:
             cluster_key=self._secret("cluster_key"),
             webhook_key=self._secret("webhook_key"),
             bus_settings=EMBEDDED_BUS if self._brings_embedded_broker() else {},
+            bus_logins=self._bus_logins(),
             topic_partitions=self._settings.topic_partitions,
             fake_gpus=fake_gpus,
             keep_jobs=self._keep_jobs,
             pods_grace_s=self._settings.pods_grace_s,
             admin_password=admin_password,
         )
+
+    def _bus_logins(self) -> dict[str, dict[str, str]]:
+        if self._apache is None:
+            return {}
+        return {
+            name: self._apache.login(AGENT if name == Service.RUNTIME_AGENT else name)
+            for name in SERVICES
+        }
+
+    async def _set_up_bus(self, kafka: ApacheKafka) -> None:
+        login: dict[str, Any] = kafka.login(ADMINISTRATOR)
+        partitions = self._settings.topic_partitions
+        settings = ServiceSettings(**login, topic_partitions=partitions)
+        try:
+            await set_up_bus(settings, [NODE])
+        except (Broken, *BUS_ERRORS) as error:
+            raise EmbeddedServerError(f"Apache Kafka was not set up: {error}") from error
 
     def _secret(self, name: str) -> str:
         """One that the environment gives, else this installation's own."""
@@ -152,7 +180,7 @@ class Whole:
         )
         server = EmbeddedPostgres(self.home / "postgres", port=port)
         server.start()
-        self._keepers.append(ServerKeeper("database", server, self._say))
+        self._runners.append(ServerRunner("database", server, self._show))
         return server.dsn
 
     def _start_broker(self) -> str:
@@ -166,14 +194,16 @@ class Whole:
         )
         server = self._broker(port)
         server.start()
-        self._keepers.append(ServerKeeper("kafka", server, self._say))
+        self._runners.append(ServerRunner("kafka", server, self._show))
         return server.bootstrap
 
     def _broker(self, port: int) -> EmbeddedBroker | ApacheKafka:
         if self._settings.kafka == "apache":
-            return ApacheKafka(self.home / "kafka", self._settings.kafka_installation(), port=port)
+            installation = self._settings.kafka_installation()
+            self._apache = ApacheKafka(self.home / "kafka", installation, port=port)
+            return self._apache
         return EmbeddedBroker(
-            [*TOPICS, *(dead_letter_topic(name).name for name in TOPICS)],
+            EVERY_TOPIC,
             port=port,
             partitions=self._settings.topic_partitions,
             log=self.home / "log" / "kafka.log",
@@ -201,8 +231,10 @@ class Whole:
                 process.kill()
                 await process.wait()
         if process.returncode != 0:
-            words = output.decode(errors="replace").strip().splitlines()[-3:]
-            raise EmbeddedServerError("The database's migrations failed: " + " / ".join(words))
+            output_lines = output.decode(errors="replace").strip().splitlines()[-3:]
+            raise EmbeddedServerError(
+                "The database's migrations failed: " + " / ".join(output_lines)
+            )
 
     async def _await_ready(self) -> None:
         try:

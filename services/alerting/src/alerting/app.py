@@ -14,11 +14,9 @@ from muster.records import Received
 from muster.service import Runtime, run_service
 from muster.settings import read
 
-from alerting.book import Book, Entry
 from alerting.domain.deliveries import Answer, Channel, Failed, GiveUp
 from alerting.domain.messages import Mail
-from alerting.handlers import TOPICS_HEARD, Listener, Told
-from alerting.keeper import Keeper
+from alerting.handlers import RECEIVED_TOPICS, Listener, Notified
 from alerting.lanes import Lane, LaneLimits, Sender
 from alerting.metrics import AlertingMetrics
 from alerting.receivers.mail import MailMessage, MailReceiver
@@ -28,6 +26,8 @@ from alerting.settings import AlertingSettings
 from alerting.store import alerts, deliveries
 from alerting.store.deliveries import Claim
 from alerting.subscription_file import FileWatcher
+from alerting.subscriptions import Entry, Subscriptions
+from alerting.timers import Timers
 
 _log = structlog.get_logger()
 
@@ -43,11 +43,14 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
     settings = runtime.settings
     assert isinstance(settings, AlertingSettings)
     metrics = AlertingMetrics(runtime.registry)
-    book = Book(settings.webhook_key, metrics)
-    await _remember(runtime, book)
+    subscriptions = Subscriptions(settings.webhook_key, metrics)
+    await _remember(runtime, subscriptions)
     if settings.subscriptions_file is not None:
         watcher = FileWatcher(
-            settings.subscriptions_file, book.use_file, metrics, settings.subscriptions_poll_s
+            settings.subscriptions_file,
+            subscriptions.use_file,
+            metrics,
+            settings.subscriptions_poll_s,
         )
         watcher.look()
         runtime.spawn("subscriptions-file", watcher.run)
@@ -57,46 +60,46 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
             WebhookReceiver(settings.webhook_limits(), tls=tls)
         )
         mails = MailReceiver(settings.mail_server())
-        senders = (webhook_sender(book, webhooks), mail_sender(mails))
-        lanes = [_lane(runtime, settings, book, metrics, sender) for sender in senders]
-        _listen(runtime, settings, book, metrics, lanes)
+        senders = (webhook_sender(subscriptions, webhooks), mail_sender(mails))
+        lanes = [_lane(runtime, settings, subscriptions, metrics, sender) for sender in senders]
+        _listen(runtime, settings, subscriptions, metrics, lanes)
         yield
 
 
 def _listen(
     runtime: Runtime,
     settings: AlertingSettings,
-    book: Book,
+    subscriptions: Subscriptions,
     metrics: AlertingMetrics,
     lanes: Sequence[Lane],
 ) -> None:
-    def after(told: Told) -> None:
-        for event, _ in told.events:
+    def after(notified: Notified) -> None:
+        for event, _ in notified.events:
             metrics.events.labels(event.name).inc()
             _log.info("told", event_key=event.key, title=event.title)
-        for alert, _ in told.alerts:
+        for alert, _ in notified.alerts:
             how = "fires" if alert.ends_at is None else "is resolved"
             _log.info(f"an alert {how}", alert=alert.fingerprint, summary=alert.summary)
-        if told.deliveries:
+        if notified.deliveries:
             for lane in lanes:
                 lane.wake()
 
     removed = RemovedNodes()
 
     def on_record(record: Received, model: Model | None) -> None:
-        (removed if record.topic == REPORTED else book).on_record(record, model)
+        (removed if record.topic == REPORTED else subscriptions).on_record(record, model)
 
     def gone() -> Collection[str]:
         # What is read again from its start tells for a moment of what was so long ago.
         return removed.names() if follower.caught_up.is_set() else ()
 
     follower = runtime.follow(TOPICS_FOLLOWED, on_record)
-    listener = Listener(book, gone, settings.policy())
-    keeper = Keeper(runtime, book, listener, metrics, after)
-    consumer = runtime.consumer(TOPICS_HEARD, listener.hear, after, LINGER_S)
+    listener = Listener(subscriptions, gone, settings.policy())
+    timers = Timers(runtime, subscriptions, listener, metrics, after)
+    consumer = runtime.consumer(RECEIVED_TOPICS, listener.receive, after, LINGER_S)
     runtime.spawn("consumer", consume_after(follower, consumer, settings.subscriptions_wait_s))
-    runtime.spawn("keeper", keeper.run)
-    runtime.spawn("subscriptions", lambda: _keep_subscriptions(runtime, book, metrics))
+    runtime.spawn("timers", timers.run)
+    runtime.spawn("subscriptions", lambda: _keep_subscriptions(runtime, subscriptions, metrics))
     for lane in lanes:
         runtime.spawn("lane", lane.run)
 
@@ -104,7 +107,7 @@ def _listen(
 def _lane(
     runtime: Runtime,
     settings: AlertingSettings,
-    book: Book,
+    subscriptions: Subscriptions,
     metrics: AlertingMetrics,
     sender: Sender,
 ) -> Lane:
@@ -119,15 +122,15 @@ def _lane(
         retry_longest_s=settings.retry_longest_s,
         policy=settings.delivery_policy(),
     )
-    return Lane(sender, runtime.pool, book, limits, metrics)
+    return Lane(sender, runtime.pool, subscriptions, limits, metrics)
 
 
-def webhook_sender(book: Book, webhooks: WebhookReceiver) -> Sender:
+def webhook_sender(subscriptions: Subscriptions, webhooks: WebhookReceiver) -> Sender:
     """Sends what was claimed as a signed webhook."""
 
     async def send(entry: Entry, claim: Claim) -> Answer:
         try:
-            secrets = book.secrets(entry)
+            secrets = subscriptions.secrets(entry)
         except ValueError as error:
             return Failed(str(error), is_receivers=False)
         url = entry.subscription.webhook_url or ""
@@ -165,19 +168,21 @@ def consume_after(
     return run
 
 
-async def _remember(runtime: Runtime, book: Book) -> None:
+async def _remember(runtime: Runtime, subscriptions: Subscriptions) -> None:
     async with runtime.pool.acquire() as conn:
         for setting in await alerts.load_subscriptions(conn):
-            book.learn(setting)
+            subscriptions.learn(setting)
 
 
-async def _keep_subscriptions(runtime: Runtime, book: Book, metrics: AlertingMetrics) -> None:
+async def _keep_subscriptions(
+    runtime: Runtime, subscriptions: Subscriptions, metrics: AlertingMetrics
+) -> None:
     """Write changed subscriptions down; what waits for removed ones is not sent any more."""
     settings = runtime.settings
     assert isinstance(settings, AlertingSettings)
     while True:
-        await book.changed.wait()
-        changes = book.take_changes()
+        await subscriptions.changed.wait()
+        changes = subscriptions.take_changes()
         removed = [
             it.removeprefix(SUBSCRIPTION_SETTING) for it, kept in changes.items() if kept is None
         ]
@@ -190,7 +195,7 @@ async def _keep_subscriptions(runtime: Runtime, book: Book, metrics: AlertingMet
         except Exception as error:
             if not is_transient(error):
                 raise
-            book.put_back(changes)
+            subscriptions.put_back(changes)
             await asyncio.sleep(settings.retry_longest_s)
         else:
             metrics.given_up.labels("any", GiveUp.UNSUBSCRIBED).inc(dropped)

@@ -9,7 +9,7 @@ import structlog
 from muster.contracts.jobs import JobStatus
 from muster.contracts.model import Model
 from muster.contracts.nodes import NodeLost, NodeNameClashed, NodeReturned
-from muster.contracts.notices import BooksDrifted, DeadLetter
+from muster.contracts.notices import AccountingDrifted, DeadLetter
 from muster.contracts.topics import DEAD_LETTER, TOPICS, Service
 from muster.db import Connection, Transaction
 from muster.errors import Broken
@@ -20,7 +20,6 @@ from muster.telemetry import current_traceparent, span
 from opentelemetry.trace import SpanKind
 from pydantic import ValidationError
 
-from alerting.book import Book
 from alerting.domain import clashes, deadletters, drifts, jobs, nodes
 from alerting.domain.deliveries import Delivery, deliveries
 from alerting.domain.events import Alert, Event
@@ -32,19 +31,20 @@ from alerting.store import alerts as alert_store
 from alerting.store import deliveries as delivery_store
 from alerting.store import watches
 from alerting.store.deliveries import Listed
-from alerting.store.repeated import CLASH_WATCHES, DEAD_PILES, DRIFT_WATCHES, TABLES, Table
+from alerting.store.repeated import CLASH_WATCHES, DEAD_LETTER_WATCHES, DRIFT_WATCHES, TABLES, Table
+from alerting.subscriptions import Subscriptions
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 _log = structlog.get_logger()
 
-TOPICS_HEARD = (
+RECEIVED_TOPICS = (
     "job-updated",
     "node-lost",
     "node-returned",
     "node-name-clashed",
-    "books-drifted",
+    "accounting-drifted",
     *(name + DEAD_LETTER for name in TOPICS),
 )
 
@@ -53,7 +53,7 @@ KEYS = frozenset({"job", "node", "reader", "topic", "gang", "address", "other_ad
 
 
 @dataclass
-class Told:
+class Notified:
     """What a transaction told: counted and logged once it is committed."""
 
     events: list[tuple[Event, str | None]] = field(default_factory=list)
@@ -70,12 +70,14 @@ class Told:
 class Listener:
     """Hears the bus and the time. ``removed`` tells which nodes are no part of the cluster."""
 
-    def __init__(self, book: Book, removed: Callable[[], Collection[str]], policy: Policy) -> None:
-        self._book = book
+    def __init__(
+        self, subscriptions: Subscriptions, removed: Callable[[], Collection[str]], policy: Policy
+    ) -> None:
+        self._subscriptions = subscriptions
         self._removed = removed
         self._policy = policy
 
-    async def hear(self, opened: Transaction, records: Sequence[Received]) -> Told:
+    async def receive(self, opened: Transaction, records: Sequence[Received]) -> Notified:
         """Apply a batch. What can't be read or decided becomes a dead letter."""
         subjects = Subjects(opened, Service.ALERTING)
         readable: list[tuple[Received, Model]] = []
@@ -94,9 +96,9 @@ class Listener:
                 _dead_letter(subjects, record, f"{type(error).__name__}: {error}")
         await self._save(opened, batch)
         await subjects.save()
-        return batch.told
+        return batch.notified
 
-    async def pass_time(self, opened: Transaction, limit: int) -> Told:
+    async def pass_time(self, opened: Transaction, limit: int) -> Notified:
         """Decide what is due, up to ``limit`` of each kind, and what waits for nodes that were
         removed.
         """
@@ -105,22 +107,24 @@ class Listener:
         await batch.load_due(opened.conn, limit, removed)
         batch.pass_time(removed)
         await self._save(opened, batch)
-        return batch.told
+        return batch.notified
 
     async def _save(self, opened: Transaction, batch: "_Batch") -> None:
         await batch.save(opened.conn)
-        told = batch.told
-        entries = list(self._book.entries())
+        notified = batch.notified
+        entries = list(self._subscriptions.entries())
         subscriptions = [entry.subscription for entry in entries]
-        told.deliveries = [
-            it for event, _ in told.events for it in deliveries(subscriptions, event)
+        notified.deliveries = [
+            it for event, _ in notified.events for it in deliveries(subscriptions, event)
         ]
         listed = {
             entry.subscription.id: Listed(entry.subscription.owner, entry.version)
             for entry in entries
         }
-        await delivery_store.add_deliveries(opened.conn, told.events, told.deliveries, listed)
-        await alert_store.save_alerts(opened, told.alerts)
+        await delivery_store.add_deliveries(
+            opened.conn, notified.events, notified.deliveries, listed
+        )
+        await alert_store.save_alerts(opened, notified.alerts)
 
 
 def _read(record: Received) -> Model:
@@ -175,18 +179,18 @@ class _Batch:
         self._jobs: _Shelf[str, Watch] = _Shelf({})
         self._nodes: _Shelf[str, NodeWatch] = _Shelf({})
         self._repeated: dict[Table, _Shelf[Key, Repeated]] = {}
-        self.told = Told()
+        self.notified = Notified()
 
     async def load(self, conn: Connection, models: Sequence[Model]) -> None:
         letters = [it for it in models if isinstance(it, DeadLetter)]
-        dead = [it for it in map(deadletters.job_record, letters) if it is not None]
-        ids = {it.job for it in models if isinstance(it, JobStatus)} | {it.job for it in dead}
+        rejected = [it for it in map(deadletters.job_record, letters) if it is not None]
+        ids = {it.job for it in models if isinstance(it, JobStatus)} | {it.job for it in rejected}
         names = {it.node for it in models if isinstance(it, NodeLost | NodeReturned)}
         self._jobs = _Shelf(await watches.load_jobs(conn, ids))
         self._nodes = _Shelf(await watches.load_nodes(conn, names))
         keys: dict[Table, list[Key]] = {
-            DEAD_PILES: [(it.reader, it.topic) for it in letters],
-            DRIFT_WATCHES: [(it.gang,) for it in models if isinstance(it, BooksDrifted)],
+            DEAD_LETTER_WATCHES: [(it.reader, it.topic) for it in letters],
+            DRIFT_WATCHES: [(it.gang,) for it in models if isinstance(it, AccountingDrifted)],
             CLASH_WATCHES: [clashes.key_of(it) for it in models if isinstance(it, NodeNameClashed)],
         }
         for table in TABLES:
@@ -203,33 +207,35 @@ class _Batch:
         match model:
             case JobStatus(job=job):
                 known = self._jobs.get(job)
-                self._put_job(jobs.heard(known, model, now=now, policy=policy), record)
+                self._put_job(jobs.received(known, model, now=now, policy=policy), record)
             case NodeLost(node=node):
                 lost = nodes.lost(self._nodes.get(node), model, now=now, policy=policy)
                 self._put_node(lost, record)
             case NodeReturned(node=node):
                 back = nodes.returned(self._nodes.get(node), model, now=now, policy=policy)
                 self._put_node(back, record)
-            case BooksDrifted(gang=gang):
+            case AccountingDrifted(gang=gang):
                 drift = self._repeated[DRIFT_WATCHES].get((gang,))
-                heard = drifts.heard(drift, model, now=now, policy=policy)
-                self._put_repeated(DRIFT_WATCHES, heard, record)
+                received = drifts.received(drift, model, now=now, policy=policy)
+                self._put_repeated(DRIFT_WATCHES, received, record)
             case NodeNameClashed():
                 clash = self._repeated[CLASH_WATCHES].get(clashes.key_of(model))
-                told = clashes.heard(clash, model, now=now, policy=policy)
-                self._put_repeated(CLASH_WATCHES, told, record)
+                notified = clashes.received(clash, model, now=now, policy=policy)
+                self._put_repeated(CLASH_WATCHES, notified, record)
             case DeadLetter():
-                self._apply_dead(model, record)
+                self._apply_dead_letter(model, record)
             case _:
                 raise Broken(f"Alerting does not read {record.topic}")
 
-    def _apply_dead(self, letter: DeadLetter, record: Received) -> None:
-        known = self._repeated[DEAD_PILES].get((letter.reader, letter.topic))
-        pile = deadletters.heard(known, letter, now=self._now, policy=self._policy)
-        dead = deadletters.job_record(letter)
-        if dead is not None and self._policy.is_news(dead.at, self._now):
-            self._put_job(jobs.found_dead(self._jobs.get(dead.job), dead, now=self._now), record)
-        self._put_repeated(DEAD_PILES, pile, record)
+    def _apply_dead_letter(self, letter: DeadLetter, record: Received) -> None:
+        known = self._repeated[DEAD_LETTER_WATCHES].get((letter.reader, letter.topic))
+        watch = deadletters.received(known, letter, now=self._now, policy=self._policy)
+        rejected = deadletters.job_record(letter)
+        if rejected is not None and self._policy.is_news(rejected.at, self._now):
+            self._put_job(
+                jobs.found_rejected(self._jobs.get(rejected.job), rejected, now=self._now), record
+            )
+        self._put_repeated(DEAD_LETTER_WATCHES, watch, record)
 
     def pass_time(self, removed: Collection[str]) -> None:
         now, policy = self._now, self._policy
@@ -242,24 +248,24 @@ class _Batch:
                 self._put_node(nodes.time_passed(node, now=now, policy=policy))
         for table, shelf in self._repeated.items():
             for it in shelf.rows():
-                passed = table.words.time_passed(it, now=now, policy=policy)
+                passed = table.repeats.time_passed(it, now=now, policy=policy)
                 self._put_repeated(table, passed)
 
     def _put_job(self, outcome: jobs.JobOutcome, record: Received | None = None) -> None:
         self._jobs.put(outcome.watch.job, outcome.watch)
-        self._tell(outcome, record)
+        self._notify(outcome, record)
 
     def _put_node(self, outcome: nodes.NodeOutcome, record: Received | None = None) -> None:
         self._nodes.put(outcome.watch.node, outcome.watch)
-        self._tell(outcome, record)
+        self._notify(outcome, record)
 
     def _put_repeated(
         self, table: Table, outcome: RepeatedOutcome, record: Received | None = None
     ) -> None:
         self._repeated[table].put(outcome.watch.key, outcome.watch)
-        self._tell(outcome, record)
+        self._notify(outcome, record)
 
-    def _tell(
+    def _notify(
         self,
         outcome: jobs.JobOutcome | nodes.NodeOutcome | RepeatedOutcome,
         record: Received | None,
@@ -270,7 +276,7 @@ class _Batch:
         name = f"{record.topic} process" if record is not None else "time passed"
         parent = record.traceparent if record is not None else None
         with span(name, kind=SpanKind.CONSUMER, parent=parent):
-            self.told.add(outcome.events, outcome.alerts)
+            self.notified.add(outcome.events, outcome.alerts)
 
     async def save(self, conn: Connection) -> None:
         policy = self._policy

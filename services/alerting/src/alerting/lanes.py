@@ -19,7 +19,6 @@ from muster.db import Pool, is_transient, transaction
 from muster.telemetry import span
 from opentelemetry.trace import SpanKind
 
-from alerting.book import Book, Entry
 from alerting.domain.deliveries import (
     Answer,
     Attempt,
@@ -39,6 +38,7 @@ from alerting.domain.deliveries import (
 from alerting.metrics import AlertingMetrics
 from alerting.store import deliveries as store
 from alerting.store.deliveries import Busy, Claim, Lease
+from alerting.subscriptions import Entry, Subscriptions
 
 _log = structlog.get_logger()
 
@@ -79,14 +79,14 @@ class Lane:
         self,
         sender: Sender,
         pool: Pool,
-        book: Book,
+        subscriptions: Subscriptions,
         limits: LaneLimits,
         metrics: AlertingMetrics,
     ) -> None:
         self._channel = sender.channel
         self._send = sender.send
         self._pool = pool
-        self._book = book
+        self._subscriptions = subscriptions
         self._limits = limits
         self._metrics = metrics
         self._busy: Counter[str] = Counter()
@@ -159,7 +159,7 @@ class Lane:
             raise
 
     async def _try(self, claim: Claim) -> Answer | GivenUp:
-        entry = self._book.entry(claim.subscription)
+        entry = self._subscriptions.entry(claim.subscription)
         if entry is None:
             # Another replica may know it already, or its file can't be read just now.
             if claim.attempts < UNKNOWN_TRIES:

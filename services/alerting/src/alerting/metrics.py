@@ -5,30 +5,33 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 
 class AlertingMetrics:
-    """What was told, to how many, and how it went."""
+    """Events, alerts, deliveries and subscriptions."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.events = Counter(
-            "muster_alerting_events", "Things that were told.", ["event"], registry=registry
+            "muster_alerting_events",
+            "Events that Alerting notified of, by event.",
+            ["event"],
+            registry=registry,
         )
         self.firing = Gauge(
-            "muster_alerting_alerts_firing", "Alerts that fire now.", ["alert"], registry=registry
+            "muster_alerting_alerts_firing", "Firing alerts, by name.", ["alert"], registry=registry
         )
         self.attempts = Counter(
             "muster_alerting_attempts",
-            "Attempts to deliver, by how they went.",
+            "Delivery attempts, by channel and result.",
             ["channel", "result"],
             registry=registry,
         )
         self.given_up = Counter(
             "muster_alerting_deliveries_given_up",
-            "Deliveries that are not tried again, by why.",
+            "Abandoned deliveries, by channel and reason.",
             ["channel", "why"],
             registry=registry,
         )
         self.attempt_seconds = Histogram(
             "muster_alerting_attempt_seconds",
-            "Time of one attempt.",
+            "Seconds of one delivery attempt.",
             ["channel"],
             buckets=SECONDS,
             registry=registry,
@@ -41,28 +44,28 @@ class AlertingMetrics:
         )
         self.waiting = Gauge(
             "muster_alerting_deliveries_waiting",
-            "Deliveries that are not at their end.",
+            "Waiting deliveries, by channel.",
             ["channel"],
             registry=registry,
         )
         self.paused = Gauge(
             "muster_alerting_receivers_paused",
-            "Receivers that keep failing and are left in peace for a while.",
+            "Paused receivers: they have failed repeatedly.",
             registry=registry,
         )
         self.disabled = Gauge(
             "muster_alerting_receivers_disabled",
-            "Receivers that said they are gone.",
+            "Disabled receivers: they answered 410 Gone.",
             registry=registry,
         )
         self.subscriptions = Gauge(
             "muster_alerting_subscriptions",
-            "Subscriptions that are known, by where from.",
+            "Known subscriptions, by source.",
             ["source"],
             registry=registry,
         )
         self.file_ok = Gauge(
             "muster_alerting_subscriptions_file_ok",
-            "0 while the subscriptions file can't be used; the last good one counts.",
+            "1 while the subscriptions file is valid; at 0 the last valid one stays in force.",
             registry=registry,
         )

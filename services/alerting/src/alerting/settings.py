@@ -26,69 +26,98 @@ from alerting.receivers.webhook import WebhookLimits
 
 
 class AlertingSettings(DatabaseSettings):
-    """When silence is told, how receivers are reached, and how long they are tried."""
+    """Limits of silence, and how receivers are reached and retried."""
 
-    http_port: NonNegativeInt = Field(8083, description="Health and metrics; 0: any free.")
-    database_connections: PositiveInt = 5
+    http_port: NonNegativeInt = Field(
+        8083, description="The port of health and metrics; 0: any free port."
+    )
+    database_connections: PositiveInt = Field(5, description="Connections of one process.")
 
-    stuck_after_s: PositiveFloat = Field(900.0, description="No change for so long is stuck.")
-    stale_after_s: PositiveFloat = Field(86_400.0, description="What is older is no news.")
-    dead_quiet_s: PositiveFloat = Field(3_600.0, description="Then dead letters are over.")
-    drift_quiet_s: PositiveFloat = Field(
-        300.0, description="The Scheduler's books are right again when it repeats nothing so long."
+    stuck_after_s: PositiveFloat = Field(
+        900.0, description="The time without a change after which a job counts as stuck."
+    )
+    stale_after_s: PositiveFloat = Field(
+        86_400.0, description="The age above which an event is not notified."
+    )
+    dead_letters_over_s: PositiveFloat = Field(
+        3_600.0, description="The time without a dead letter after which the alert ends."
+    )
+    drift_over_s: PositiveFloat = Field(
+        300.0, description="The time without a drift message after which the alert ends."
     )
     clash_over_s: PositiveFloat = Field(
         300.0,
-        description="A node name clashes no longer when the Scheduler has not repeated it so long.",
+        description="The time without a node-name-clashed message after which the alert ends.",
     )
-    lost_forget_s: PositiveFloat = Field(86_400.0, description="Then a lost node is forgotten.")
-    alert_timer_poll_s: PositiveFloat = Field(5.0, description="How often due times are looked at.")
-    alert_timer_batch: PositiveInt = Field(200, description="Due rows handled in one transaction.")
+    lost_forget_s: PositiveFloat = Field(86_400.0, description="How long a lost node is kept.")
+    alert_timer_poll_s: PositiveFloat = Field(5.0, description="How often due timers are handled.")
+    alert_timer_batch: PositiveInt = Field(200, description="The most due rows in one transaction.")
     alert_settle_s: PositiveFloat = Field(
-        60.0, description="Silence counts only after the bus has answered for so long."
+        60.0, description="How long the bus must be reachable before silence counts."
     )
 
-    subscriptions_file: Path | None = Field(None, description="Subscriptions by file (YAML).")
-    subscriptions_poll_s: PositiveFloat = Field(5.0, description="How often the file is looked at.")
+    subscriptions_file: Path | None = Field(None, description="A YAML file with subscriptions.")
+    subscriptions_poll_s: PositiveFloat = Field(
+        5.0, description="How often the file is checked for a change."
+    )
     subscriptions_wait_s: PositiveFloat = Field(
-        30.0, description="At a start, subscriptions on the bus are waited for at most so long."
+        30.0, description="How long a start waits for subscriptions on the bus."
     )
 
     webhook_key: SecretStr = Field(
-        SecretStr(""), description="What the signing secrets are made from; REST has the same."
+        SecretStr(""),
+        description="The key from which webhook signing secrets are made; the same as REST's.",
     )
     webhook_allow_networks: str = Field(
-        "", description="Private networks that webhooks may go to, as 10.0.0.0/8, fd00::/8."
+        "", description="Private networks that webhooks may reach, such as 10.0.0.0/8, fd00::/8."
     )
-    webhook_ca_file: Path | None = Field(None, description="A private authority to trust as well.")
-    webhook_timeout_s: PositiveFloat = Field(15.0, description="One attempt, from name to answer.")
-    webhook_slots: PositiveInt = Field(64, description="Webhooks under way at once.")
-    resolver_threads: PositiveInt = Field(16, description="Look-ups of names at once.")
+    webhook_ca_file: Path | None = Field(
+        None, description="A private certificate authority to trust too."
+    )
+    webhook_timeout_s: PositiveFloat = Field(
+        15.0, description="The time limit of one attempt, including the name look-up."
+    )
+    webhook_slots: PositiveInt = Field(64, description="The most webhooks at a time.")
+    resolver_threads: PositiveInt = Field(16, description="The most name look-ups at a time.")
 
-    smtp_host: str | None = Field(None, description="The mail server; none: no mail is sent.")
-    smtp_port: PositiveInt = 587
-    smtp_tls: MailTls = Field(MailTls.STARTTLS, description="none, starttls or tls.")
-    smtp_username: str | None = None
-    smtp_password: SecretStr | None = None
-    smtp_sender: str = Field("muster@localhost", description="The address that mails come from.")
-    smtp_timeout_s: PositiveFloat = Field(30.0, description="One whole mail.")
-    mail_slots: PositiveInt = Field(8, description="Mails under way at once.")
+    smtp_host: str | None = Field(None, description="The mail server; without it no mail is sent.")
+    smtp_port: PositiveInt = Field(587, description="The mail server's port.")
+    smtp_tls: MailTls = Field(
+        MailTls.STARTTLS, description="Encryption to the mail server: none, starttls or tls."
+    )
+    smtp_username: str | None = Field(None, description="The user name at the mail server.")
+    smtp_password: SecretStr | None = Field(None, description="The password at the mail server.")
+    smtp_sender: str = Field("muster@localhost", description="The sender's address of mails.")
+    smtp_timeout_s: PositiveFloat = Field(30.0, description="The time limit of one mail.")
+    mail_slots: PositiveInt = Field(8, description="The most mails at a time.")
 
-    receiver_slots: PositiveInt = Field(2, description="Deliveries to one receiver at once.")
-    delivery_poll_s: PositiveFloat = Field(1.0, description="How often retries are looked at.")
+    receiver_slots: PositiveInt = Field(
+        2, description="The most deliveries to one receiver at a time."
+    )
+    delivery_poll_s: PositiveFloat = Field(1.0, description="How often due retries are handled.")
     delivery_lease_s: PositiveFloat = Field(
-        120.0, description="A worker that is silent for so long has lost its delivery."
+        120.0, description="How long a replica holds a delivery; then another may take it."
     )
-    give_up_after_s: PositiveFloat = Field(259_200.0, description="The age of a hopeless delivery.")
-    retry_after_max_s: PositiveFloat = 36_000.0
-    pause_failures: PositiveInt = Field(5, description="Failures in a row that pause a receiver.")
-    pause_s: PositiveFloat = Field(5.0, description="The first pause; the next are doubled.")
-    pause_max_s: PositiveFloat = 300.0
+    give_up_after_s: PositiveFloat = Field(
+        259_200.0, description="The age at which a failing delivery is given up."
+    )
+    retry_after_max_s: PositiveFloat = Field(
+        36_000.0, description="The longest wait that a receiver's Retry-After sets."
+    )
+    pause_failures: PositiveInt = Field(
+        5, description="Failures in a row after which a receiver is paused."
+    )
+    pause_s: PositiveFloat = Field(5.0, description="The first pause; each further one doubles.")
+    pause_max_s: PositiveFloat = Field(300.0, description="The longest pause.")
 
-    retention_days: PositiveInt = Field(8, description="Longer than topics keep records.")
-    open_job_days: PositiveInt = Field(90, description="A job unheard of is forgotten.")
-    clean_rows_every_s: PositiveFloat = 600.0
-    clean_rows: PositiveInt = Field(5_000, description="Rows removed in one statement.")
+    retention_days: PositiveInt = Field(
+        8, description="How long ended rows are kept; longer than topics keep records."
+    )
+    open_job_days: PositiveInt = Field(
+        90, description="How long a job without any message is kept."
+    )
+    clean_rows_every_s: PositiveFloat = Field(600.0, description="How often old rows are removed.")
+    clean_rows: PositiveInt = Field(5_000, description="The most rows removed in one statement.")
 
     @field_validator("webhook_allow_networks")
     @classmethod
@@ -119,9 +148,9 @@ class AlertingSettings(DatabaseSettings):
         return Policy(
             stuck_after_s=self.stuck_after_s,
             stale_after_s=self.stale_after_s,
-            dead_quiet_s=self.dead_quiet_s,
+            dead_letters_over_s=self.dead_letters_over_s,
             lost_forget_s=self.lost_forget_s,
-            drift_quiet_s=self.drift_quiet_s,
+            drift_over_s=self.drift_over_s,
             clash_over_s=self.clash_over_s,
         )
 

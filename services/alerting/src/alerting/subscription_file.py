@@ -19,9 +19,9 @@ from muster.protocol.document import Node, read_document
 from muster.protocol.problems import ProtocolError
 from pydantic import ConfigDict, ValidationError, field_validator, model_validator
 
-from alerting.book import Entry
 from alerting.metrics import AlertingMetrics
 from alerting.receivers.webhook import is_signing_secret
+from alerting.subscriptions import Entry
 
 _log = structlog.get_logger()
 
@@ -97,8 +97,8 @@ def read_subscriptions(data: bytes, environment: Environment) -> dict[str, Entry
 
 
 def _entry(ident: str, written: FileSubscription, secrets: tuple[str, ...]) -> Entry:
-    said = written.model_dump(exclude={"secrets"}) | {"id": ident}
-    subscription = Subscription.model_validate(said)
+    fields = written.model_dump(exclude={"secrets"}) | {"id": ident}
+    subscription = Subscription.model_validate(fields)
     version = hashlib.sha256(subscription.model_dump_json().encode()).hexdigest()[:16]
     return Entry(subscription, version, secrets)
 

@@ -9,10 +9,10 @@ from muster.inbox import messages_of
 from muster.service import Runtime, run_service
 from muster.settings import read
 
-from launcher.domain.model import Life
+from launcher.domain.messages import final_verdict
+from launcher.domain.model import JobWithTasks
 from launcher.domain.states import JOB_SHOWN
-from launcher.domain.words import final_verdict
-from launcher.handlers import TOPICS_HEARD, Housekeeping, Timers, jobs
+from launcher.handlers import RECEIVED_TOPICS, Housekeeping, Timers, jobs
 from launcher.metrics import LauncherMetrics
 from launcher.settings import LauncherSettings
 
@@ -33,21 +33,21 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
         await runtime.incarnations.is_settled.wait()
         await timers.run()
 
-    def heard(changed: Mapping[str, Life]) -> None:
+    def received(changed: Mapping[str, JobWithTasks]) -> None:
         _tell(metrics, changed)
         timers.note(changed)
 
-    consumer = runtime.consumer(TOPICS_HEARD, messages_of(aggregate, runtime.bus), heard)
+    consumer = runtime.consumer(RECEIVED_TOPICS, messages_of(aggregate, runtime.bus), received)
     runtime.spawn("consumer", consumer.run)
     runtime.spawn("timers", ring)
     runtime.spawn("housekeeping", Housekeeping(runtime.pool, settings, metrics).run)
     yield
 
 
-def _tell(metrics: LauncherMetrics, changed: Mapping[str, Life]) -> None:
+def _tell(metrics: LauncherMetrics, changed: Mapping[str, JobWithTasks]) -> None:
     """Log and count what became of jobs."""
-    for life in changed.values():
-        job, before = life.job, life.stored
+    for job_with_tasks in changed.values():
+        job, before = job_with_tasks.job, job_with_tasks.stored
         if before and job.attempt > before.attempt:
             metrics.retried.inc()
             _log.info("a job is tried again", job=job.id, attempt=job.attempt)

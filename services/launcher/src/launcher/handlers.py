@@ -18,14 +18,14 @@ from muster.relay import Relay
 
 from launcher import store
 from launcher.domain.decide import decide
-from launcher.domain.model import Life, Policy, wake_at
+from launcher.domain.model import JobWithTasks, Policy, wake_at
 from launcher.domain.states import JOB
 from launcher.metrics import LauncherMetrics
 from launcher.settings import LauncherSettings
 
 _log = structlog.get_logger()
 
-TOPICS_HEARD = (
+RECEIVED_TOPICS = (
     *message_topics(Kind.JOB, Service.REST),
     *message_topics(Kind.GANG, Service.SCHEDULER),
     *message_topics(Kind.POD, Service.RUNTIME_AGENT),
@@ -33,19 +33,21 @@ TOPICS_HEARD = (
 )
 
 
-def jobs(policy: Policy, incarnations: Incarnations) -> Aggregate[Life]:
+def jobs(policy: Policy, incarnations: Incarnations) -> Aggregate[JobWithTasks]:
     """How jobs are kept and decided. ``incarnations`` know which numbers of attempts a restored
     database may have forgotten.
     """
     unused_number = incarnations.unused_number
 
-    def decide_job(ident: str, life: Life | None, given: Input, now: datetime) -> Decision[Life]:
+    def decide_job(
+        ident: str, job_with_tasks: JobWithTasks | None, given: Input, now: datetime
+    ) -> Decision[JobWithTasks]:
         number = 0
-        if life is not None:
-            number = unused_number(life.job.submitted_at, is_known=True)
+        if job_with_tasks is not None:
+            number = unused_number(job_with_tasks.job.submitted_at, is_known=True)
         elif isinstance(given, JobRequest):
             number = unused_number(given.submitted_at, is_known=False)
-        return decide(ident, life, given, now=now, policy=policy, unused_number=number)
+        return decide(ident, job_with_tasks, given, now=now, policy=policy, unused_number=number)
 
     return Aggregate(of=_job_in, load=store.load, decide=decide_job, save=store.save)
 
@@ -67,10 +69,10 @@ class Timers:
     def __init__(
         self,
         relay: Relay,
-        aggregate: Aggregate[Life],
+        aggregate: Aggregate[JobWithTasks],
         settings: LauncherSettings,
         metrics: LauncherMetrics,
-        after: Callable[[Mapping[str, Life]], None],
+        after: Callable[[Mapping[str, JobWithTasks]], None],
     ) -> None:
         self._relay = relay
         self._aggregate = aggregate
@@ -80,9 +82,13 @@ class Timers:
         self._sooner = asyncio.Event()
         self._planned: datetime | None = None
 
-    def note(self, lives: Mapping[str, Life]) -> None:
+    def note(self, jobs_with_tasks: Mapping[str, JobWithTasks]) -> None:
         """These jobs have changed: one may be due before the next look."""
-        times = [time for life in lives.values() if (time := wake_at(life)) is not None]
+        times = [
+            time
+            for job_with_tasks in jobs_with_tasks.values()
+            if (time := wake_at(job_with_tasks)) is not None
+        ]
         if times and (self._planned is None or min(times) < self._planned):
             self._sooner.set()
 
@@ -195,11 +201,11 @@ class Housekeeping:
     async def clean(self) -> None:
         """One round."""
         settings, gone, silent = self._settings, 0, 0
-        repeats = settings.lost_words_days * timedelta(days=1) // REPEAT_LONGEST
+        repeats = settings.lost_messages_days * timedelta(days=1) // REPEAT_LONGEST
         async with self._pool.acquire() as conn:
             while found := await store.forget(conn, settings.kept_days, settings.clean_jobs):
                 gone += found
-            while found := await store.forget_unheard(conn, repeats, settings.clean_jobs):
+            while found := await store.forget_unreceived(conn, repeats, settings.clean_jobs):
                 silent += found
             open_jobs = await store.count_open(conn)
         if gone:

@@ -4,30 +4,30 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 
 class LauncherMetrics:
-    """What became of jobs, and how many are open."""
+    """Open and ended jobs, retries and timers."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.jobs_ended = Counter(
-            "muster_jobs_ended", "Jobs that came to their end.", ["state"], registry=registry
+            "muster_jobs_ended", "Ended jobs, by final state.", ["state"], registry=registry
         )
         self.retried = Counter(
             "muster_job_attempts_retried",
-            "Attempts of jobs that were followed by another.",
+            "Job attempts that were followed by another attempt.",
             registry=registry,
         )
         self.jobs_open = Gauge(
-            "muster_jobs_open", "Jobs that have not ended.", ["phase"], registry=registry
+            "muster_jobs_open", "Open jobs, by phase.", ["phase"], registry=registry
         )
         self.timers = Counter(
-            "muster_launcher_timers", "Jobs whose timer was due.", registry=registry
+            "muster_launcher_timers", "Due timers of jobs that were handled.", registry=registry
         )
         self.timers_failed = Counter(
             "muster_launcher_timers_failed",
-            "Due jobs that could not be decided and were put off.",
+            "Due timers of jobs that failed and were postponed.",
             registry=registry,
         )
         self.timer_lag = Gauge(
             "muster_launcher_timer_lag_seconds",
-            "How late the last due timer was looked at.",
+            "Seconds between the due time and the handling of the last timer.",
             registry=registry,
         )

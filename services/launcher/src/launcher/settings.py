@@ -26,47 +26,54 @@ _IN_ORDER = (
 class LauncherSettings(DatabaseSettings):
     """How jobs are stopped and retried, and how often the Launcher looks at its clock."""
 
-    http_port: NonNegativeInt = Field(8081, description="Health and metrics; 0: any free.")
+    http_port: NonNegativeInt = Field(
+        8081, description="The port of health and metrics; 0: any free port."
+    )
 
     stop_grace_s: NonNegativeFloat = Field(
-        30.0, description="From asking a task to stop until it is killed."
+        30.0, description="The time from the request to stop a task to its kill."
     )
     preempt_grace_longest_s: NonNegativeFloat = Field(
-        3600.0, description="A preempted task has until the Scheduler's deadline, but not longer."
+        3600.0,
+        description="The most grace of a preempted task, if the Scheduler's deadline is later.",
     )
     lost_grace_s: NonNegativeFloat = Field(
-        5.0, description="From asking to killing, for pods that come back with a lost node."
+        5.0, description="The grace of pods that return with a lost node."
     )
     retry_backoff_first_s: PositiveFloat = Field(
-        1.0, description="The wait before a retry that costs no count; the next are doubled."
+        1.0, description="The first wait before a retry without cost; each further one doubles."
     )
-    retry_backoff_longest_s: PositiveFloat = 300.0
+    retry_backoff_longest_s: PositiveFloat = Field(300.0, description="The longest such wait.")
     retry_backoff_reset_s: PositiveFloat = Field(
-        600.0, description="After an attempt that ran for so long the waits start anew."
+        600.0, description="The run time of an attempt after which the waits restart at the first."
     )
     conflict_shortest_s: PositiveFloat = Field(
-        60.0, description="The wait after a conflict over resources is drawn from here ..."
+        60.0, description="The shortest wait after a conflict over resources; the wait is random."
     )
-    conflict_longest_s: PositiveFloat = Field(900.0, description="... up to here.")
+    conflict_longest_s: PositiveFloat = Field(
+        900.0, description="The longest wait after such a conflict."
+    )
     quiet_s: PositiveFloat = Field(
-        0.4, description="So long may a job's details wait to be told together."
+        0.4,
+        description="How long a change of a job's details may wait to be published together with"
+        " others.",
     )
     quiet_new_s: PositiveFloat = Field(
-        2.0, description="So long may wait what the submitter knows: that a new job waits."
+        2.0, description="The same for the wait of a new job, which its submitter knows already."
     )
 
-    job_timer_poll_s: PositiveFloat = Field(1.0, description="How often due times are looked at.")
-    job_timer_batch: PositiveInt = Field(200, description="Due jobs handled in one transaction.")
+    job_timer_poll_s: PositiveFloat = Field(1.0, description="How often due timers are handled.")
+    job_timer_batch: PositiveInt = Field(200, description="The most due jobs in one transaction.")
     timer_postpone_s: PositiveFloat = Field(
-        60.0, description="So much later is a due job looked at that can't be decided."
+        60.0, description="The delay of a due job whose decision fails."
     )
-    clean_jobs_every_s: PositiveFloat = 600.0
-    clean_jobs: PositiveInt = Field(1000, description="Old jobs deleted at once.")
+    clean_jobs_every_s: PositiveFloat = Field(600.0, description="How often old jobs are deleted.")
+    clean_jobs: PositiveInt = Field(1000, description="The most jobs deleted at once.")
     kept_days: PositiveInt = Field(
-        9, description="Ended jobs are kept; longer than the exchange keeps its subjects."
+        9, description="How long ended jobs are kept; longer than the exchange keeps subjects."
     )
-    lost_words_days: PositiveInt = Field(
-        8, description="So long a pod's agent is told of its end that does not answer."
+    lost_messages_days: PositiveInt = Field(
+        8, description="How long the end of a pod is republished to an agent that does not answer."
     )
 
     @model_validator(mode="after")

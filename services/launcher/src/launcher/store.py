@@ -7,14 +7,14 @@ import asyncpg
 from muster.db import Connection
 from pydantic import TypeAdapter
 
-from launcher.domain.model import Job, Life, Task, TaskKey, wake_at
+from launcher.domain.model import Job, JobWithTasks, Task, TaskKey, wake_at
 from launcher.domain.states import JobPhase
 
 _JOB = TypeAdapter(Job)
 _TASK = TypeAdapter(Task)
 
 
-async def load(conn: Connection, ids: Sequence[str]) -> dict[str, Life]:
+async def load(conn: Connection, ids: Sequence[str]) -> dict[str, JobWithTasks]:
     """The known ones of these jobs, locked until the transaction ends."""
     jobs = [_job(row) for row in await conn.fetch(_LOAD_JOBS, ids)]
     if not jobs:
@@ -23,7 +23,7 @@ async def load(conn: Connection, ids: Sequence[str]) -> dict[str, Life]:
     for row in await conn.fetch(_LOAD_TASKS, list(tasks)):
         task = _TASK.validate_json(row["state"])
         tasks[row["job"]][task.key] = task
-    return {job.id: Life(job, _in_order(job, tasks[job.id]), stored=job) for job in jobs}
+    return {job.id: JobWithTasks(job, _in_order(job, tasks[job.id]), stored=job) for job in jobs}
 
 
 def _job(row: asyncpg.Record) -> Job:
@@ -39,21 +39,23 @@ def _in_order(job: Job, found: Mapping[TaskKey, Task]) -> Mapping[TaskKey, Task]
     return {key: found[key] for key in keys if key in found}
 
 
-async def save(conn: Connection, lives: Sequence[Life]) -> None:
+async def save(conn: Connection, jobs_with_tasks: Sequence[JobWithTasks]) -> None:
     """Write these jobs and those of their tasks that changed."""
-    jobs = [_job_values(life) for life in lives]
+    jobs = [_job_values(job_with_tasks) for job_with_tasks in jobs_with_tasks]
     tasks = [
-        _task_values(life.job.id, life.tasks[key]) for life in lives for key in sorted(life.changed)
+        _task_values(job_with_tasks.job.id, job_with_tasks.tasks[key])
+        for job_with_tasks in jobs_with_tasks
+        for key in sorted(job_with_tasks.changed)
     ]
     columns = [*zip(*jobs, strict=True), *(zip(*tasks, strict=True) if tasks else _NO_TASKS)]
     await conn.execute(_SAVE, *map(list, columns))
 
 
-def _job_values(life: Life) -> tuple[object, ...]:
-    job = life.job
+def _job_values(job_with_tasks: JobWithTasks) -> tuple[object, ...]:
+    job = job_with_tasks.job
     state = _JOB.dump_json(job, exclude=_SPEC, exclude_defaults=True).decode()
-    spec = None if life.stored else job.spec.model_dump_json()
-    return (job.id, spec, state, job.phase.value, wake_at(life), job.completed_at)
+    spec = None if job_with_tasks.stored else job.spec.model_dump_json()
+    return (job.id, spec, state, job.phase.value, wake_at(job_with_tasks), job.completed_at)
 
 
 def _task_values(job: str, task: Task) -> tuple[object, ...]:
@@ -92,12 +94,12 @@ async def forget(conn: Connection, days: int, limit: int) -> int:
     return len(await conn.fetch(_FORGET, float(days), limit))
 
 
-async def forget_unheard(conn: Connection, repeats: int, limit: int) -> int:
+async def forget_unreceived(conn: Connection, repeats: int, limit: int) -> int:
     """Stop saying of pods that are over what no agent has heard in so many repeats: the exchange
     forgets them as if they had never been; returns how many. Should the agent come back after all,
     it says which pods live, and is answered.
     """
-    return len(await conn.fetch(_FORGET_UNHEARD, repeats, limit))
+    return len(await conn.fetch(_FORGET_UNRECEIVED, repeats, limit))
 
 
 _SPEC = {"spec"}
@@ -147,7 +149,7 @@ _FORGET = """
         LIMIT $2
     ) RETURNING id
 """
-_FORGET_UNHEARD = """
+_FORGET_UNRECEIVED = """
     DELETE FROM subject WHERE (kind, subject) IN (
         SELECT kind, subject FROM subject
         WHERE repeat_at IS NOT NULL AND kind = 'pod' AND NOT is_open AND repeats >= $1

@@ -16,6 +16,7 @@ from rest.handlers.access import Access, make_admin
 from rest.handlers.configure import Configuration
 from rest.handlers.limit import RequestLimits
 from rest.handlers.maintain import maintain
+from rest.handlers.passwords import Passwords
 from rest.handlers.publish import TOPIC as SETTINGS
 from rest.handlers.publish import SettingsPublisher
 from rest.handlers.submit import Submissions
@@ -51,13 +52,15 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
     virtual_clusters = KnownVirtualClusters(peers, settings)
     if settings.scheduler_url is not None:
         runtime.spawn("virtual clusters", virtual_clusters.run)
+    passwords = Passwords(runtime.reserved_pool, settings, metrics)
     context = Context(
         pool=runtime.pool,
         relay=runtime.relay,
         bus=runtime.bus,
         settings=settings,
         metrics=metrics,
-        access=Access(runtime.reserved_pool, settings, metrics),
+        access=Access(runtime.reserved_pool, settings, metrics, passwords),
+        passwords=passwords,
         limits=RequestLimits(settings, metrics),
         submissions=submissions,
         publisher=publisher,

@@ -5,35 +5,44 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 
 class RestMetrics:
-    """What is asked of REST, and how it went."""
+    """Requests, submissions, logins and peers."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.requests = Histogram(
             "muster_rest_request_seconds",
-            "Time of requests, by route, method and status.",
+            "Seconds of one request, by route, method and status.",
             ["route", "method", "status"],
             buckets=SECONDS,
             registry=registry,
         )
         self.submissions = Counter(
             "muster_rest_submissions",
-            "Submitted jobs, by what became of them.",
+            "Submissions of jobs, by outcome.",
             ["outcome"],
             registry=registry,
         )
         self.submit_batch = Histogram(
             "muster_rest_submit_batch_jobs",
-            "Submissions written in one transaction.",
+            "Jobs submitted in one transaction.",
             buckets=(1, 2, 5, 10, 25, 50, 100, 200),
             registry=registry,
         )
-        self.logins = Counter(
-            "muster_rest_logins", "Logins, by outcome.", ["outcome"], registry=registry
+        self.password_checks = Counter(
+            "muster_rest_password_checks",
+            "Checks of a password (logins, changes), by outcome.",
+            ["outcome"],
+            registry=registry,
         )
-        self.streams = Gauge("muster_rest_log_streams", "Logs being followed.", registry=registry)
+        self.tokens = Counter(
+            "muster_rest_tokens_presented",
+            "Requests with a token, by its kind: login, application, refused.",
+            ["kind"],
+            registry=registry,
+        )
+        self.streams = Gauge("muster_rest_log_streams", "Followed logs.", registry=registry)
         self.peer_failures = Counter(
             "muster_rest_peer_failures",
-            "Agents and Schedulers that could not be read.",
+            "Failed reads of agents and of the Scheduler, by peer.",
             ["peer"],
             registry=registry,
         )
@@ -50,10 +59,12 @@ class RestMetrics:
         )
         self.config_changes = Counter(
             "muster_rest_config_changes",
-            "Changes of virtual clusters and policy, by what became of them.",
+            "Changes of virtual clusters and policy, by outcome.",
             ["outcome"],
             registry=registry,
         )
-        self.settings_said = Counter(
-            "muster_rest_settings_said", "Settings published, repeats included.", registry=registry
+        self.settings_published = Counter(
+            "muster_rest_settings_published",
+            "Published settings, repeats included.",
+            registry=registry,
         )

@@ -177,7 +177,7 @@ class Peers:
                     raise self._not_let_in("The Scheduler", await _start_of(answer))
                 code = RECORD_REFUSALS.get(answer.status_code)
                 if code is not None:
-                    raise Rejected(code, _told(await answer.aread()))
+                    raise Rejected(code, _error_text(await answer.aread()))
                 if answer.status_code != 200:
                     raise Transient(f"The Scheduler answers {answer.status_code}; try again later.")
                 yield OpenRecord(answer.headers.get(AS_OF), _content(answer))
@@ -223,7 +223,7 @@ class Peers:
 
     def _not_let_in(self, who: str, body: bytes) -> Transient:
         """What an operator has to mend: a key or a clock."""
-        why = _told(body) if self._key else "REST has no MUSTER_CLUSTER_KEY."
+        why = _error_text(body) if self._key else "REST has no MUSTER_CLUSTER_KEY."
         return Transient(f"{who} refuses REST's request. {why}")
 
     async def _answer(
@@ -297,7 +297,7 @@ async def _read(answer: httpx2.Response) -> Any:
 RECORD_REFUSALS = {400: "InvalidParametersError", 404: "NoRecordError"}
 
 
-def _told(body: bytes) -> str:
+def _error_text(body: bytes) -> str:
     """A service's own words on why it refuses."""
     try:
         return str(json.loads(body)["message"])

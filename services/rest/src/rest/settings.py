@@ -1,6 +1,7 @@
 """REST's settings. Units are in the names."""
 
 from muster.addresses import networks_of
+from muster.passwords import AdminPassword
 from muster.protocol import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from muster.settings import ClusterKeySettings, DatabaseSettings
 from pydantic import (
@@ -14,7 +15,7 @@ from pydantic import (
 
 
 class RestSettings(DatabaseSettings, ClusterKeySettings):
-    """What REST is told by its environment (``MUSTER_…``)."""
+    """The API, its limits, and its reads of other services."""
 
     http_port: int = Field(
         8080,
@@ -23,14 +24,17 @@ class RestSettings(DatabaseSettings, ClusterKeySettings):
         validation_alias=AliasChoices("MUSTER_REST_PORT", "MUSTER_HTTP_PORT"),
         description="The API; 0: any free port.",
     )
-    admin_password: SecretStr | None = Field(
-        None, min_length=6, description="Of the user admin, who is made at the first start."
+    admin_password: AdminPassword | None = Field(
+        None, description="Of the user admin, who is made where no user is an admin."
     )
     webhook_key: SecretStr = Field(
-        SecretStr(""), description="Webhook secrets are made from it; the same as Alerting's."
+        SecretStr(""),
+        description="The key from which webhook secrets are made; the same as Alerting's.",
     )
     scheduler_url: str | None = Field(
-        None, description="Where the Scheduler answers why, queue and quotas; none: not asked."
+        None,
+        description="The Scheduler's address for reasons, queue and quotas; none: REST does not"
+        " ask.",
     )
     agent_networks: str = Field(
         "127.0.0.0/8, ::1/128",
@@ -52,35 +56,45 @@ class RestSettings(DatabaseSettings, ClusterKeySettings):
         20_000, description="Users and addresses whose requests are counted."
     )
 
-    body_bytes: PositiveInt = Field(64 * 1024, description="Of a request; job files have 1 MiB.")
-    body_timeout_s: PositiveFloat = Field(60.0, description="A body has come by then; or 408.")
-    bodies_bytes: PositiveInt = Field(
-        128 * 1024 * 1024, description="Of all requests that are being read; more: 503."
+    body_bytes: PositiveInt = Field(
+        64 * 1024, description="The size limit of a request; a job file may have 1 MiB."
     )
-    page_default: PositiveInt = Field(5000, description="Jobs on a page, when nobody says.")
-    page_largest: PositiveInt = 50_000
-    peer_timeout_s: PositiveFloat = Field(5.0, description="An agent or the Scheduler answers.")
+    body_timeout_s: PositiveFloat = Field(
+        60.0, description="The time limit for receiving a body; then 408."
+    )
+    bodies_bytes: PositiveInt = Field(
+        128 * 1024 * 1024,
+        description="The most bytes of all requests that are being read; above it 503.",
+    )
+    page_default: PositiveInt = Field(5000, description="Jobs on a page by default.")
+    page_largest: PositiveInt = Field(50_000, description="The most jobs on a page.")
+    peer_timeout_s: PositiveFloat = Field(
+        5.0, description="The time limit of a request to an agent or the Scheduler."
+    )
 
     virtual_clusters_every_s: PositiveFloat = Field(
-        10.0, description="How often the Scheduler is asked for the virtual clusters."
+        10.0, description="How often REST reads the virtual clusters from the Scheduler."
     )
     virtual_clusters_again_s: PositiveFloat = Field(
-        1.0, description="At most so often at once, where a job names one that is not known."
+        1.0, description="The least time between two reads when a job names an unknown one."
     )
 
     config_bytes: PositiveInt = Field(
-        256 * 1024, description="Of what is set of virtual clusters and policy, at the most."
+        256 * 1024, description="The size limit of a scheduling configuration."
     )
-    config_versions: PositiveInt = Field(200, description="So many versions of it are kept.")
+    config_versions: PositiveInt = Field(
+        200, description="The most kept versions of the configuration."
+    )
     config_check_s: PositiveFloat = Field(
-        20.0, description="The Scheduler has checked what is to be set by then; or 503."
+        20.0, description="The time limit of the Scheduler's check; then 503."
     )
 
     config_what_if_s: PositiveFloat = Field(
-        30.0, description="The Scheduler has said by then what it would do, or that it looks on."
+        30.0, description="The time limit of one request for a what-if."
     )
     config_delay_s: PositiveFloat = Field(
-        600.0, description="Who would delay a virtual cluster's gangs by so much says it is meant."
+        600.0,
+        description="The delay of a virtual cluster's gangs above which a change must be accepted.",
     )
 
     priority_cap: int = Field(
@@ -91,36 +105,68 @@ class RestSettings(DatabaseSettings, ClusterKeySettings):
         " 100 is OpenPAI's prod, the highest class that its server took; -1: opportunistic only.",
     )
 
-    submit_batch: PositiveInt = Field(100, description="Submissions in one transaction.")
-    submit_batch_bytes: PositiveInt = Field(8 * 1024 * 1024, description="Of their files.")
-    submit_queue: PositiveInt = Field(2000, description="Submissions that wait; more: 503.")
-    submit_queue_bytes: PositiveInt = Field(64 * 1024 * 1024, description="Of their files.")
-    submit_timeout_s: PositiveFloat = Field(20.0, description="Then the answer is 503.")
-    idempotency_hours: PositiveInt = Field(24, description="Keys are remembered this long.")
+    submit_batch: PositiveInt = Field(100, description="The most submissions in one transaction.")
+    submit_batch_bytes: PositiveInt = Field(
+        8 * 1024 * 1024, description="The most bytes of their files."
+    )
+    submit_queue: PositiveInt = Field(
+        2000, description="The most waiting submissions; above it 503."
+    )
+    submit_queue_bytes: PositiveInt = Field(
+        64 * 1024 * 1024, description="The most bytes of their files."
+    )
+    submit_timeout_s: PositiveFloat = Field(
+        20.0, description="The longest wait of a submission; then 503."
+    )
+    idempotency_hours: PositiveInt = Field(24, description="How long idempotency keys are kept.")
 
-    token_life_s: PositiveInt = Field(7 * 86_400, description="Of a login, at the most.")
+    token_life_s: PositiveInt = Field(
+        7 * 86_400, le=7 * 86_400, description="How long a login is valid unless it is renewed."
+    )
+    login_s: PositiveInt = Field(
+        90 * 86_400, description="How long after its password was given a login can be renewed."
+    )
+    token_use_s: PositiveFloat = Field(
+        300.0, description="The least time between two writes of a token's last use."
+    )
     token_cache_s: PositiveFloat = Field(
         1.0, description="A token revoked at another replica still works here for this long."
     )
-    token_cache_entries: PositiveInt = 10_000
+    token_cache_entries: PositiveInt = Field(10_000, description="The most cached tokens.")
     logins_per_user: PositiveInt = Field(1000, description="Older ones are logged out.")
     application_tokens: PositiveInt = Field(100, description="Of one user.")
-    login_attempts: PositiveInt = Field(
-        10, description="Failed logins in login_window_s; then 429."
+    password_attempts: PositiveInt = Field(
+        10,
+        description="The most wrong passwords for one user from one address in password_window_s;"
+        " then 429. For one user, and from one address, the limit is ten times as high.",
     )
-    login_window_s: PositiveFloat = 60.0
+    password_window_s: PositiveFloat = Field(
+        300.0, description="The time in which wrong passwords are counted, from the first one."
+    )
+    password_failures_audited: PositiveInt = Field(
+        100,
+        description="The most audit entries of wrong passwords in password_window_s.",
+    )
     password_hashes: PositiveInt = Field(1, description="Passwords hashed at a time (46 MiB each).")
 
     log_streams_per_user: PositiveInt = Field(20, description="Followed logs at a time.")
     log_streams_of_all: PositiveInt = Field(500, description="Of all users together.")
     log_tail_bytes: PositiveInt = Field(16 * 1024, description="What tail-mode shows.")
     log_bytes: PositiveInt = Field(16 * 1024 * 1024, description="Of one plain answer.")
-    stream_heartbeat_s: PositiveFloat = 15.0
+    stream_heartbeat_s: PositiveFloat = Field(
+        15.0, description="How often a silent stream sends a heartbeat."
+    )
 
-    settings_repeat_s: PositiveFloat = Field(300.0, description="Settings are said again.")
-    removed_days: PositiveInt = Field(1, description="Removals are said again for this long.")
+    settings_repeat_s: PositiveFloat = Field(
+        300.0, description="How often settings are republished."
+    )
+    removed_days: PositiveInt = Field(
+        1, description="How long removals of settings are republished."
+    )
     maintenance_s: PositiveFloat = Field(60.0, description="How often old rows are looked for.")
-    maintenance_rows: PositiveInt = 5000
+    maintenance_rows: PositiveInt = Field(
+        5000, description="The most rows removed in one statement."
+    )
     audit_days: PositiveInt = Field(365, description="The audit log is kept this long.")
 
     @field_validator("agent_networks")

@@ -29,13 +29,13 @@ from muster.token_guard import TokenGuard
 
 from runtime_agent.api.logs import LogServer
 from runtime_agent.confinement import Confinement, confinement_of
-from runtime_agent.devices import capacity, open_devices
+from runtime_agent.devices import Devices, NvmlDevices, SimulatedDevices, capacity
 from runtime_agent.domain.ending import AGENT_RESET
 from runtime_agent.domain.report import NodeFacts
+from runtime_agent.fork_server import ForkServer
 from runtime_agent.handlers import Handlers
 from runtime_agent.machine import machine_id
 from runtime_agent.metrics import AgentMetrics
-from runtime_agent.nursery import Nursery
 from runtime_agent.pods import PodDirectories, never_ran
 from runtime_agent.ports import listening_ports
 from runtime_agent.reader import PartitionReader
@@ -68,7 +68,7 @@ class Agent:
     relay: Relay
     reporter: Reporter
     reader: PartitionReader
-    nursery: Nursery
+    fork_server: ForkServer
 
     async def end(self) -> None:
         """The agent is asked to end: withdraw the pods or leave them, and say so."""
@@ -130,7 +130,7 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
         opened.callback(journal.close)
         await end_unknown(journal, directories, machine_id(settings.machine_id, settings.node))
         agent = _make(runtime, settings, doorbell, directories, journal)
-        opened.callback(agent.nursery.close)
+        opened.callback(agent.fork_server.close)
         agent.watch.see_to_reserve()
         await agent.reporter.look_at_devices()
         doorbell.listen(agent.watch.ring)
@@ -194,8 +194,8 @@ def _make(
     relay = Relay(
         runtime.bus, settings, journal, lambda pod, revision: handlers.on_refused(pod, revision)
     )
-    devices = open_devices(settings.node, settings.fake_gpus or None, settings.device_timeout_s)
-    nursery = Nursery()
+    devices = _devices(settings, journal)
+    fork_server = ForkServer()
     confinement = confinement_of(settings)
     runner: Runner
     if settings.agent_pretend:
@@ -203,7 +203,7 @@ def _make(
         runner = PretendedPods(doorbell.path)
     else:
         runner = SupervisedPods(
-            settings, directories, nursery, devices.simulated, doorbell.path, confinement
+            settings, directories, fork_server, devices, doorbell.path, confinement
         )
     memory = Memory(
         journal=journal,
@@ -228,13 +228,29 @@ def _make(
         metrics=metrics,
         has_begun=reader.has_begun,
         live=lambda: [entry.pod for entry in handlers.live()],
-        on_gpus=lambda count: setattr(memory, "gpu_count", count),
+        on_gpus=lambda indices: setattr(memory, "gpus", indices),
     )
     handlers = Handlers(memory, relay.publish, reporter.changed)
     watch = Watch(
         handlers, runner, directories, settings, metrics, runtime.metrics, reader.caught_up
     )
-    return Agent(settings, directories, journal, handlers, watch, relay, reporter, reader, nursery)
+    return Agent(
+        settings, directories, journal, handlers, watch, relay, reporter, reader, fork_server
+    )
+
+
+def _devices(settings: AgentSettings, journal: Journal) -> Devices:
+    if settings.fake_gpus:
+        return SimulatedDevices(settings.node, settings.fake_gpus)
+    import pynvml  # only here: nodes that pretend need not load it
+
+    return NvmlDevices(
+        pynvml,
+        settings.device_timeout_s,
+        boot=proc.boot_id(),
+        home=settings.agent_home,
+        memory=journal.gpus(),
+    )
 
 
 def _open_journal(path: Path) -> Journal:
@@ -277,15 +293,15 @@ def _facts(
 def _spawn(runtime: Runtime, agent: Agent) -> None:
     settings, watch, reporter = agent.settings, agent.watch, agent.reporter
 
-    def on_one_way_word(record: Received, word: Model | None) -> None:
-        reporter.on_returned(word)
-        watch.on_setting(record, word)
-        watch.on_service(record, word)
+    def on_broadcast_message(record: Received, message: Model | None) -> None:
+        reporter.on_returned(message)
+        watch.on_setting(record, message)
+        watch.on_service(record, message)
 
     # What was said is gone with the old bus: words as well as the node's state.
     runtime.bus.on_new_bus.extend((watch.on_recovered, reporter.changed))
     runtime.bus.on_open.append(lambda channel: watch.on_recovered(channel.topic))
-    runtime.follow(["node-returned", "settings-changed", SERVICE_STARTED], on_one_way_word)
+    runtime.follow(["node-returned", "settings-changed", SERVICE_STARTED], on_broadcast_message)
     for name, run in (
         ("reader", agent.reader.run),
         ("relay", agent.relay.run),
@@ -294,7 +310,7 @@ def _spawn(runtime: Runtime, agent: Agent) -> None:
         ("times", watch.run_times),
         ("cleaning", watch.run_cleaning),
         ("returns", lambda: watch.run_returns(agent.reader.has_begun, reporter.has_returned)),
-        ("wishes", lambda: watch.run_wishes(agent.reader.has_begun)),
+        ("requests", lambda: watch.run_requests(agent.reader.has_begun)),
         ("reports", reporter.run_reports),
         ("heartbeats", reporter.run_heartbeats),
         ("devices", reporter.run_devices),

@@ -1,39 +1,50 @@
 """What the node has: GPUs by NVML (or pretended ones), processors, memory; and their health.
 
-A call into the driver can hang for ever when a GPU is broken, so it runs on a thread of its own and
-is given up on after a time; the GPUs then show as unhealthy instead of stopping the agent.
+A call into the driver can hang for ever when a GPU is broken, so all of them, the first one too,
+run on a thread of their own with a time limit. The GPUs then show as unhealthy, and the agent goes
+on. `domain/gpus.py` decides what an answer means.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
 import psutil
+import structlog
 from muster.contracts.nodes import Gpu
 
+from runtime_agent.domain.gpus import (
+    BAD_XIDS,
+    Answer,
+    Device,
+    Inventory,
+    answered,
+    cuda_names,
+    gpus_of,
+    noted,
+)
+
+_log = structlog.get_logger()
+
 MEBIBYTE = 1024 * 1024
+GIBIBYTE = 1024 * MEBIBYTE
 SIMULATED_MEMORY_MB = 16 * 1024
 
-BAD_XIDS: dict[int, str] = {
-    48: "a memory error that could not be corrected",
-    62: "a halt of its micro-controller",
-    64: "a failed retirement of memory",
-    74: "an NVLink error",
-    79: "it fell off the bus",
-    95: "a memory error that could not be contained",
-    119: "its system processor stopped answering",
-    120: "its system processor failed",
-    140: "a memory error that could not be corrected",
-}
-"""NVIDIA's "Xid" numbers that mean the hardware; programs cause the others (13, 31, 43 …)."""
+EVENTS_A_LOOK = 1000
+"""Of one GPU: what is left is read by the next look."""
+FORGET_XIDS = "forget-xids"
+"""A file in the agent's home: the operator says that the GPUs were reset."""
 
 
 @dataclass(frozen=True)
@@ -57,13 +68,29 @@ def capacity() -> Capacity:
     return Capacity(cpu=cpus, memory_mb=memory // MEBIBYTE)
 
 
+@dataclass(frozen=True)
+class Look:
+    """What a look at the GPUs found. `problem`: why the driver did not answer. `xids`: the bad ones
+    that it reported since the last look. `memory`: what the next start of the agent should know;
+    None: nothing.
+    """
+
+    gpus: tuple[Gpu, ...] = ()
+    problem: str | None = None
+    xids: tuple[int, ...] = ()
+    memory: str | None = None
+
+
 class Devices(Protocol):
-    """The GPUs of this node. `simulated` says that they are pretended."""
+    """The GPUs of this node. `simulated` says that they are pretended; `names` is what
+    `CUDA_VISIBLE_DEVICES` calls each GPU of the last look, by index.
+    """
 
     simulated: bool
+    names: Mapping[int, str]
 
-    def look(self) -> tuple[Gpu, ...]:
-        """All GPUs ever seen since the start, in the order of their index."""
+    def look(self) -> Look:
+        """All GPUs that are known, in the order of their index. It may take its time limit."""
 
 
 class SimulatedDevices:
@@ -72,6 +99,7 @@ class SimulatedDevices:
     simulated = True
 
     def __init__(self, node: str, count: int) -> None:
+        self.names: Mapping[int, str] = {index: str(index) for index in range(count)}
         self._gpus = tuple(
             Gpu(
                 index=index,
@@ -83,134 +111,227 @@ class SimulatedDevices:
             for index in range(count)
         )
 
-    def look(self) -> tuple[Gpu, ...]:
+    def look(self) -> Look:
         """They are always well."""
-        return self._gpus
-
-
-class NoDevices:
-    """A node without a GPU driver."""
-
-    simulated = False
-
-    def look(self) -> tuple[Gpu, ...]:
-        """None."""
-        return ()
+        return Look(self._gpus)
 
 
 class NvmlDevices:
-    """GPUs as NVIDIA's management library tells of them."""
+    """GPUs as NVIDIA's management library (the module `nvml`) lists them.
+
+    The library is opened by the first look that can, and opened anew after an error: a driver that
+    is loaded, unloaded or reloaded is noticed by the next look.
+    """
 
     simulated = False
 
-    def __init__(self, nvml: Any, timeout_s: float) -> None:
+    def __init__(
+        self, nvml: Any, timeout_s: float, *, boot: str, home: Path, memory: str | None = None
+    ) -> None:
+        self._driver = _Driver(nvml)
         self._nvml = nvml
         self._timeout_s = timeout_s
-        self._pending: Future[dict[int, Gpu]] | None = None
-        self._known: dict[int, Gpu] = {}
-        self._xids: dict[int, int] = {}
-        self._events: Any = None
+        self._boot = boot
+        self._forget = home / FORGET_XIDS
+        self._known = Inventory() if memory is None else Inventory.model_validate_json(memory)
+        self._pending: Future[Answer] | None = None
+        self.names: Mapping[int, str] = cuda_names(self._known)
 
-    def look(self) -> tuple[Gpu, ...]:
-        """Waits for the driver no longer than the timeout; a GPU that has gone stays, unhealthy."""
+    def look(self) -> Look:
+        """Asks the driver for no longer than the timeout."""
         if self._pending is None:
-            self._pending = _on_a_thread(self._ask)
+            self._pending = _on_a_thread(self._driver.ask)
+        problem = None
         try:
-            seen = self._pending.result(self._timeout_s)
-            self._pending = None
+            answer = self._pending.result(self._timeout_s)
+            self._take(answer)
         except FutureTimeout:
-            problem = f"The GPU driver has not answered for {self._timeout_s:g} s."
-            return self._all_unwell(problem)
+            return self._looked(f"The GPU driver has not answered for {self._timeout_s:g} s.")
         except self._nvml.NVMLError as error:
-            self._pending = None
-            return self._all_unwell(f"The GPU driver answers with an error: {error}")
-        gone = {
-            index: _unwell(gpu, "The GPU is gone: the driver no longer lists it.")
-            for index, gpu in self._known.items()
-            if index not in seen
-        }
-        self._known |= seen
-        return tuple(gpu for _, gpu in sorted((seen | gone).items()))
+            problem = self._problem(error)
+        self._pending = None
+        return self._looked(problem, self._driver.take_xids())
 
-    def _all_unwell(self, problem: str) -> tuple[Gpu, ...]:
-        return tuple(_unwell(gpu, problem) for _, gpu in sorted(self._known.items()))
+    def _take(self, answer: Answer) -> None:
+        before, self._known = self._known, answered(self._known, answer, self._boot)
+        kept = {device.uuid for device in self._known.devices.values()}
+        for index, device in before.devices.items():
+            if device.uuid not in kept:
+                _log.warning("a GPU is no longer listed", gpu=index, uuid=device.uuid)
 
-    def _ask(self) -> dict[int, Gpu]:
+    def _problem(self, error: Exception) -> str | None:
+        """None on a machine that never had a driver."""
         nvml = self._nvml
-        if self._events is None:
-            self._events = self._listen()
+        if isinstance(error, nvml.NVMLError_LibraryNotFound | nvml.NVMLError_DriverNotLoaded):
+            return f"The GPU driver is not loaded: {error}." if self._known.devices else None
+        return f"The GPU driver answers with an error: {error}."
+
+    def _looked(self, problem: str | None, xids: tuple[tuple[str, int], ...] = ()) -> Look:
+        if self._forget.exists():
+            self._known = self._known.model_copy(update={"faults": {}})
+            self._forget.unlink()
+        self._known = noted(self._known, xids, self._boot, datetime.fromtimestamp(time.time(), UTC))
+        self.names = cuda_names(self._known)
+        return Look(
+            gpus_of(self._known, problem),
+            problem,
+            tuple(xid for _, xid in xids if xid in BAD_XIDS),
+            self._known.model_dump_json(),
+        )
+
+
+@dataclass
+class _Driver:
+    """The calls into the library; one thread at a time makes them.
+
+    A GPU has an event set of its own: of one that fell off the bus not even the UUID can be asked.
+    """
+
+    nvml: Any
+    _is_open: bool = False
+    _must_reopen: bool = False
+    _events: dict[str, Any] = field(default_factory=dict)
+    _xids: list[tuple[str, int]] = field(default_factory=list)
+
+    def take_xids(self) -> tuple[tuple[str, int], ...]:
+        """The Xids that were read since this was last asked, each with its GPU's UUID."""
+        xids, self._xids = tuple(self._xids), []
+        return xids
+
+    def ask(self) -> Answer:
+        """What the driver lists now. Raises NVMLError where it lists nothing."""
         self._read_events()
-        found = {}
-        for index in range(nvml.nvmlDeviceGetCount()):
-            try:
-                found[index] = self._ask_one(index)
-            except nvml.NVMLError as error:
-                if index in self._known:
-                    found[index] = _unwell(self._known[index], f"The GPU does not answer: {error}")
-        return found
+        if self._must_reopen:
+            self._close()
+        if not self._is_open:
+            self.nvml.nvmlInit()
+            self._is_open = True
+        try:
+            answer = self._ask_all()
+        except self.nvml.NVMLError:
+            self._close()
+            raise
+        self._must_reopen = bool(answer.silent)
+        return answer
 
-    def _ask_one(self, index: int) -> Gpu:
-        nvml = self._nvml
-        handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        problem = self._problem(index, handle)
-        return Gpu(
-            index=index,
+    def _close(self) -> None:
+        """Lets go of the library; it ends its event sets itself."""
+        self._is_open, self._must_reopen, self._events = False, False, {}
+        with contextlib.suppress(self.nvml.NVMLError):
+            self.nvml.nvmlShutdown()
+
+    def _read_events(self) -> None:
+        for uuid, events in self._events.items():
+            with contextlib.suppress(self.nvml.NVMLError):  # nothing more to read
+                for _ in range(EVENTS_A_LOOK):
+                    event = self.nvml.nvmlEventSetWait_v2(events, 0)
+                    self._xids.append((uuid, int(event.eventData)))
+
+    def _ask_all(self) -> Answer:
+        devices: list[Device] = []
+        silent: dict[int, str] = {}
+        for number in range(self.nvml.nvmlDeviceGetCount()):
+            try:
+                devices += self._ask_one(number)
+            except self.nvml.NVMLError as error:
+                silent[number] = str(error)
+        return Answer(tuple(devices), silent)
+
+    def _ask_one(self, number: int) -> list[Device]:
+        """The GPU, or where MIG mode is on its MIG devices."""
+        nvml = self.nvml
+        handle = nvml.nvmlDeviceGetHandleByIndex(number)
+        gpu = Device(
             uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
             model=_text(nvml.nvmlDeviceGetName(handle)),
             memory_mb=nvml.nvmlDeviceGetMemoryInfo(handle).total // MEBIBYTE,
-            is_healthy=problem is None,
-            problem=problem,
+            number=number,
+            is_mig=self._is_in_mig_mode(handle),
+            problem=self._problem(handle),
+        )
+        self._listen(gpu.uuid, handle)
+        if not gpu.is_mig:
+            return [gpu]
+        parts = [self._part(gpu, part) for part in self._parts(handle)]
+        problem = "MIG mode is on and the GPU has no MIG device. Create one, or turn MIG mode off."
+        return parts or [gpu.model_copy(update={"problem": gpu.problem or problem})]
+
+    def _is_in_mig_mode(self, handle: Any) -> bool:
+        nvml = self.nvml
+        try:
+            current, _ = nvml.nvmlDeviceGetMigMode(handle)
+        except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound):
+            return False
+        return bool(current == nvml.NVML_DEVICE_MIG_ENABLE)
+
+    def _parts(self, handle: Any) -> Iterator[Any]:
+        """The handles of a GPU's MIG devices."""
+        nvml = self.nvml
+        for place in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+            with contextlib.suppress(nvml.NVMLError_NotFound, nvml.NVMLError_InvalidArgument):
+                yield nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place)
+
+    def _part(self, gpu: Device, handle: Any) -> Device:
+        """A MIG device. Its GPU's problems are its own."""
+        nvml = self.nvml
+        profile = _profile(nvml.nvmlDeviceGetAttributes(handle), gpu.memory_mb)
+        return gpu.model_copy(
+            update={
+                "uuid": _text(nvml.nvmlDeviceGetUUID(handle)),
+                "model": f"{gpu.model} MIG {profile}",
+                "memory_mb": nvml.nvmlDeviceGetMemoryInfo(handle).total // MEBIBYTE,
+                "parent": gpu.uuid,
+                "profile": profile,
+            }
         )
 
-    def _problem(self, index: int, handle: Any) -> str | None:
-        nvml = self._nvml
-        if xid := self._xids.get(index):
-            return f"The driver reported Xid {xid}: {BAD_XIDS[xid]}."
+    def _problem(self, handle: Any) -> str | None:
+        nvml = self.nvml
         with contextlib.suppress(nvml.NVMLError):  # not every GPU counts its errors
             errors = nvml.nvmlDeviceGetTotalEccErrors(
                 handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
             )
             if errors:
-                return f"{errors} memory errors since boot could not be corrected."
+                return (
+                    f"{errors} memory errors since the driver was loaded could not be corrected."
+                    " Reset the GPU."
+                )
         with contextlib.suppress(nvml.NVMLError):
             _, _, pending, failed = nvml.nvmlDeviceGetRemappedRows(handle)
             if failed:
-                return "The GPU has no spare memory rows left."
+                return "A memory row could not be remapped. Replace the GPU."
             if pending:
-                return "A memory row was replaced; the GPU needs a reset."
+                return "The remapping of a memory row is pending. Reset the GPU."
         return None
 
-    def _listen(self) -> Any:
-        nvml = self._nvml
-        events = nvml.nvmlEventSetCreate()
-        for index in range(nvml.nvmlDeviceGetCount()):
-            with contextlib.suppress(nvml.NVMLError):
-                handle = nvml.nvmlDeviceGetHandleByIndex(index)
-                nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
-        return events
-
-    def _read_events(self) -> None:
-        nvml = self._nvml
-        while True:
-            try:
-                event = nvml.nvmlEventSetWait_v2(self._events, 0)
-            except nvml.NVMLError:  # nothing more to read
-                return
-            if event.eventData in BAD_XIDS:
-                self._xids[nvml.nvmlDeviceGetIndex(event.device)] = int(event.eventData)
+    def _listen(self, uuid: str, handle: Any) -> None:
+        nvml = self.nvml
+        if uuid not in self._events:
+            with contextlib.suppress(nvml.NVMLError):  # not every driver reports Xids
+                self._events[uuid] = nvml.nvmlEventSetCreate()
+                nvml.nvmlDeviceRegisterEvents(
+                    handle, nvml.nvmlEventTypeXidCriticalError, self._events[uuid]
+                )
 
 
-def _unwell(gpu: Gpu, problem: str) -> Gpu:
-    return gpu.model_copy(update={"is_healthy": False, "problem": problem})
+def _profile(attributes: Any, gpu_memory_mb: int) -> str:
+    """The name of a MIG device's profile, as NVIDIA forms it: its slices of processors, and its
+    memory in eighths of the GPU's. Variants with media extensions (`+me`) bear the same name.
+    """
+    eighths = math.ceil(attributes.memorySizeMB * 8 / gpu_memory_mb)
+    gigabytes = round(eighths / 8 * math.ceil(gpu_memory_mb * MEBIBYTE / GIBIBYTE))
+    whole, used = attributes.gpuInstanceSliceCount, attributes.computeInstanceSliceCount
+    shared = "" if used == whole else f"{used}c."
+    return f"{shared}{whole}g.{gigabytes}gb"
 
 
 def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _on_a_thread(work: Callable[[], dict[int, Gpu]]) -> Future[dict[int, Gpu]]:
+def _on_a_thread(work: Callable[[], Answer]) -> Future[Answer]:
     """A thread that the process does not wait for at its end: it may never come back."""
-    future: Future[dict[int, Gpu]] = Future()
+    future: Future[Answer] = Future()
 
     def run() -> None:
         try:
@@ -220,16 +341,3 @@ def _on_a_thread(work: Callable[[], dict[int, Gpu]]) -> Future[dict[int, Gpu]]:
 
     threading.Thread(target=run, name="nvml", daemon=True).start()
     return future
-
-
-def open_devices(node: str, simulated_gpus: int | None, timeout_s: float) -> Devices:
-    """Pretended GPUs where asked for; else those of the driver; else none."""
-    if simulated_gpus is not None:
-        return SimulatedDevices(node, simulated_gpus)
-    import pynvml  # only here: nodes without a driver need not load it
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return NoDevices()
-    return NvmlDevices(pynvml, timeout_s)

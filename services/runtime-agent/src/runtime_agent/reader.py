@@ -45,7 +45,7 @@ class PartitionReader(Reader):
     def __init__(
         self, bus: Bus, settings: AgentSettings, journal: Journal, on_batch: OnBatch
     ) -> None:
-        super().__init__(bus, settings.retry_s)
+        super().__init__(bus, TOPICS, settings.retry_s)
         self._settings = settings
         self._on_batch = on_batch
         self._journal = journal
@@ -61,7 +61,7 @@ class PartitionReader(Reader):
             await asyncio.sleep(NAME_POLL_S)
         consumer = AIOKafkaConsumer(
             *TOPICS,
-            bootstrap_servers=self._settings.kafka_bootstrap,
+            **self._settings.kafka_client(),
             client_id=f"muster-agent-{self._settings.node}",
             group_id=None,
             metadata_max_age_ms=int(self._settings.partitions_look_s * 1000),
@@ -127,6 +127,7 @@ class PartitionReader(Reader):
             got = await consumer.getmany(
                 timeout_ms=POLL_MS, max_records=self._settings.batch_records
             )
+            self._note_allowed()
             records = [received(record) for batch in got.values() for record in batch]
             own = [record for record in records if record.key == self._settings.node]
             self._waits.adapt(consumer, bool(own))

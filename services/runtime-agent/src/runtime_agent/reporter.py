@@ -35,7 +35,7 @@ _log = structlog.get_logger()
 
 @dataclass
 class Reporter:
-    """`live` gives the pods that hold something of the node; `on_gpus` hears how many there are.
+    """`live` gives the pods that hold something of the node; `on_gpus` gets the GPUs' indices.
 
     Nothing is reported before `has_begun`: who places pods here shall be heard.
     """
@@ -48,11 +48,13 @@ class Reporter:
     metrics: AgentMetrics
     live: Callable[[], Iterable[Pod]]
     has_begun: asyncio.Event
-    on_gpus: Callable[[int], None]
+    on_gpus: Callable[[frozenset[int]], None]
     is_stopping: bool = False
     has_returned: asyncio.Event = field(default_factory=asyncio.Event)
     _gpus: tuple[Gpu, ...] = ()
-    _problem: str | None = None
+    _disk_problem: str | None = None
+    _driver_problem: str | None = None
+    _remembered: str | None = None
     _lease: int = 0
     _looked_at_ports_s: float = -PORTS_LOOK_S
     _foreign: dict[int, float] = field(default_factory=dict)
@@ -70,12 +72,12 @@ class Reporter:
         if new:
             self.changed()
 
-    def on_returned(self, word: Model | None) -> None:
+    def on_returned(self, message: Model | None) -> None:
         """The Scheduler has given the node a new lease after it was lost."""
-        if not isinstance(word, NodeReturned) or word.node != self.facts.node:
+        if not isinstance(message, NodeReturned) or message.node != self.facts.node:
             return
-        if word.lease > self._lease:
-            self._lease = word.lease
+        if message.lease > self._lease:
+            self._lease = message.lease
             self.has_returned.set()
             self.changed()
 
@@ -109,7 +111,7 @@ class Reporter:
                 foreign_ports=tuple(self._foreign),
                 lease=self._lease,
                 is_stopping=self.is_stopping,
-                problem=self._problem,
+                problem=self._disk_problem or (None if self._gpus else self._driver_problem),
             ),
             live,
             revision=self.journal.take_report(),
@@ -133,8 +135,8 @@ class Reporter:
             for port in numbers
         }
         first, last = self.facts.port_range
-        strangers = {p for p in listening_ports() - given if first <= p <= last}
-        self._foreign |= dict.fromkeys(strangers, now + self.settings.foreign_port_s)
+        foreign = {p for p in listening_ports() - given if first <= p <= last}
+        self._foreign |= dict.fromkeys(foreign, now + self.settings.foreign_port_s)
 
     async def run_heartbeats(self) -> None:
         """Say that the agent is alive until cancelled."""
@@ -165,21 +167,40 @@ class Reporter:
                 f"Only {free_mb} MB are free in {self.settings.agent_home}; pods need"
                 f" {self.settings.disk_min_mb} MB."
             )
-        if (problem is None) != (self._problem is None):
+        if (problem is None) != (self._disk_problem is None):
             _log.warning("the node has room again" if problem is None else problem)
             self.changed()
-        self._problem = problem
+        self._disk_problem = problem
 
     async def look_at_devices(self) -> None:
         """One look; a driver that hangs costs a thread and its timeout, not the agent."""
         self._look_at_disk()
-        gpus = await asyncio.to_thread(self.devices.look)
-        unhealthy = [gpu for gpu in gpus if not gpu.is_healthy]
-        self.metrics.gpus.set(len(gpus))
+        look = await asyncio.to_thread(self.devices.look)
+        self._remember(look.memory)
+        unhealthy = [gpu for gpu in look.gpus if not gpu.is_healthy]
+        self.metrics.gpus.set(len(look.gpus))
         self.metrics.gpus_unhealthy.set(len(unhealthy))
-        self.on_gpus(max((gpu.index + 1 for gpu in gpus), default=0))
-        if gpus != self._gpus:
+        self.metrics.gpu_driver_up.set(look.problem is None)
+        for xid in look.xids:
+            self.metrics.gpu_xids.labels(str(xid)).inc()
+        self.on_gpus(frozenset(gpu.index for gpu in look.gpus))
+        if (look.gpus, look.problem) == (self._gpus, self._driver_problem):
+            return
+        if look.problem != self._driver_problem:
+            _log.warning("the GPU driver answers" if look.problem is None else look.problem)
+        if look.problem is None:
             for gpu in unhealthy:
-                _log.warning("a GPU is not well", gpu=gpu.index, problem=gpu.problem)
-            self._gpus = gpus
-            self.changed()
+                if gpu not in self._gpus:
+                    _log.warning("a GPU is unhealthy", gpu=gpu.index, problem=gpu.problem)
+        self._gpus, self._driver_problem = look.gpus, look.problem
+        self.changed()
+
+    def _remember(self, memory: str | None) -> None:
+        """A disk that does not take it is asked again after the next look."""
+        if memory is None or memory == self._remembered:
+            return
+        try:
+            self.journal.keep_gpus(memory)
+            self._remembered = memory
+        except sqlite3.Error as error:
+            _log.warning("the journal did not take what is known of the GPUs", error=str(error))

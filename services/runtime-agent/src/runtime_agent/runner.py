@@ -14,10 +14,11 @@ import structlog
 from muster.contracts.pods import PodRun
 
 from runtime_agent.confinement import Confinement
+from runtime_agent.devices import Devices
 from runtime_agent.domain.ending import Ending, Loss, Oom, Refusal
 from runtime_agent.domain.environment import Place, of_user, task_environment
 from runtime_agent.domain.pods import Pod, Stopping
-from runtime_agent.nursery import Nursery
+from runtime_agent.fork_server import ForkServer
 from runtime_agent.pods import Phase, PodDirectories, never_ran
 from runtime_agent.settings import MEBIBYTE, AgentSettings
 from runtime_agent.supervisor import cgroup
@@ -81,8 +82,8 @@ class SupervisedPods:
 
     settings: AgentSettings
     directories: PodDirectories
-    nursery: Nursery
-    simulated_gpus: bool
+    fork_server: ForkServer
+    devices: Devices
     doorbell: Path
     confinement: Confinement
     simulated: bool = field(default=False, init=False)
@@ -91,7 +92,7 @@ class SupervisedPods:
     _renewed_s: float = 0.0
 
     def launch(self, pod: Pod) -> None:
-        """Prepare the directory and ask the nursery; once asked, looks see to the rest."""
+        """Prepare the directory and ask the fork server; once asked, looks see to the rest."""
         if pod.pod not in self._attempts:
             self._attempt(pod)
 
@@ -102,12 +103,15 @@ class SupervisedPods:
         attempt.at_s = time.monotonic()
         try:
             self._prepare(pod, pod.run)
-            self.nursery.start(self.directories.path(pod.pod))
+            self.fork_server.start(self.directories.path(pod.pod))
         except OSError as error:
             attempt.error = str(error)
             raise
 
     def _prepare(self, pod: Pod, run: PodRun) -> None:
+        names = self.devices.names
+        if gone := set(run.gpus) - names.keys():  # a MIG device that was taken away meanwhile
+            raise OSError(f"the node no longer has GPU {min(gone)}")
         work = str(self.directories.work_path(pod.pod))
         uid = self._uid(run)
         inherited = _inherited(self.settings, os.environ)
@@ -117,7 +121,8 @@ class SupervisedPods:
             node=self.settings.node,
             address=self.settings.address,
             work_dir=work,
-            simulated_gpus=self.simulated_gpus,
+            simulated_gpus=self.devices.simulated,
+            gpu_names=names,
             inherited=inherited if uid is None else of_user(inherited, run.user, work),
         )
         limits = self._limits(run)
@@ -250,7 +255,7 @@ class SupervisedPods:
         now_s = time.monotonic()
         if attempt.count and now_s - self._renewed_s > self.settings.launch_timeout_s:
             self._renewed_s = now_s
-            self.nursery.close()  # one that hangs is replaced
+            self.fork_server.close()  # one that hangs is replaced
         try:
             self._attempt(pod)
         except OSError as error:

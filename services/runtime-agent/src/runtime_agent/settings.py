@@ -38,7 +38,7 @@ class OnStop(StrEnum):
 
 
 class AgentSettings(ReadByRestSettings):
-    """What an agent may be told about its node, its pods and its rhythm."""
+    """The node, its pods, and intervals and limits of the agent."""
 
     http_port: NonNegativeInt = Field(
         8084, description="Logs, health and metrics; 0: any free, where nobody needs the logs."
@@ -64,10 +64,9 @@ class AgentSettings(ReadByRestSettings):
     machine_id: str | None = Field(
         None,
         min_length=1,
-        description="What tells this machine from all others, also after a restart: an id, or the"
-        " absolute path of a file with one; else that of /etc/machine-id or"
-        " /var/lib/dbus/machine-id, else the node's name. On another machine a journal counts as"
-        " lost.",
+        description="An id of this machine that survives restarts, or the absolute path of a file"
+        " with one. By default /etc/machine-id, /var/lib/dbus/machine-id, or the node's"
+        " name. A journal of another machine counts as lost.",
     )
     agent_on_stop: OnStop = Field(
         OnStop.WITHDRAW,
@@ -104,7 +103,7 @@ class AgentSettings(ReadByRestSettings):
             )
         return self
 
-    heartbeat_s: PositiveFloat = 10.0
+    heartbeat_s: PositiveFloat = Field(10.0, description="How often the agent sends a heartbeat.")
     report_s: PositiveFloat = Field(60.0, description="A node report at the latest after this.")
     report_coalesce_s: NonNegativeFloat = Field(
         0.02, description="Changes within this time make one report."
@@ -112,12 +111,12 @@ class AgentSettings(ReadByRestSettings):
     device_timeout_s: PositiveFloat = Field(10.0, description="The GPU driver must answer by then.")
     device_look_s: PositiveFloat = Field(15.0, description="How often the GPUs are looked at.")
     foreign_port_s: PositiveFloat = Field(
-        600.0, description="A port that a stranger held is reported for this long."
+        600.0, description="How long a port is reported that another process held."
     )
 
     pod_look_s: PositiveFloat = Field(1.0, description="Pods are looked at this often, unasked.")
     checkpoint_every_s: PositiveFloat = Field(
-        30.0, description="At most so often it is told that a pod has saved its gang's work."
+        30.0, description="The least time between two messages on a pod's saved work."
     )
     launch_timeout_s: PositiveFloat = Field(5.0, description="A supervisor is there by then.")
     launch_attempts: PositiveInt = Field(5, description="Then the pod fails: launch-failed.")
@@ -178,7 +177,7 @@ class AgentSettings(ReadByRestSettings):
     follow_look_s: PositiveFloat = Field(0.2, description="A followed log is looked at this often.")
     log_streams: PositiveInt = Field(200, description="Followed logs at a time.")
 
-    repeats_per_s: PositiveInt = Field(50, description="Words said again, at the most.")
+    repeats_per_s: PositiveInt = Field(50, description="The most messages republished a second.")
     retry_s: PositiveFloat = Field(0.5, description="Between tries to reach a bus that is away.")
     partitions_look_s: PositiveFloat = Field(60.0, description="The partition count is looked at.")
     old_partition_s: PositiveFloat = Field(

@@ -56,7 +56,7 @@ class Memory:
     journal: Journal
     node: Node
     has: Callable[[str], bool]
-    gpu_count: int = 0
+    gpus: frozenset[int] = frozenset()
     is_stopping: bool = False
     entries: dict[str, Entry] = field(default_factory=dict)
 
@@ -151,7 +151,7 @@ class Step:
             node=memory.node.name,
             journal=memory.journal.id,
             boot=memory.node.boot,
-            gpu_count=memory.gpu_count,
+            gpus=memory.gpus,
             next_report=memory.journal.next_report,
             is_stopping=memory.is_stopping,
             default_grace_s=memory.node.default_grace_s,
@@ -201,7 +201,7 @@ class Step:
         if started_at is not None:
             _trace_run(entry, started_at, ended_at)
         self.put(entry, decision)
-        verdict = None if decision.word is None else decision.word.verdict
+        verdict = None if decision.message is None else decision.message.verdict
         return None if verdict is None else verdict.rule
 
     def _see_saved(self, entry: Entry, saved_at_s: float) -> None:
@@ -235,19 +235,19 @@ class Step:
         before = self._memory.entries.get(decision.pod.pod)
         was_live = before is not None and before.is_live
         # Every message of an end names a report to come, so each has to be followed by one.
-        is_end = decision.word is not None and not entry.is_live
+        is_end = decision.message is not None and not entry.is_live
         self.outdates_report = self.outdates_report or is_end or was_live != entry.is_live
         self.keep(entry)
-        if decision.word is None:
+        if decision.message is None:
             return
-        topic, pod = decide.TOPIC_OF[decision.word.state], decision.pod
+        topic, pod = decide.TOPIC_OF[decision.message.state], decision.pod
         with span(
             f"{topic} publish",
             kind=SpanKind.PRODUCER,
             parent=entry.subject.traceparent,
             attributes={"muster.pod": pod.pod, "muster.job": pod.job},
         ):
-            message = Publish(Kind.POD, pod.pod, topic, pod.job, decision.word)
+            message = Publish(Kind.POD, pod.pod, topic, pod.job, decision.message)
             subject = entry.subject.published(message, current_traceparent(), self.now)
         if subject is not entry.subject:
             self._publish(replace(entry, subject=subject))

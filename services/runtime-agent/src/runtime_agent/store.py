@@ -331,6 +331,15 @@ class Journal:
         with self._transaction():
             self._db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows)
 
+    def gpus(self) -> str | None:
+        """What was last known of the GPUs."""
+        return self._meta("gpus")
+
+    def keep_gpus(self, known: str) -> None:
+        """Survives the agent. Raises sqlite3.Error where the disk does not take it."""
+        with self._transaction():
+            self._db.execute("INSERT OR REPLACE INTO meta VALUES ('gpus', ?)", (known,))
+
     def letters(self, limit: int, after: str = "") -> list[Outgoing]:
         """Dead letters that wait for the bus, in the order of their ids."""
         query = "SELECT id, topic, key, value, at_s FROM letter WHERE id > ? ORDER BY id LIMIT ?"

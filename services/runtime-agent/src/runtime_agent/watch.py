@@ -38,7 +38,7 @@ SHORTEST_WAIT_S = 0.02
 LONGEST_WAIT_S = 60.0
 LOOKS_APART_S = 0.01
 RETURNS_APART_S = 0.5
-WISHES = (REDRIVE_SETTING, RESYNC_SETTING)
+REQUEST_SETTINGS = (REDRIVE_SETTING, RESYNC_SETTING)
 DOORBELL_BYTES = 64 * 1024
 
 _log = structlog.get_logger()
@@ -88,8 +88,8 @@ class Watch:
     plumbing: PlumbingMetrics
     caught_up: asyncio.Event
     _newest: Newest = field(default_factory=Newest)
-    _wishes: dict[str, int] = field(default_factory=dict)
-    _has_wishes: asyncio.Event = field(default_factory=asyncio.Event)
+    _requests: dict[str, int] = field(default_factory=dict)
+    _has_requests: asyncio.Event = field(default_factory=asyncio.Event)
     _restored: ServiceStarted | None = None
     _rung: set[str] = field(default_factory=set)
     _has_rung: asyncio.Event = field(default_factory=asyncio.Event)
@@ -222,33 +222,33 @@ class Watch:
             await asyncio.sleep(RETURNS_APART_S)
             has_returned.clear()
 
-    def on_setting(self, record: Received, word: Model | None) -> None:
+    def on_setting(self, record: Received, message: Model | None) -> None:
         """A setting of the cluster; what concerns no agent is nobody's wish here."""
-        if not isinstance(word, SettingChanged) or word.setting not in WISHES:
+        if not isinstance(message, SettingChanged) or message.setting not in REQUEST_SETTINGS:
             return
-        if self._newest.is_news(record, word):
-            self._wishes[word.setting] = word.revision
-            self._has_wishes.set()
+        if self._newest.is_news(record, message):
+            self._requests[message.setting] = message.revision
+            self._has_requests.set()
 
-    async def run_wishes(self, has_begun: asyncio.Event) -> None:
+    async def run_requests(self, has_begun: asyncio.Event) -> None:
         """Do what an operator wants; what the journal does not take is tried again."""
         await has_begun.wait()
         while True:
-            await self._has_wishes.wait()
-            self._has_wishes.clear()
-            for setting, revision in list(self._wishes.items()):
+            await self._has_requests.wait()
+            self._has_requests.clear()
+            for setting, revision in list(self._requests.items()):
                 with self._counting_failures():
                     self.handlers.on_operator(setting, revision)
-                    if self._wishes[setting] == revision:
-                        del self._wishes[setting]
+                    if self._requests[setting] == revision:
+                        del self._requests[setting]
             if self._restored is not None:
                 with self._counting_failures():
                     restored, as_of = self._restored.restored, self._restored.lost_since
                     self.handlers.on_restored(restored, as_of)
                     self._restored = None
-            if self._wishes or self._restored:
+            if self._requests or self._restored:
                 await asyncio.sleep(self.settings.retry_s)
-                self._has_wishes.set()
+                self._has_requests.set()
 
     def on_service(self, record: Received, message: Model | None) -> None:
         """The Launcher may have lost what it knew of the pods."""
@@ -256,7 +256,7 @@ class Watch:
             return
         if message.service == Service.LAUNCHER.value and message.restored:
             self._restored = message
-            self._has_wishes.set()
+            self._has_requests.set()
 
     def on_recovered(self, topic: str | None = None) -> None:
         """What the bus may have lost is due again."""

@@ -26,7 +26,7 @@ from scheduler.cluster_file import Loaded, Refused, content_of, load, load_or_ex
 from scheduler.comparisons import Comparisons
 from scheduler.decider import Decider
 from scheduler.domain.core.fragmentation import FreeCells, read
-from scheduler.handlers import TOPICS_HEARD, words_beside
+from scheduler.handlers import RECEIVED_TOPICS, messages_beside
 from scheduler.pauses import Collector
 from scheduler.settings import SchedulerSettings
 from scheduler.store.leadership import Deposed
@@ -46,10 +46,10 @@ class Candidate:
         self._decider = decider
         self._free_cells: FreeCells | None = None
         self._renewed_at = 0.0
-        self._heard_from = time.monotonic()
-        handler = words_beside(decider.deciding)
+        self._received_since = time.monotonic()
+        handler = messages_beside(decider.deciding)
         self._consumer: Consumer = runtime.consumer(
-            TOPICS_HEARD, handler, decider.words_came, seat="leader"
+            RECEIVED_TOPICS, handler, decider.messages_arrived, seat="leader"
         )
 
     async def run(self) -> None:
@@ -65,7 +65,7 @@ class Candidate:
                 except Exception as error:
                     if not is_transient(error):
                         raise
-                    _log.warning("leadership can't be looked at", error=_words_of(error))
+                    _log.warning("leadership can't be looked at", error=_text_of(error))
                 if epoch is None:
                     await asyncio.sleep(self._settings.leader_renew_s)
                 else:
@@ -75,20 +75,20 @@ class Candidate:
 
     async def _take(self) -> int | None:
         self._renewed_at = time.monotonic()
-        hears_bus = self._has_heard_bus()
+        receives_from_bus = self._has_received_from_bus()
         async with asyncio.timeout(self._settings.lead_s), self._runtime.pool.acquire() as conn:
             return await store.leadership.take(
-                conn, self._decider.holder, self._settings, hears_bus=hears_bus
+                conn, self._decider.holder, self._settings, receives_from_bus=receives_from_bus
             )
 
-    def _has_heard_bus(self) -> bool:
+    def _has_received_from_bus(self) -> bool:
         """For so long that it is no news: where the bus has just come back, the leader will hear it
         too in a moment.
         """
         now = time.monotonic()
-        if not self._decider.watch.hears_bus():
-            self._heard_from = now
-        return now - self._heard_from >= self._settings.leader_deaf_s
+        if not self._decider.watch.receives_from_bus():
+            self._received_since = now
+        return now - self._received_since >= self._settings.leader_cut_off_s
 
     async def probe(self) -> None:
         """A standby finds out whether it hears the bus; a leader, where it judges leases."""
@@ -115,9 +115,7 @@ class Candidate:
         except* Deposed:
             _log.warning("another process decides now", epoch=epoch)
         except* (OSError, Transient) as errors:  # what did not end in time, among others
-            _log.warning(
-                "this process stands by again", errors=[*map(_words_of, errors.exceptions)]
-            )
+            _log.warning("this process stands by again", errors=[*map(_text_of, errors.exceptions)])
         finally:
             self._step_down()
 
@@ -138,12 +136,16 @@ class Candidate:
                     renewals.add(group.create_task(self._renew_once(epoch)))
 
     async def _renew_once(self, epoch: int) -> None:
-        began, hears_bus = time.monotonic(), self._decider.watch.hears_bus()
+        began, receives_from_bus = time.monotonic(), self._decider.watch.receives_from_bus()
         try:
             # Later than that it says nothing: another may lead by then.
             async with asyncio.timeout(self._settings.lead_s), self._runtime.pool.acquire() as conn:
-                has_words = await store.leadership.renew(
-                    conn, epoch, self._decider.holder, self._settings, hears_bus=hears_bus
+                has_messages = await store.leadership.renew(
+                    conn,
+                    epoch,
+                    self._decider.holder,
+                    self._settings,
+                    receives_from_bus=receives_from_bus,
                 )
         except Deposed:
             self._step_down()  # the reader's end may take long
@@ -151,11 +153,11 @@ class Candidate:
         except Exception as error:
             if not is_transient(error):
                 raise
-            _log.warning("leadership can't be renewed", error=_words_of(error))
+            _log.warning("leadership can't be renewed", error=_text_of(error))
         else:
             self._renewed_at = max(self._renewed_at, began)
-            if has_words:
-                self._decider.words_came(0)
+            if has_messages:
+                self._decider.messages_arrived(0)
 
     async def _doubt(self) -> None:
         """Whose renewals don't get through for so long that another leads by now must not answer
@@ -183,7 +185,7 @@ class Candidate:
             except Exception as error:
                 if not is_transient(error):
                     raise
-                _log.warning("old changes can't be dropped", error=_words_of(error))
+                _log.warning("old changes can't be dropped", error=_text_of(error))
             await asyncio.sleep(self._settings.changes_kept_s)
 
     async def _watch(self) -> None:
@@ -195,8 +197,8 @@ class Candidate:
                 probed = loop.time()
                 await watch.probe()
             watch.judge()
-            await watch.tell(self._decider.memory.known)
-            await self._decider.auditor.tell(watch.bus)
+            await watch.publish(self._decider.memory.known)
+            await self._decider.auditor.publish(watch.bus)
             self._measure()
             await asyncio.sleep(self._settings.watch_s)
 
@@ -220,7 +222,7 @@ class Candidate:
             metrics.forget_free()
         read(cluster.hardware, self._free_cells)
         metrics.note_free(self._free_cells.pieces.values())
-        metrics.note_loans(cluster.charges.loans, cluster.hardware.forest.quotas)
+        metrics.note_borrowing(cluster.charges.loans, cluster.hardware.forest.quotas)
         extras = sum(name not in state.gangs for name in cluster.queue.gangs)
         waiting = len(cluster.queue.gangs) - extras + len(cluster.reserved)
         metrics.waiting.set(waiting + len(state.withheld))
@@ -228,9 +230,9 @@ class Candidate:
         metrics.run_time_keys.set(len(state.run_times))
         metrics.placements.set(len(state.ledger.pods))
         leaving = [cluster.gangs[gang] for gang in cluster.told_to_leave if gang in state.gangs]
-        metrics.leaving.set(len(leaving))
+        metrics.preempted.set(len(leaving))
         metrics.overdue.set(sum((live.preempted_until or 0.0) < at for live in leaving))
-        metrics.reservations.set(len(cluster.reserved))
+        metrics.nominated.set(len(cluster.reserved))
         metrics.downgraded.set(len(cluster.downgraded.gangs))
 
     async def resign(self) -> None:
@@ -243,7 +245,7 @@ class Candidate:
                         await store.leadership.resign(conn, decider.epoch, decider.holder)
 
 
-def _words_of(error: BaseException) -> str:
+def _text_of(error: BaseException) -> str:
     """A timeout has no words of its own."""
     return str(error) or type(error).__name__
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import structlog
 from muster.bus import Bus, Outgoing
-from muster.contracts.notices import BooksDrifted
+from muster.contracts.notices import AccountingDrifted
 from muster.contracts.topics import Service
 
 from scheduler.domain.core.auditing import Drift, audit, by_gang
@@ -22,10 +22,10 @@ GANGS_NAMED = 20
 """In the log and as metrics, of one audit; the others are counted."""
 
 
-DRIFTS_TOLD = 20
+DRIFTS_PUBLISHED = 20
 """Of one gang, in one word."""
 
-DRIFTED = "books-drifted"
+DRIFTED = "accounting-drifted"
 
 NOBODY = "-"
 """In the place of a gang's id, where none can be named."""
@@ -43,7 +43,7 @@ class Auditor:
         self._due_at = time.monotonic() + settings.audit_s
         self._cluster: Cluster | None = None
         self._since: dict[str, datetime] = {}
-        self._words: list[Outgoing] = []
+        self._messages: list[Outgoing] = []
         self._steps: Generator[None, None, list[Drift]] | None = None
 
     def look(self, cluster: Cluster) -> bool:
@@ -80,26 +80,26 @@ class Auditor:
                 drifts=[drift.text for drift in found],
                 gangs=len(self.drifts),
             )
-        self._words = self._said(datetime.fromtimestamp(time.time(), UTC))
+        self._messages = self._drift_messages(datetime.fromtimestamp(time.time(), UTC))
         if before and not self.drifts:
             _log.info("the books are right again")
 
-    def _said(self, now: datetime) -> list[Outgoing]:
+    def _drift_messages(self, now: datetime) -> list[Outgoing]:
         """What Alerting is to hear of this audit."""
         self._since = {gang: self._since.get(gang, now) for gang in self.drifts}
-        words: list[Outgoing] = []
+        messages: list[Outgoing] = []
         for gang, found in list(self.drifts.items())[:GANGS_NAMED]:
             key, since = gang or NOBODY, self._since[gang]
-            drifts = tuple(drift.text for drift in found[:DRIFTS_TOLD])
-            word = BooksDrifted(gang=key, drifts=drifts, since=since, at=now)
-            value = word.model_dump_json(exclude_none=True).encode()
+            drifts = tuple(drift.text for drift in found[:DRIFTS_PUBLISHED])
+            message = AccountingDrifted(gang=key, drifts=drifts, since=since, at=now)
+            value = message.model_dump_json(exclude_none=True).encode()
             event_id = f"{Service.SCHEDULER.value}/{DRIFTED}/{key}/{int(now.timestamp() * 1000)}"
-            words.append(Outgoing(DRIFTED, key, value, event_id, now.timestamp()))
-        return words
+            messages.append(Outgoing(DRIFTED, key, value, event_id, now.timestamp()))
+        return messages
 
-    async def tell(self, bus: Bus) -> None:
+    async def publish(self, bus: Bus) -> None:
         """Say what was found last; it is said again with the next audit."""
-        words, self._words = self._words, []
-        for failure in await bus.publish(words) if words else ():
+        messages, self._messages = self._messages, []
+        for failure in await bus.publish(messages) if messages else ():
             if failure is not None:
                 _log.warning("a drift was not told; it is repeated", error=str(failure))

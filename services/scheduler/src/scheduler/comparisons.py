@@ -31,7 +31,7 @@ OVERTIME = 1.25
 simulated to its end.
 """
 
-SAID = 500
+ERROR_CHARACTERS = 500
 """Characters, the last ones, of what it said to its end."""
 
 
@@ -135,7 +135,7 @@ class Comparisons:
         )
         try:
             async with asyncio.timeout(self._settings.what_if_s * OVERTIME):
-                found, said = await process.communicate(task)
+                found, errors = await process.communicate(task)
         except TimeoutError:
             return _failed(f"It took longer than {self._settings.what_if_s * OVERTIME:g} s.")
         finally:
@@ -143,7 +143,9 @@ class Comparisons:
                 process.kill()
                 await process.wait()
         if process.returncode != 0:
-            _log.error("a comparison failed", said=said.decode(errors="replace")[-SAID:])
+            _log.error(
+                "a comparison failed", stderr=errors.decode(errors="replace")[-ERROR_CHARACTERS:]
+            )
             return _failed("The process that compared it has ended; the log says why.")
         answer: dict[str, Any] = json.loads(found)
         match answer:

@@ -39,7 +39,7 @@ class Configuring:
         self, settings: SchedulerSettings, metrics: SchedulerMetrics, file: Loaded | None
     ) -> None:
         self.file = file
-        self.heard: Setting | None = None
+        self.received: Setting | None = None
         self.stored: Setting | None = None
         self.problems: tuple[Finding, ...] = ()
         self._settings = settings
@@ -55,7 +55,7 @@ class Configuring:
     @property
     def setting(self) -> Setting | None:
         """What is set: the newest that was heard, else what was taken last."""
-        return self.stored if self.heard is None else self.heard
+        return self.stored if self.received is None else self.received
 
     # Memory that is made anew.
 
@@ -65,7 +65,7 @@ class Configuring:
         plan = state.plan(self.config, self.stored)
         state.adopt(plan, await asyncio.to_thread(made, state.cluster, plan, at))
         self._note(())
-        self._tell_version(state)
+        self._note_version(state)
 
     async def make_without(self, state: Stored, at: float, error: ConfigError) -> None:
         """The same without what is set, which can't be honoured with the hardware that there is:
@@ -81,16 +81,18 @@ class Configuring:
     def begin(self, state: Stored) -> None:
         """Decisions begin with this state."""
         self._tried = (state.file, state.made_of.setting)
-        self._tell_version(state)
+        self._note_version(state)
 
     # Changes, between two cycles.
 
-    async def remake(self, state: Stored, heard: Setting | None, at: Callable[[], float]) -> None:
+    async def remake(
+        self, state: Stored, received: Setting | None, at: Callable[[], float]
+    ) -> None:
         """Take what is new of file and setting, and nodes that are new or of another size. It is
         made in a thread, beside which heartbeats are heard, and taken in one step. The caller holds
         the decider's lock: questions that would change the state meanwhile wait.
         """
-        self.heard = heard or self.heard
+        self.received = received or self.received
         started, wanted = time.monotonic(), (self.config, self.setting)
         is_due = state.is_outdated and started >= self._remake_from
         if not (is_due or _are_others(wanted, self._tried)):
@@ -104,7 +106,7 @@ class Configuring:
                 await self._keep(state, wanted, at())
         else:
             self._note(())
-        self._tell_version(state)
+        self._note_version(state)
         took = time.monotonic() - started
         self._remake_from = started + took / self._settings.remake_share
 
@@ -151,7 +153,7 @@ class Configuring:
         self.problems = problems
         self._metrics.config_behind.set(bool(problems))
 
-    def _tell_version(self, state: Stored) -> None:
+    def _note_version(self, state: Stored) -> None:
         made_of = state.made_of
         version = made_of.setting.version if made_of.setting and made_of.is_honoured else None
         self._metrics.config_version.set(version or 0)

@@ -24,16 +24,16 @@ from scheduler import order_policies, store
 from scheduler.auditor import Auditor
 from scheduler.cluster_file import Loaded
 from scheduler.configuring import Configuring
+from scheduler.decision_log import log, name_of, topic_of
 from scheduler.domain.known import Changes
 from scheduler.domain.ledger import Rows
+from scheduler.domain.messages import DECIDED, ended, message_of
 from scheduler.domain.stored import Stored
-from scheduler.domain.words import DECIDED, ended, word_of
 from scheduler.memory import Memory
 from scheduler.metrics import SchedulerMetrics
 from scheduler.outcome import Outcome
 from scheduler.pauses import Collector
 from scheduler.recorder import Recorder
-from scheduler.saying import log, name_of, topic_of
 from scheduler.settings import SchedulerSettings
 from scheduler.standby import Standby
 from scheduler.watch import Watch
@@ -67,7 +67,7 @@ class Decider:
         self.standby = Standby(runtime, self.memory)
         self._runtime = runtime
         self._woken = asyncio.Event()
-        self._has_words = True
+        self._has_messages = True
         self.recorder = Recorder(settings, self.metrics, self._deciding, runtime.pool.acquire)
         self.auditor = Auditor(settings, self.metrics)
 
@@ -80,9 +80,9 @@ class Decider:
         """Something has changed."""
         self._woken.set()
 
-    def words_came(self, _applied: int) -> None:
+    def messages_arrived(self, _applied: int) -> None:
         """Words were recorded."""
-        self._has_words = True
+        self._has_messages = True
         self._woken.set()
 
     def file_came(self, file: Loaded) -> None:
@@ -111,7 +111,7 @@ class Decider:
 
     async def _begin(self) -> None:
         """All is known that a leader before has decided."""
-        self._has_words = True
+        self._has_messages = True
         self.configuring.begin(self.state)
         self.watch.lead(self.memory.known.values())
         self.state.restored(time.monotonic(), self.at())
@@ -163,13 +163,15 @@ class Decider:
         async with self.deciding:
             watch = self.watch
             if not self.state.is_under_way:
-                await self.configuring.remake(self.state, watch.told_setting(), self.at)
-            if (self._has_words or watch.has_news) and not self.state.is_under_way:
-                self._has_words = False
+                await self.configuring.remake(self.state, watch.received_setting(), self.at)
+            if (self._has_messages or watch.has_news) and not self.state.is_under_way:
+                self._has_messages = False
                 async with self._transaction() as opened:
-                    requests = await store.gangs.take_dirty(opened.conn, self.settings.cycle_words)
-                    if len(requests) == self.settings.cycle_words:
-                        self.words_came(len(requests))
+                    requests = await store.gangs.take_dirty(
+                        opened.conn, self.settings.cycle_messages
+                    )
+                    if len(requests) == self.settings.cycle_messages:
+                        self.messages_arrived(len(requests))
                     outcome = self._decide(requests)
                     await self._write(opened, outcome)
             else:
@@ -278,8 +280,8 @@ class Decider:
         outcome.nodes, outcome.known = [node.node for node in known], known
 
     def _message(self, gang: str, topic: str) -> Publish:
-        word = word_of(self.state, self.state.gangs[gang], self.epoch)
-        return Publish(Kind.GANG, gang, topic, gang, word)
+        message = message_of(self.state, self.state.gangs[gang], self.epoch)
+        return Publish(Kind.GANG, gang, topic, gang, message)
 
     async def _note(self, outcome: Outcome) -> None:
         """It is committed: count, log, and tell about nodes."""
@@ -305,8 +307,8 @@ class Decider:
         self.watch.settle()
         if outcome.lost or outcome.returned:
             for node in (*outcome.lost, *outcome.returned):
-                self.watch.said_at.pop(node, None)
-            await self.watch.tell(self.memory.known)
+                self.watch.published_at.pop(node, None)
+            await self.watch.publish(self.memory.known)
 
 
 def _passes(error: Exception) -> bool:

@@ -15,9 +15,9 @@ from muster.inbox import Handler
 from muster.records import Received
 
 from scheduler import store
-from scheduler.domain.words import DECIDED, ended
+from scheduler.domain.messages import DECIDED, ended
 
-TOPICS_HEARD = (*message_topics(Kind.GANG, Service.LAUNCHER), "revision-acknowledged")
+RECEIVED_TOPICS = (*message_topics(Kind.GANG, Service.LAUNCHER), "revision-acknowledged")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ GANGS: Aggregate[State] = Aggregate(
 )
 
 
-def words_beside(deciding: asyncio.Lock) -> Handler:
+def messages_beside(deciding: asyncio.Lock) -> Handler:
     """The handler of batches. It and the deciding transactions lock the same rows in other orders,
     so they take turns.
     """

@@ -17,7 +17,7 @@ RATIOS = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.5, 2.0, 4.0, 10.0)
 
 
 class SchedulerMetrics:
-    """What was decided, what waits, which nodes are there, who leads."""
+    """Decisions, waiting gangs, nodes, leadership, the record and run times."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
@@ -30,7 +30,7 @@ class SchedulerMetrics:
         self._add_what_ifs()
 
     def order_failed(self, policy: str) -> None:
-        """A site's own policy of the order had no answer."""
+        """A site's own order policy raised an exception or returned nothing."""
         self._order_failures.labels(policy).inc()
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
@@ -45,86 +45,91 @@ class SchedulerMetrics:
 
     def _add_decisions(self) -> None:
         self.cycle_seconds = self._seconds(
-            "cycle_seconds", "Time of one cycle, or part of one, with its transaction."
+            "cycle_seconds", "Seconds of one cycle, or part of one, with its transaction."
         )
         self.core_seconds = self._seconds(
-            "core_seconds", "Time of the decisions of it alone.", 0.0001, 0.0002, 0.0005
+            "core_seconds",
+            "Seconds of the decisions of one cycle, or part of one, alone.",
+            0.0001,
+            0.0002,
+            0.0005,
         )
         self.cycle_parts = self._counter(
-            "cycle_parts", "Times that a cycle was left for its bounds, to be gone on with."
+            "cycle_parts",
+            "Cycles interrupted at their bounds and continued in the next transaction.",
         )
-        self.decisions = self._counter(
-            "decisions", "Gangs decided about, by what was decided.", "decision"
-        )
+        self.decisions = self._counter("decisions", "Decisions about gangs, by kind.", "decision")
         self.adopted = self._counter(
-            "adopted_pods", "Pods adopted where their node reports them, as they had no placement."
+            "adopted_pods",
+            "Pods without a placement that the Scheduler adopted from a node report.",
         )
         self._order_failures = self._counter(
-            "order_failures", "Times that a site's own policy of the order had no answer.", "policy"
+            "order_failures", "Failures of a site's own order policy, by policy.", "policy"
         )
         self.configs = self._counter(
-            "configurations", "Configurations of the cluster, by what became of them.", "outcome"
+            "configurations", "Configurations of the cluster that arrived, by outcome.", "outcome"
         )
         self.config_version = self._gauge(
             "configuration_version",
-            "Of what administrators have set, the version that holds; or 0.",
+            "Version of the configuration in force; 0 without one.",
         )
         self.config_behind = self._gauge(
-            "configuration_behind", "1 while the newest configuration can't be honoured."
+            "configuration_behind", "1 while the newest configuration can't be applied."
         )
 
     def _add_gangs_and_nodes(self) -> None:
-        self.leaving = self._gauge(
-            "leaving_gangs", "Gangs that were told to leave and hold pods still."
-        )
+        self.preempted = self._gauge("preempted_gangs", "Preempted gangs that still hold pods.")
         self.overdue = self._gauge(
-            "overdue_gangs", "Those of them whose time is over: the Launcher does not stop them."
+            "overdue_gangs", "Preempted gangs that still hold pods after their deadline."
         )
-        self.reservations = self._gauge(
-            "reservations", "Gangs that wait for others to leave their reserved places."
+        self.nominated = self._gauge(
+            "nominated_gangs",
+            "Gangs with a nominated placement that wait for preempted gangs to end.",
         )
-        self.downgraded = self._gauge("downgraded_gangs", "Gangs that run without their cells.")
-        self.waiting = self._gauge("waiting_gangs", "Gangs that wait.")
-        self.gangs = self._gauge("gangs", "Gangs that are not over.")
-        self.placements = self._gauge("placements", "Placements whose node is not free yet.")
+        self.downgraded = self._gauge(
+            "downgraded_gangs", "Running gangs that have lost their cells."
+        )
+        self.waiting = self._gauge("waiting_gangs", "Waiting gangs.")
+        self.gangs = self._gauge("gangs", "Gangs that have not ended.")
+        self.placements = self._gauge("placements", "Placements that still occupy their node.")
         self.nodes = self._gauge("nodes", "Nodes, by state.", "state")
         self.gpus = self._gauge(
             "gpus",
-            "GPUs of nodes that take pods: all that are healthy, and those that are free.",
+            "GPUs of schedulable nodes, by state: healthy or free.",
             "state",
         )
         self.fragmentation = self._gauge(
             "fragmentation",
-            "Share of a chain's free GPUs that are in no wholly free cell of this type.",
+            "Share of a chain's free GPUs outside wholly free cells of this type, 0 to 1.",
             "chain",
             "cell",
         )
         self.free_cells = self._gauge(
-            "free_cells", "Cells that are free as a whole, by chain and type.", "chain", "cell"
+            "free_cells", "Wholly free cells, by chain and type.", "chain", "cell"
         )
-        self.loaned = self._gauge(
-            "loaned_gpus",
-            "GPUs of its quota that a virtual cluster has lent, or that it has borrowed.",
+        self.borrowed = self._gauge(
+            "borrowed_gpus",
+            "GPUs that a virtual cluster lends to others, or borrows from them, by side.",
             "virtual_cluster",
             "side",
         )
-        self.lost = self._counter("nodes_lost", "Nodes that were declared lost.")
+        self.lost = self._counter("nodes_lost", "Nodes declared lost.")
         self.lost_journals = self._counter(
-            "lost_journals", "Journals that agents have lost while pods were placed on their nodes."
+            "lost_journals", "Journals that agents lost while pods were placed on their nodes."
         )
         self.withheld = self._gauge(
             "nodes_withheld",
-            "Silent nodes that are not declared lost, because too many fell silent at once.",
+            "Silent nodes not declared lost, because too many fell silent at once.",
         )
         self.clashes = self._gauge(
-            "node_name_clashes", "Node names under which two machines report."
+            "node_name_clashes", "Node names with reports from two machines."
         )
         self.probe_round = self._gauge(
-            "probe_round", "1 while this process's probe comes round on every partition."
+            "probe_round", "1 while this process's probe returns from every partition."
         )
 
     def note_free(self, chains: Iterable[Pieces]) -> None:
-        """What is free, and how far it is in pieces."""
+        """Set the free cells and the fragmentation of each chain."""
         for pieces in chains:
             chain = pieces.chain
             for level, whole in enumerate(pieces.whole):
@@ -133,53 +138,50 @@ class SchedulerMetrics:
                 if level:
                     self.fragmentation.labels(*where).set(share(pieces.free, whole) or 0.0)
 
-    def note_loans(self, loans: Loans, virtual_clusters: Iterable[str]) -> None:
-        """What they lend one another."""
+    def note_borrowing(self, loans: Loans, virtual_clusters: Iterable[str]) -> None:
+        """Set the GPUs that each virtual cluster lends and borrows."""
         for name in virtual_clusters:
-            self.loaned.labels(name, "lent").set(loans.lent_by(name))
-            self.loaned.labels(name, "borrowed").set(loans.borrowed_by(name))
+            self.borrowed.labels(name, "lent").set(loans.lent_by(name))
+            self.borrowed.labels(name, "borrowed").set(loans.borrowed_by(name))
 
     def forget_free(self) -> None:
-        """There may be other chains and virtual clusters from now on."""
+        """Drop all series of chains and virtual clusters: the cluster has changed."""
         self.fragmentation.clear()
         self.free_cells.clear()
-        self.loaned.clear()
+        self.borrowed.clear()
 
     def _add_leading(self) -> None:
-        self.is_leader = self._gauge("is_leader", "1 where this process decides.")
-        self.epoch = self._gauge("epoch", "The epoch of this process's last lead.")
-        self.rebuilds = self._counter(
-            "rebuilds", "Times that memory was rebuilt from the database."
-        )
-        self.rebuild_seconds = self._seconds("rebuild_seconds", "Time of one rebuild.")
-        self.is_warm = self._gauge(
-            "is_warm", "1 where this process stands by and follows the leader."
-        )
+        self.is_leader = self._gauge("is_leader", "1 while this process is the leader.")
+        self.epoch = self._gauge("epoch", "Epoch of this process's last leadership.")
+        self.rebuilds = self._counter("rebuilds", "Rebuilds of memory from the database.")
+        self.rebuild_seconds = self._seconds("rebuild_seconds", "Seconds of one rebuild.")
+        self.is_warm = self._gauge("is_warm", "1 while this standby follows the leader.")
         self.follow_lag = self._gauge(
-            "follow_lag_seconds", "How long ago it has read what the leader committed; else 0."
+            "follow_lag_seconds",
+            "Seconds since this standby last read the leader's committed rows; else 0.",
         )
-        self.followed = self._counter("followed_gangs", "Gangs read anew while standing by.")
+        self.followed = self._counter("followed_gangs", "Gangs that this standby has read again.")
         self.takeover_seconds = self._seconds(
-            "takeover_seconds", "Time from the lead to the first cycle, where memory was there."
+            "takeover_seconds", "Seconds from leadership to the first cycle, with warm memory."
         )
 
     def _add_run_times(self) -> None:
         self.run_time_keys = self._gauge(
-            "run_time_keys", "Kinds of gangs (user, pattern of names, shape) with known run times."
+            "run_time_keys", "Kinds of gangs (user, name pattern, shape) with learnt run times."
         )
         self.run_times_expected = Histogram(
             NAME + "run_time_by_expected",
-            "Seconds that gangs ran by seconds that they were expected to, by who expected it.",
+            "Ratio of a gang's run time to its expected run time, by source of the expectation.",
             ["by"],
             buckets=RATIOS,
             registry=self._registry,
         )
         self.runs = self._counter(
-            "runs", "Ended gangs from which run times were learnt, by who expected one.", "by"
+            "runs", "Ended gangs with a learnt run time, by source of the expectation.", "by"
         )
 
     def note_runs(self, runs: Iterable[Run]) -> None:
-        """These gangs have ended."""
+        """Count the run times of ended gangs."""
         for run in runs:
             by = "nobody"
             if run.expected_s is not None:
@@ -189,33 +191,35 @@ class SchedulerMetrics:
 
     def _add_audit(self) -> None:
         self.audits = self._counter(
-            "audits", "Times that the books were compared with all placements."
+            "audits", "Audits: comparisons of the accounting with all placements."
         )
         self.drifted = self._gauge(
-            "drifted_gangs", "Gangs that the books have other GPUs or quota of than placements."
+            "drifted_gangs", "Gangs whose accounting differs from their placements."
         )
         self.drift = self._gauge(
             "drift",
-            "By how much the books of a gang are wrong, of the first of them.",
+            "Difference between accounting and placements of a gang: GPUs, or cells.",
             "gang",
-            "book",
+            "account",
         )
 
     def _add_what_ifs(self) -> None:
         self.what_ifs = self._counter(
-            "what_ifs", "Changes compared on what was recorded, by what came of it.", "outcome"
+            "what_ifs", "What-if comparisons on the record, by outcome.", "outcome"
         )
         self.what_if_seconds = Histogram(
             NAME + "what_if_seconds",
-            "Time of one comparison of a change, in its own process.",
+            "Seconds of one what-if comparison, in its own process.",
             buckets=WHAT_IF_S,
             registry=self._registry,
         )
 
     def _add_record(self) -> None:
-        self.record_cycles = self._gauge("record_cycles", "Cycles that the record has.")
+        self.record_cycles = self._gauge("record_cycles", "Cycles in the record.")
         self.record_bytes = self._gauge("record_bytes", "Bytes of the record, snapshots included.")
-        self.record_age = self._gauge("record_age_seconds", "For how long back there is a record.")
+        self.record_age = self._gauge(
+            "record_age_seconds", "Age of the oldest recorded cycle, in seconds."
+        )
         self.record_snapshots = self._counter(
             "record_snapshots", "Snapshots written to the record."
         )

@@ -22,171 +22,219 @@ _IN_ORDER = (
     ("leader_renew_s", "leader_expiry_s"),
     ("leader_renew_s", "changes_kept_s"),
     ("probe_s", "probe_window_s"),
-    ("probe_window_s", "leader_deaf_s"),
+    ("probe_window_s", "leader_cut_off_s"),
     ("probe_window_s", "lease_timeout_s"),
     ("watch_s", "stall_s"),
     ("watch_s", "lease_timeout_s"),
 )
-"""A leadership is renewed before it expires, a standby looks before what it has to read is dropped,
-a probe is sent before the last one is missed, who misses it is not replaced at once, a bus that is
-away is known before nodes are lost for it, and leases are judged before the judge counts as away.
+"""Pairs of settings, the lower one first. A lease is renewed before it expires. A standby looks
+before changes are dropped. A probe is sent before the last one counts as missing. A leader that
+misses one is not replaced at once. A missing bus is noticed before nodes are lost for it. Leases
+are checked before the check counts as stalled.
 """
 
 
 class SchedulerSettings(DatabaseSettings, ReadByRestSettings):
     """When cycles run, when a node is lost, who leads."""
 
-    http_port: NonNegativeInt = Field(8082, description="Queue, reasons, health; 0: any.")
+    http_port: NonNegativeInt = Field(
+        8082,
+        description="The port of its HTTP interface (queue, reasons, health, metrics); 0: any free"
+        " port.",
+    )
 
     cycle_interval_s: NonNegativeFloat = Field(
-        0.005, description="Cycles begin at least this far apart; what comes meanwhile is batched."
+        0.005,
+        description="The least time between the starts of two cycles. Changes meanwhile form one"
+        " batch.",
     )
-    cycle_poll_s: PositiveFloat = Field(1.0, description="A cycle looks this often, unasked.")
-    cycle_words: PositiveInt = Field(500, description="Gangs' words taken into one cycle.")
+    cycle_poll_s: PositiveFloat = Field(1.0, description="The longest time without a cycle.")
+    cycle_messages: PositiveInt = Field(
+        500, description="The most messages on gangs that one cycle takes."
+    )
     cycle_gangs: PositiveInt = Field(
         500,
-        description="Ways in which places for gangs are sought, and gangs told why they wait, each,"
-        " in one transaction.",
+        description="The most searches for places, and the most published wait reasons, in one"
+        " transaction.",
     )
     cycle_part_s: PositiveFloat = Field(
-        0.025, description="After so long in one transaction the rest of a cycle is the next one's."
+        0.025,
+        description="The time in one transaction after which the rest of a cycle moves to the next"
+        " one.",
     )
     audit_s: PositiveFloat = Field(
-        60.0, description="So often the books are compared with the placements of all gangs."
+        60.0, description="How often the self-audit compares accounting and placements."
     )
     audit_part_s: PositiveFloat = Field(
-        0.005, description="So long of that is done after a cycle; the rest after the next ones."
+        0.005, description="The audit's time after one cycle; the rest follows after later cycles."
     )
     load_gangs: PositiveInt = Field(
-        1000, description="Gangs, or pods, loaded at once at a take-over."
+        1000, description="Gangs, or pods, that a take-over loads at once."
     )
     catch_up_s: NonNegativeFloat = Field(
-        5.0, description="A new leader waits so long for what nodes reported before it."
+        5.0, description="How long a new leader waits for earlier node reports."
     )
     collect_s: PositiveFloat = Field(
-        10.0, description="Python's garbage is collected this often, best while nothing is to do."
+        10.0, description="How often Python collects garbage, preferably when idle."
     )
 
     cluster_file: Path | None = Field(
-        None, description="Cells, virtual clusters and policy; none: the nodes make the cluster."
+        None,
+        description="The file with cells, virtual clusters and policy. Without it the nodes make"
+        " the cluster.",
     )
-    cluster_file_poll_s: PositiveFloat = Field(3.0, description="It is looked at this often.")
+    cluster_file_poll_s: PositiveFloat = Field(
+        3.0, description="How often the cluster file is checked for a change."
+    )
     remake_share: PositiveFloat = Field(
-        0.1, le=1, description="Of the time: for making the cluster anew as nodes come and go."
+        0.1,
+        le=1,
+        description="The most of the time that is spent on rebuilding the cluster as nodes join and"
+        " leave.",
     )
     preemption_grace_s: NonNegativeFloat = Field(
-        30.0, description="Without a file: a preempted gang is to be gone so much later."
+        30.0, description="Without a cluster file: the time from a preemption to the latest end."
     )
     lazy_preemption: bool = Field(
-        False, description="Without a file: jobs that don't say lose their cells before they end."
+        False,
+        description="Without a cluster file: gangs are downgraded before they are preempted, unless"
+        " the job states otherwise.",
     )
     overdue_s: PositiveFloat = Field(
-        60.0, description="What an ended pod holds is waited for so long, then worked around."
+        60.0,
+        description="How long decisions wait for an ended pod's resources before they use other"
+        " nodes.",
     )
     settle_s: NonNegativeFloat = Field(
-        30.0, description="Nothing is refused before the cluster has not grown for so long."
+        30.0, description="The time without new nodes after which a gang may be refused."
     )
     defer_again_s: PositiveFloat = Field(
-        60.0, description="A wait whose numbers changed is told again this often at the most."
+        60.0, description="The least time between two messages on a wait whose numbers changed."
     )
-    defer_again_gangs: PositiveInt = Field(50, description="So many of them at a time.")
-    foreign_port_s: PositiveFloat = Field(600.0, description="A stranger's port is avoided.")
-    port_rest_s: NonNegativeFloat = Field(60.0, description="A freed port rests if others do.")
+    defer_again_gangs: PositiveInt = Field(
+        50, description="The most gangs at a time in such messages."
+    )
+    foreign_port_s: PositiveFloat = Field(
+        600.0, description="How long a port is avoided that another process held."
+    )
+    port_rest_s: NonNegativeFloat = Field(
+        60.0, description="How long a freed port is avoided while others are free."
+    )
 
-    lease_timeout_s: PositiveFloat = Field(60.0, description="A node silent for so long is lost.")
-    many_silent: PositiveFloat = Field(
-        0.2, description="Of the nodes: when more fall silent at once, none is declared lost."
+    lease_timeout_s: PositiveFloat = Field(
+        60.0, description="The silence after which a node is lost."
     )
-    probe_s: PositiveFloat = Field(2.0, description="How often the probe is sent round the bus.")
+    many_silent: PositiveFloat = Field(
+        0.2, description="The share of nodes above which a simultaneous silence loses none."
+    )
+    probe_s: PositiveFloat = Field(
+        2.0, description="How often the Scheduler sends its probe over the bus."
+    )
     probe_window_s: PositiveFloat = Field(
-        8.0, description="A probe not heard for so long does not come round: silence is no sign."
+        8.0, description="How long a probe may be missing before silence stops counting."
     )
     stall_s: PositiveFloat = Field(
-        5.0, description="A process that did not judge for so long was away: leases begin anew."
+        5.0, description="A pause of the lease check after which all leases start anew."
     )
-    watch_s: PositiveFloat = Field(1.0, description="How often leases are judged.")
+    watch_s: PositiveFloat = Field(1.0, description="How often leases are checked.")
     lost_repeat_s: PositiveFloat = Field(
-        60.0, description="node-lost and node-name-clashed are repeated."
+        60.0, description="How often node-lost and node-name-clashed are repeated."
     )
     clash_quiet_s: PositiveFloat = Field(
         180.0,
-        description="Two machines share a node name until one has not reported for so long;"
-        " agents report every 60 s.",
+        description="How long one of two machines with the same node name must be silent to end the"
+        " clash. Agents report every 60 s.",
     )
-    lost_kept_days: PositiveFloat = Field(
-        8.0, description="A node that was lost for so long is removed."
-    )
+    lost_kept_days: PositiveFloat = Field(8.0, description="How long a lost node is kept.")
     returned_repeat_s: PositiveFloat = Field(
-        5.0, description="node-returned is repeated until the node names its lease."
+        5.0, description="How often node-returned is repeated until the node names its lease."
     )
 
     leader_renew_s: PositiveFloat = Field(
-        0.5, description="Leadership is renewed this often; who stands by looks as often."
+        0.5, description="How often the leader renews its lease, and a standby follows its changes."
     )
-    leader_expiry_s: PositiveFloat = Field(1.5, description="It lasts so long after a renewal.")
-    leader_take_s: PositiveFloat = Field(2.0, description="So long after that it may be taken.")
-    leader_deaf_s: PositiveFloat = Field(
-        20.0, description="Who leads without the bus for so long is replaced by who has it as long."
+    leader_expiry_s: PositiveFloat = Field(1.5, description="How long a renewal is valid.")
+    leader_take_s: PositiveFloat = Field(
+        2.0, description="How long after expiry a standby may take leadership."
+    )
+    leader_cut_off_s: PositiveFloat = Field(
+        20.0,
+        description="How long a leader may be cut off from the bus while a standby is not. Then the"
+        " standby replaces it.",
     )
     changes_kept_s: PositiveFloat = Field(
-        60.0, description="Who stands by and has not looked for so long reads all anew."
+        60.0,
+        description="How long changes are kept for standbys. A standby that followed none for"
+        " longer reads everything again.",
     )
     deciding_timeout_s: PositiveFloat = Field(
-        3.0, description="A deciding transaction that idles for so long is ended by the database."
+        3.0, description="The idle time after which the database ends a deciding transaction."
     )
     run_time_runs: PositiveInt = Field(
-        16, description="Run times are learnt from so many ended gangs of a kind, the newest."
+        16, description="Run times are learnt from this many newest gangs of a kind."
     )
     run_time_keys: PositiveInt = Field(
-        10_000, description="Kinds of gangs (user, pattern of names, shape); the oldest go first."
+        10_000,
+        description="The most kinds of gangs (user, name pattern, shape). The oldest are dropped.",
     )
-    run_time_user_keys: PositiveInt = Field(500, description="Of one user, at the most.")
+    run_time_user_keys: PositiveInt = Field(500, description="The most kinds of one user.")
     run_time_days: PositiveFloat = Field(
-        90.0, description="A kind of which none ended for so long is forgotten."
+        90.0, description="The time without an ended gang after which a kind is forgotten."
     )
-    record_days: PositiveFloat = Field(14.0, description="The record goes back for so long.")
-    record_mb: PositiveInt = Field(10_000, description="A longer record loses its oldest part.")
+    record_days: PositiveFloat = Field(14.0, description="How long the record is kept.")
+    record_mb: PositiveInt = Field(
+        10_000, description="The most that the record holds; above it the oldest part is removed."
+    )
     record_snapshot_h: PositiveFloat = Field(
-        6.0, description="Something was recorded, and so long no snapshot taken: one is."
+        6.0,
+        description="The longest time between two snapshots of the record, if there are changes.",
     )
     record_wait_s: NonNegativeFloat = Field(
-        1.0, description="What decided nothing waits so long for a transaction to be recorded in."
+        1.0,
+        description="How long cycles without decisions wait for a transaction that records them.",
     )
-    record_wait_cycles: PositiveInt = Field(1000, description="So many such cycles do not wait.")
-    record_clean_s: PositiveFloat = Field(60.0, description="What is too old is looked for.")
-    record_clean_cycles: PositiveInt = Field(5000, description="Removed in one transaction.")
-    record_exports: PositiveInt = Field(2, description="Exports at the same time, at the most.")
+    record_wait_cycles: PositiveInt = Field(1000, description="The most such cycles that wait.")
+    record_clean_s: PositiveFloat = Field(
+        60.0, description="How often old parts of the record are removed."
+    )
+    record_clean_cycles: PositiveInt = Field(
+        5000, description="The most cycles removed in one transaction."
+    )
+    record_exports: PositiveInt = Field(2, description="The most exports of the record at a time.")
     record_stall_s: PositiveFloat = Field(
-        60.0, description="An export of which nothing is taken for so long is cut off."
+        60.0, description="How long an export waits for a client that reads nothing."
     )
 
     whole_exports: PositiveInt = Field(
-        1, description="Of the cluster of now, made at the same time, at the most: decisions wait."
+        1,
+        description="The most exports of the present cluster at a time; decisions wait meanwhile.",
     )
     configuration_checks: PositiveInt = Field(
-        1, description="Configurations checked at the same time, at the most."
+        1, description="The most configuration checks at a time."
     )
     configuration_bytes: PositiveInt = Field(
-        512 * 1024, description="Of a configuration that is to be checked."
+        512 * 1024, description="The size limit of a configuration to check."
     )
     what_if_days: PositiveFloat = Field(
-        7.0, description="What a change would have done is asked of so many days of the record."
+        7.0, description="How many days of the record a what-if covers."
     )
     what_if_s: PositiveFloat = Field(
-        300.0, description="So long it is looked at; what is not is left out, and that is told."
+        300.0,
+        description="The time limit of a what-if. At the limit it leaves out the newest part and"
+        " says so.",
     )
-    what_if_mb: PositiveInt = Field(4096, description="Memory of the process that does it.")
+    what_if_mb: PositiveInt = Field(4096, description="The memory limit of a what-if's process.")
     what_if_answer_s: PositiveFloat = Field(
-        10.0, description="Who asks waits so long at once, and is told then that it goes on."
+        10.0, description="How long a request waits for a what-if before it gets `running`."
     )
     what_if_kept_s: PositiveFloat = Field(
-        900.0, description="Who asks the same again within so long gets the same answer."
+        900.0, description="How long a what-if's answer is kept for the same question."
     )
     question_wait_s: PositiveFloat = Field(
-        4.0, description="A question waits so long while the Scheduler decides; then it gets 503."
+        4.0, description="How long a question waits for a decision to end; then the answer is 503."
     )
-    queue_answer: PositiveInt = Field(1000, description="Gangs in one answer, at the most.")
-    cells_answer: PositiveInt = Field(1000, description="Cells in one answer, at the most.")
+    queue_answer: PositiveInt = Field(1000, description="The most gangs in one answer.")
+    cells_answer: PositiveInt = Field(1000, description="The most cells in one answer.")
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
@@ -201,7 +249,7 @@ class SchedulerSettings(DatabaseSettings, ReadByRestSettings):
 
     @property
     def lead_s(self) -> float:
-        """Who has not renewed its lead for so long may have been followed by another."""
+        """The time without a renewal after which another process may lead."""
         return self.leader_expiry_s + self.leader_take_s
 
     def policy(self) -> Policy:
@@ -209,7 +257,7 @@ class SchedulerSettings(DatabaseSettings, ReadByRestSettings):
         return Policy(is_lazy=self.lazy_preemption, grace_s=self.preemption_grace_s)
 
     def rules(self) -> Rules:
-        """What is free, what is said, and when."""
+        """The rules of the core: what is free, and when reasons are published."""
         return Rules(
             cycle_gangs=self.cycle_gangs,
             settle_s=self.settle_s,

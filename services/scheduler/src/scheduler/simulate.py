@@ -206,7 +206,7 @@ def _changed(
         if file.change.is_about(finding.path):
             warnings(*file.changed.placed([finding]))
         elif finding not in before.warnings:  # of a pin that nobody owns any more
-            warnings.tell(name_of(arguments.cluster), *cluster.placed([finding]))
+            warnings.report(name_of(arguments.cluster), *cluster.placed([finding]))
     return file.change, simulation
 
 
@@ -234,16 +234,16 @@ class _Warnings:
 
     def __init__(self, file: str) -> None:
         self.file = file
-        self._said = 0
+        self._reported = 0
 
     def __call__(self, finding: Finding) -> None:
         """Say one."""
-        self.tell(self.file, finding)
+        self.report(self.file, finding)
 
-    def tell(self, file: str, finding: Finding) -> None:
+    def report(self, file: str, finding: Finding) -> None:
         """Say one about another file."""
-        self._said += 1
-        if self._said <= MAX_FINDINGS:
+        self._reported += 1
+        if self._reported <= MAX_FINDINGS:
             sys.stderr.write(f"{told(file, finding, 'warning: ')}\n")
 
     def policy_failed(self, name: str, how: str) -> None:
@@ -252,8 +252,8 @@ class _Warnings:
 
     def end(self) -> None:
         """Say how many were not said."""
-        if self._said > MAX_FINDINGS:
-            sys.stderr.write(f"and {self._said - MAX_FINDINGS} warnings more\n")
+        if self._reported > MAX_FINDINGS:
+            sys.stderr.write(f"and {self._reported - MAX_FINDINGS} warnings more\n")
 
 
 if __name__ == "__main__":

@@ -82,14 +82,14 @@ class Watch:
     heartbeats: Follower = field(init=False)
     orders: Follower = field(init=False)
     setting: Setting | None = None
-    heard: dict[str, Voice] = field(default_factory=dict)
+    received: dict[str, Voice] = field(default_factory=dict)
     to_lose: set[str] = field(default_factory=set)
     to_lose_forgotten: set[str] = field(default_factory=set)
     to_return: set[str] = field(default_factory=set)
     to_remove: set[str] = field(default_factory=set)
-    said_at: dict[str, float] = field(default_factory=dict)
+    published_at: dict[str, float] = field(default_factory=dict)
     clashes: Clashes = field(init=False)
-    clashes_said: dict[str, tuple[datetime, float]] = field(default_factory=dict)
+    clashes_published: dict[str, tuple[datetime, float]] = field(default_factory=dict)
     _newest: Newest = field(default_factory=Newest)
     _restarts: int = 0
     _times_begun: int = 0
@@ -118,31 +118,31 @@ class Watch:
 
     # What nodes say.
 
-    def on_report(self, record: Received, word: Model | None) -> None:
+    def on_report(self, record: Received, message: Model | None) -> None:
         """A node's report, or a null record: the node is gone for good. One that is not lost yet
         is removed when it is.
         """
         now = time.monotonic()
-        if word is None:
+        if message is None:
             self.clashes.forget(record.key or "")
             self.to_remove.add(record.key or "")
             self.wake()
             return
-        assert isinstance(word, NodeReport)
-        problem = nonsense(word)
+        assert isinstance(message, NodeReport)
+        problem = nonsense(message)
         if problem is not None:
             self.bus.metrics.dead.labels(record.topic).inc()
-            _log.error("a report makes no sense", node=word.node, problem=problem)
+            _log.error("a report makes no sense", node=message.node, problem=problem)
             return
-        self.to_remove.discard(word.node)
+        self.to_remove.discard(message.node)
         is_fresh = self.reports.caught_up.is_set()
-        age_s = 0.0 if is_fresh else max(time.time() - word.at.timestamp(), 0.0)
-        self.clashes.report(word, now - age_s)
-        self._note_clash(word.node, now)
-        self.state.report(word, now)
-        node = self.nodes[word.node]
-        if is_fresh and node.report is word:
-            self._hear(word.node, word.journal, now, is_new=node.knows_lease)
+        age_s = 0.0 if is_fresh else max(time.time() - message.at.timestamp(), 0.0)
+        self.clashes.report(message, now - age_s)
+        self._note_clash(message.node, now)
+        self.state.report(message, now)
+        node = self.nodes[message.node]
+        if is_fresh and node.report is message:
+            self._receive(message.node, message.journal, now, is_new=node.knows_lease)
         self.wake()
 
     def _note_clash(self, name: str, now: float) -> Clash | None:
@@ -159,7 +159,7 @@ class Watch:
         self.wake()
         return clash
 
-    def on_setting(self, record: Received, word: Model | None) -> None:
+    def on_setting(self, record: Received, message: Model | None) -> None:
         """An operator's order about a node, or what is set of virtual clusters and policy; or a
         null record: there is none any more.
         """
@@ -167,64 +167,64 @@ class Watch:
         is_scheduling = key == SCHEDULING_SETTING
         if not (is_scheduling or key.startswith(NODE_SETTING)):
             return
-        if not self._newest.is_news(record, word):
+        if not self._newest.is_news(record, message):
             return
         if is_scheduling:
-            self._set(record, word)
+            self._set(record, message)
             return
         order = Order.NONE
-        if isinstance(word, SettingChanged):
-            order = NodeOrder.model_validate(word.value).order
+        if isinstance(message, SettingChanged):
+            order = NodeOrder.model_validate(message.value).order
         self.state.order(key.removeprefix(NODE_SETTING), order)
         self.wake()
 
-    def _set(self, record: Received, word: Model | None) -> None:
-        revision = revision_of(record, word)
-        if isinstance(word, SettingChanged):
-            config = SchedulingConfig.model_validate(word.value)
-            self.setting = Setting(word.revision, config.version, config.content)
+    def _set(self, record: Received, message: Model | None) -> None:
+        revision = revision_of(record, message)
+        if isinstance(message, SettingChanged):
+            config = SchedulingConfig.model_validate(message.value)
+            self.setting = Setting(message.revision, config.version, config.content)
         elif revision is not None:
             self.setting = Setting(revision)
         elif self.setting is not None:  # somebody's own null record
             self.setting = Setting(self.setting.revision + 1)
         self.wake()
 
-    def told_setting(self) -> Setting | None:
+    def received_setting(self) -> Setting | None:
         """What is set of virtual clusters and policy; None where not all was read yet, or nothing
         was said of it.
         """
         return self.setting if self.orders.caught_up.is_set() else None
 
-    def on_heartbeat(self, record: Received, word: Model | None) -> None:
+    def on_heartbeat(self, record: Received, message: Model | None) -> None:
         """A node is alive, or a probe has come round."""
         now = time.monotonic()
-        if not isinstance(word, NodeHeartbeat):
+        if not isinstance(message, NodeHeartbeat):
             return
-        if word.probe is not None:
-            if word.probe == self._probe:
-                self.leases.probe_heard(record.partition, now)
-        elif word.node:
+        if message.probe is not None:
+            if message.probe == self._probe:
+                self.leases.probe_received(record.partition, now)
+        elif message.node:
             is_new = self.leases.is_current(record.partition)
-            self._hear(word.node, word.journal, now, is_new=is_new)
+            self._receive(message.node, message.journal, now, is_new=is_new)
 
-    def _hear(self, node: str, journal: str, now: float, *, is_new: bool) -> None:
+    def _receive(self, node: str, journal: str, now: float, *, is_new: bool) -> None:
         """``is_new``: this was not said before a leader before has lost the node. In a clash only
         the machine that the placements name keeps the node alive.
         """
         if node in self.nodes and self.nodes[node].is_of_others(journal):
             return
         was_alive = node in self.nodes and self.nodes[node].is_alive
-        since, before = now, self.heard.get(node)
+        since, before = now, self.received.get(node)
         if before is not None and before.journal == journal:
             since = before.since
         else:
             self.to_lose_forgotten.discard(node)
-        self.heard[node] = Voice(now, journal, since)
-        if self.state.ledger.hear(node, journal, now):
+        self.received[node] = Voice(now, journal, since)
+        if self.state.ledger.receive(node, journal, now):
             if not is_new:
                 return
             self.to_return.add(node)
-        self.leases.hear(node, now)
+        self.leases.receive(node, now)
         self.to_lose.discard(node)
         if not was_alive:
             self.wake()
@@ -278,7 +278,7 @@ class Watch:
         """Listen for the state that was just restored, with all that was heard so far."""
         self.pass_on(state)
         self.state = state
-        self.recall(self.heard)
+        self.recall(self.received)
 
     def recall(self, nodes: Iterable[str]) -> None:
         """Tell the state again who of these was heard: it did not know then what is stored. Who is
@@ -286,9 +286,9 @@ class Watch:
         """
         now = time.monotonic()
         for name in nodes:
-            voice = self.heard.get(name)
+            voice = self.received.get(name)
             if voice is not None and self._is_fresh(voice.at, now):
-                self.state.ledger.hear(name, voice.journal, now)
+                self.state.ledger.receive(name, voice.journal, now)
 
     def lead(self, nodes: Iterable[KnownNode]) -> None:
         """From now on judge who is silent, by what was heard so far. The silence of those who were
@@ -299,13 +299,13 @@ class Watch:
             if known.is_lost and known.node not in self.to_return:
                 lost.add(known.node)
                 self.leases.forget(known.node)
-            elif known.node not in self.leases.heard:
-                self.leases.hear(known.node, now)
-        for name, voice in self.heard.items():
+            elif known.node not in self.leases.received:
+                self.leases.receive(known.node, now)
+        for name, voice in self.received.items():
             if name in lost:
                 continue
             if self._is_fresh(voice.at, now):
-                self.leases.hear(name, voice.at)
+                self.leases.receive(name, voice.at)
             else:  # while this process stood by, where silence is not judged
                 self.state.ledger.doubt(name)
         for name in self.to_lose:
@@ -314,7 +314,7 @@ class Watch:
     def _is_fresh(self, at: float, now: float) -> bool:
         return now - at < self.settings.lease_timeout_s
 
-    def hears_bus(self) -> bool:
+    def receives_from_bus(self) -> bool:
         """What this process says comes back to it, on every partition."""
         partitions = self.heartbeats.partitions.get(HEARTBEAT, 0)
         is_round = self.leases.is_round(partitions, time.monotonic())
@@ -344,7 +344,7 @@ class Watch:
         """The journal of the node's report is the only one that was heard for a lease. A machine of
         the same name, whose pods they may be, would have been heard too.
         """
-        report, voice = self.nodes[name].report, self.heard.get(name)
+        report, voice = self.nodes[name].report, self.received.get(name)
         if report is None or voice is None or voice.journal != report.journal:
             return False
         return self.leases.is_over(voice.since, now)
@@ -367,17 +367,19 @@ class Watch:
     async def probe(self) -> None:
         """Send the probe round every partition; one that is away gets the next one."""
         partitions = self.heartbeats.partitions.get(HEARTBEAT, 0)
-        word = NodeHeartbeat(node="", probe=self._probe).model_dump_json(exclude_defaults=False)
+        message = NodeHeartbeat(node="", probe=self._probe).model_dump_json(exclude_defaults=False)
         at = time.time()
         records = [
-            Outgoing(HEARTBEAT, key, word.encode(), f"scheduler/probe/{key}/{int(at * 1000)}", at)
+            Outgoing(
+                HEARTBEAT, key, message.encode(), f"scheduler/probe/{key}/{int(at * 1000)}", at
+            )
             for key in probe_keys(partitions)
         ]
         for failure in await self.bus.publish(records):
             if failure is not None:
                 _log.debug("the probe was not taken", error=str(failure))
 
-    async def tell(self, known: dict[str, KnownNode]) -> None:
+    async def publish(self, known: dict[str, KnownNode]) -> None:
         """Publish every minute which nodes are lost and which names clash; which nodes are back,
         until they have named their lease. A node that was lost long ago is removed: by a tombstone
         on the reports' topic, which all read.
@@ -386,7 +388,7 @@ class Watch:
         for node in self.nodes.values():
             clash = None if node.clash is None else self._note_clash(node.name, now)
             if clash is None:
-                self.clashes_said.pop(node.name, None)
+                self.clashes_published.pop(node.name, None)
             elif notice := self._clash_notice(node.name, clash, now, at):
                 due.append(notice)
             row = known.get(node.name)
@@ -399,20 +401,22 @@ class Watch:
             elif node.is_alive and not node.knows_lease:
                 repeat_s = self.settings.returned_repeat_s
             else:
-                self.said_at.pop(node.name, None)
+                self.published_at.pop(node.name, None)
                 continue
-            if now - self.said_at.get(node.name, -repeat_s) >= repeat_s:
-                self.said_at[node.name] = now
+            if now - self.published_at.get(node.name, -repeat_s) >= repeat_s:
+                self.published_at[node.name] = now
                 due.append(self._notice_record(row, at))
         for first in range(0, len(due), NOTICES):
-            await self._say(due[first : first + NOTICES])
+            await self._publish_all(due[first : first + NOTICES])
 
     def _clash_notice(self, node: str, clash: Clash, now: float, at: float) -> Outgoing | None:
         """None: it was published less than a minute ago."""
-        since, said_at = self.clashes_said.get(node, (moment(at - (now - clash.since)), -math.inf))
-        if now - said_at < self.settings.lost_repeat_s:
+        since, published_at = self.clashes_published.get(
+            node, (moment(at - (now - clash.since)), -math.inf)
+        )
+        if now - published_at < self.settings.lost_repeat_s:
             return None
-        self.clashes_said[node] = since, now
+        self.clashes_published[node] = since, now
         (journal, other_journal), (address, other_address) = clash.journals, clash.addresses
         notice = NodeNameClashed(
             node=node,
@@ -444,12 +448,12 @@ class Watch:
         )
 
     def _notice_record(self, row: KnownNode, at: float) -> Outgoing:
-        topic, word = self._notice(row, at)
-        value = None if word is None else word.model_dump_json(exclude_none=True).encode()
+        topic, message = self._notice(row, at)
+        value = None if message is None else message.model_dump_json(exclude_none=True).encode()
         event_id = f"{Service.SCHEDULER.value}/{topic}/{row.node}/{row.lease}"
         return Outgoing(topic, row.node, value, event_id, at)
 
-    async def _say(self, notices: Sequence[Outgoing]) -> None:
+    async def _publish_all(self, notices: Sequence[Outgoing]) -> None:
         """All at once: one after the other they would keep leases from being judged."""
         for notice, failure in zip(notices, await self.bus.publish(notices), strict=True):
             if failure is not None:

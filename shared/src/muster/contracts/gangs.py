@@ -28,7 +28,7 @@ class PodAsk(Model):
 
 
 class PodRelease(Model):
-    """The end that a pod's agent told: what it held is free from ``report_revision`` of
+    """The end that a pod's agent reported: its resources are free from ``report_revision`` of
     ``journal`` on.
     """
 
@@ -60,13 +60,12 @@ class GangRequest(StateMessage):
 
     ``priority``: 0 to 1000 is guaranteed, -1 is opportunistic. ``submitted_at`` is the job's: an
     attempt that follows a preemption keeps its age. ``group``: gangs of one job with the same group
-    are put near one another. ``lazy_preemption``: whether it is downgraded before it is killed for
-    a gang of its own virtual cluster, None: as the policy says. ``limit_s``: it is ended when it
-    has run for so long. ``expected_s``: so long it will run, as its user says; ``min_run_s``: so
-    long it is to run before it is preempted; ``checkpoint_s``: so often it saves what it has done;
-    ``borrow``: it may run on what other virtual clusters own and don't use. ``checkpointed_at``:
-    when one of its pods has said last that the gang's work is saved. ``end``: with an empty
-    list, how it came to that; None: nobody knows.
+    are placed near one another. ``lazy_preemption``: whether it is downgraded before it is
+    preempted for a gang of its own virtual cluster, None: as the policy. ``limit_s``: the run time
+    at which it is ended. ``expected_s``: the run time that its user expects. ``min_run_s``: how
+    long it is protected from preemption. ``checkpoint_s``: how often it saves work. ``borrow``: it
+    may use idle quota of other virtual clusters. ``checkpointed_at``: when a pod last reported that
+    the gang's work is saved. ``end``: with an empty list, how the gang ended; None: unknown.
     """
 
     gang: str
@@ -95,7 +94,7 @@ class PodDecisionState(OpenEnum):
     PLACED = "placed"
     WAITING = "waiting"
     REFUSED = "refused"
-    GIVE_BACK = "give-back"
+    PREEMPTED = "preempted"
     LOST = "lost"
     UNKNOWN = "unknown"
 
@@ -119,7 +118,7 @@ class PodDecision(Model):
 
 
 class Preemption(Model):
-    """Give the pods back: for whom, by when, why. ``gang`` None: for nobody, a node is drained."""
+    """Release the pods: for which gang, by when, why. ``gang`` None: their node is drained."""
 
     gang: str | None = None
     until: datetime
@@ -138,12 +137,11 @@ class GangClass(OpenEnum):
 
 
 class Wait(Model):
-    """How it stands with a gang that waits. ``as_of``: the Scheduler's cycle of which all this is
-    true, as ``asOf`` of its answers; within one they say the same.
+    """The state of a waiting gang after the Scheduler's cycle ``as_of``, like ``asOf`` of its
+    answers.
 
-    ``position``: its place among the ``waiting`` gangs of its virtual cluster and class; None: it
-    has one that others still have to leave, or so many wait that it is told to who asks alone.
-    ``expected_start``: where cells are kept for it.
+    ``position``: its place among the ``waiting`` gangs of its virtual cluster and class. None: it
+    has a nominated placement, or too many gangs wait. ``expected_start``: with a reservation.
     """
 
     as_of: int
@@ -153,13 +151,13 @@ class Wait(Model):
 
 
 class GangDecision(StateMessage):
-    """Scheduler on a gang: each pod placed, waiting, refused, to be given back, or lost.
+    """Scheduler on a gang: each pod placed, waiting, refused, preempted or lost.
 
     An ended gang has no pods, but those lost that a request lists after its end. ``reason``
     explains a wait, a refusal, or why such pods are lost. ``gang_class`` is set while the gang is
     placed; when it changes, so does only this. ``lender``: the virtual cluster in whose quota it is
-    placed, if not in its own. ``wait``: while it waits. ``preemption`` is set while pods are to be
-    given back: all that have a place, or surplus ones, without which the gang goes on.
+    placed, if not in its own. ``wait``: while it waits. ``preemption`` is set while pods are
+    preempted: all that have a place, or surplus ones, without which the gang continues.
     """
 
     gang: str

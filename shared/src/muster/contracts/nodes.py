@@ -6,7 +6,11 @@ from muster.contracts.model import Model
 
 
 class Gpu(Model):
-    """One GPU of a node. ``pod`` holds it; ``simulated`` GPUs are pretended, to try things out."""
+    """One GPU of a node. ``pod`` holds it; ``simulated`` GPUs are pretended, to try things out.
+
+    A GPU in MIG mode is not listed but each of its MIG devices, with the profile in ``model`` and
+    ``mig_profile`` ("1g.10gb") and the UUID of their GPU as ``mig_parent``.
+    """
 
     index: int
     uuid: str
@@ -16,6 +20,8 @@ class Gpu(Model):
     problem: str | None = None
     simulated: bool = False
     pod: str | None = None
+    mig_profile: str | None = None
+    mig_parent: str | None = None
 
 
 class PodOnNode(Model):
@@ -33,8 +39,8 @@ class NodeReport(Model):
     counts.
 
     ``lease``: the highest lease number that the agent has read from ``node-returned``.
-    ``foreign_ports``: ports in ``port_range`` (first and last, inclusive) that a stranger was seen
-    to hold, with the time until which to avoid them. ``missing_limits``: the node can't hold pods
+    ``foreign_ports``: ports in ``port_range`` (first and last, inclusive) that another process
+    held, with the time until which to avoid them. ``missing_limits``: the node can't hold pods
     to these (memory, swap, cpu, processes). ``single_user``: why all tasks run as the agent's user;
     None: each runs under a uid of its own user.
     """
@@ -81,7 +87,7 @@ class NodeLost(Model):
 
 
 class NodeReturned(Model):
-    """A lost node speaks again. Its GPUs count again from a report that names this lease."""
+    """A lost node reports again. Its GPUs count again from a report that names this lease."""
 
     node: str
     lease: int

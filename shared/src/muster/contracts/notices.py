@@ -45,7 +45,7 @@ class DeadLetter(Model):
     at: datetime
 
 
-class BooksDrifted(Model):
+class AccountingDrifted(Model):
     """The Scheduler's self-audit finds that what it counts of a gang is not what the gang's
     placements say. Repeated with every audit, each minute, while it is so.
     """

@@ -22,9 +22,9 @@ class PodAction(OpenEnum):
 class RolePeers(Model):
     """Where the tasks of one role of the job attempt run: what the PAI_* variables are made from.
 
-    A gang's pods are all told of all its tasks, so there is no object for each task, but lists in
-    the order of the tasks' indices. ``addresses`` has each node's address once. ``addressOf`` says
-    for each task which of ``addresses``, counted from 0, is its node's; null: the task has no place
+    Each pod of a gang gets the places of all tasks, so there are lists in the order of the tasks'
+    indices instead of an object for each task. ``addresses`` has each node's address once.
+    ``addressOf`` has for each task the index of its node in ``addresses``; null: it has no place
     yet. ``ports`` is label → for each task its port numbers. So of ``{"addresses": ["10.0.0.11",
     "10.0.0.12"], "addressOf": [0, 1, 0], "ports": {"http": [[20000], [20000], [20001]]}}`` the task
     with index 2 is at 10.0.0.11 and its port http is 20001. Tasks beyond the end of ``addressOf``
@@ -136,7 +136,7 @@ class PodStatus(StateMessage):
 
     ``report_revision``: with the end of a pod, the first node report (by its revision) that no
     longer counts it; its GPUs and ports are free from that report on. ``checkpointed_at``: when it
-    has said last that its gang's work is saved.
+    last reported that its gang's work is saved.
     """
 
     pod: str

@@ -1,4 +1,4 @@
-"""Who is told of what: a subscription as REST publishes it (in a setting ``subscription/<id>``)
+"""A subscription to alerts as REST publishes it (in a setting ``subscription/<id>``)
 and as Alerting reads it. It never holds a secret: see muster.webhook_secrets.
 """
 
@@ -13,7 +13,7 @@ SUBSCRIPTION_SETTING = "subscription/"
 
 
 class AlertEvent(OpenEnum):
-    """What people can ask to be told."""
+    """Events that a subscription can name."""
 
     JOB_FINISHED = "job-finished"
     JOB_FAILED = "job-failed"
@@ -24,8 +24,8 @@ class AlertEvent(OpenEnum):
     NODE_RETURNED = "node-returned"
     NODE_REMOVED = "node-removed"
     NODE_NAME_CLASH = "node-name-clash"
-    RECORD_DEAD = "record-dead"
-    BOOKS_DRIFTED = "books-drifted"
+    RECORD_REJECTED = "record-rejected"
+    ACCOUNTING_DRIFTED = "accounting-drifted"
     UNKNOWN = "unknown"
 
 

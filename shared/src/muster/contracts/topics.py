@@ -1,4 +1,4 @@
-"""The topics: who sends what to whom. The one table that services, documents and tests read."""
+"""The topics with senders and readers: the one table that services, documents and tests read."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ from muster.contracts.nodes import (
     NodeReturned,
 )
 from muster.contracts.notices import (
+    AccountingDrifted,
     AlertNotice,
-    BooksDrifted,
     DeadLetter,
     RevisionAcknowledged,
     SettingChanged,
@@ -26,7 +26,7 @@ from muster.contracts.services import SERVICE_STARTED, ServiceStarted
 
 
 class Service(StrEnum):
-    """Who speaks. An agent speaks as ``runtime-agent``; its subjects are on one node each."""
+    """The senders. An agent sends as ``runtime-agent``; its subjects are on one node each."""
 
     REST = "rest"
     LAUNCHER = "launcher"
@@ -173,8 +173,8 @@ _ALL = [
         "node-heartbeat",
         NodeHeartbeat,
         "node",
-        "The node's agent is alive.",
-        senders=(Service.RUNTIME_AGENT,),
+        "The node's agent is alive, or the Scheduler's probe returns.",
+        senders=(Service.RUNTIME_AGENT, Service.SCHEDULER),
         readers=(Service.SCHEDULER,),
     ),
     Topic(
@@ -202,8 +202,8 @@ _ALL = [
         readers=(Service.ALERTING,),
     ),
     Topic(
-        "books-drifted",
-        BooksDrifted,
+        "accounting-drifted",
+        AccountingDrifted,
         "gang",
         "The audit found accounting that differs from placements.",
         senders=(Service.SCHEDULER,),

@@ -6,13 +6,13 @@ from muster.protocol.document import MAX_BYTES
 from muster.protocol.parse import ParsedJob, parse_job
 from muster.protocol.problems import ProtocolError
 from muster.protocol.rename import renamed
+from muster.protocol.requests import PRIORITIES, Named
 from muster.protocol.shape import (
     HIGHEST_PRIORITY,
     LOWEST_PRIORITY,
     JobFile,
     job_file_schema,
 )
-from muster.protocol.wishes import PRIORITIES, Named
 
 __all__ = [
     "HIGHEST_PRIORITY",

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from muster.errors import Problem
 from muster.protocol.document import Node
+from muster.protocol.requests import check_requests, request_warnings
 from muster.protocol.shape import DockerImage, JobFile, TaskRole
 from muster.protocol.tree import fields, items, problem_at, string
-from muster.protocol.wishes import check_wishes, wish_warnings
 
 RUNTIME_PLUGINS = "com.microsoft.pai.runtimeplugin"
 _NOT_YET = "is kept, but not acted on yet"
@@ -27,7 +27,7 @@ def check_references(root: Node) -> list[Problem]:
         *_duplicates(root, "prerequisites"),
         *_duplicates(root, "deployments"),
         *_undefined(root),
-        *check_wishes(root),
+        *check_requests(root),
     ]
 
 
@@ -74,7 +74,11 @@ def _undefined(root: Node) -> Iterator[Problem]:
 
 def find_warnings(job: JobFile, root: Node) -> list[Problem]:
     """What the job runs without, each with its path."""
-    found = [*_asset_warnings(job, root), *_extras_warnings(job, root), *wish_warnings(job, root)]
+    found = [
+        *_asset_warnings(job, root),
+        *_extras_warnings(job, root),
+        *request_warnings(job, root),
+    ]
     for name, role in job.task_roles.items():
         found.extend(_role_warnings(job, name, role, root))
     for index, deployment in enumerate(job.deployments):

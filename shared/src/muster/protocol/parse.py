@@ -13,20 +13,20 @@ from muster.protocol.checks import check_references, find_warnings
 from muster.protocol.document import Node, read_document
 from muster.protocol.messages import problems_of
 from muster.protocol.problems import MAX_PROBLEMS, ProtocolError, join_path
+from muster.protocol.requests import (
+    HIVED,
+    MUSTER,
+    Named,
+    RoleRequests,
+    lazy_preemption_of,
+    named,
+    priority_of,
+    requests_of,
+)
 from muster.protocol.shape import JobFile, TaskRole
 from muster.protocol.sizes import MAX_RECORD_BYTES, largest_record
 from muster.protocol.templates import MAX_RENDERED_CHARACTERS, render
 from muster.protocol.tree import Path, fields, find, items, string
-from muster.protocol.wishes import (
-    HIVED,
-    MUSTER,
-    Named,
-    RoleWishes,
-    lazy_preemption_of,
-    named,
-    priority_of,
-    wishes_of,
-)
 
 HTTP_PORT = "http"
 """Every task gets a port of this label, as in OpenPAI: its ``HOST_LIST`` variables name it."""
@@ -74,7 +74,7 @@ def parse_job(data: bytes) -> ParsedJob:
     scripts = {name: commands.of(name, role) for name, role in fields(root, "taskRoles").items()}
     job = _validate(root, problems)
     roles = [
-        _role_spec(name, role, scripts[name], wishes_of(job, name))
+        _role_spec(name, role, scripts[name], requests_of(job, name))
         for name, role in job.task_roles.items()
     ]
     spec = _job_spec(job, tuple(roles))
@@ -141,7 +141,7 @@ def _job_spec(job: JobFile, roles: tuple[TaskRoleSpec, ...]) -> JobSpec:
     )
 
 
-def _role_spec(name: str, role: TaskRole, command: str, wishes: RoleWishes) -> TaskRoleSpec:
+def _role_spec(name: str, role: TaskRole, command: str, requests: RoleRequests) -> TaskRoleSpec:
     """OpenPAI's defaults: one failed task ends the attempt, and so does the success of all tasks of
     a role. 0 and null mean the default.
     """
@@ -151,17 +151,17 @@ def _role_spec(name: str, role: TaskRole, command: str, wishes: RoleWishes) -> T
         instances=role.instances,
         min_failed_instances=role.completion.min_failed_instances or 1,
         min_succeeded_instances=role.completion.min_succeeded_instances or role.instances,
-        min_instances=wishes.min_instances,
+        min_instances=requests.min_instances,
         task_retry_count=role.task_retry_count,
         cpu=resources.cpu,
         memory_mb=resources.memory_mb,
         gpus=resources.gpu,
-        gpu_types=wishes.gpu_types,
-        pin=wishes.pin,
-        group=wishes.group,
+        gpu_types=requests.gpu_types,
+        pin=requests.pin,
+        group=requests.group,
         shm_mb=role.extra_container_options.shm_mb,
         ports={HTTP_PORT: 1} | resources.ports,
-        resources=dict(wishes.resources),
+        resources=dict(requests.resources),
         command=command,
     )
 

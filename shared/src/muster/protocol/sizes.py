@@ -69,7 +69,7 @@ def largest_record(spec: JobSpec) -> tuple[str, int]:
         each = _task_bytes(_sized(role))
         decision += role.instances * each.decision
         status += role.instances * each.status + size(_status(role))
-        request += role.instances * (each.ask + _wished_bytes(role))
+        request += role.instances * (each.ask + _requested_bytes(role))
         peers += each.peers + role.instances * each.peer
         own = max(own, size(role) + each.peer)
     empty = _empty()
@@ -120,7 +120,7 @@ def _task_bytes(sized: _Sized) -> _TaskBytes:
     placed = {label: (_PORT,) * count for label, count in ports}
     where = {"node": _NODE, "address": _NODE, "log_url": _LOG_URL}
     held = {"gpus": (_GPU,) * gpus, "ports": placed}
-    decision = PodDecision(pod=pod, state=PodDecisionState.GIVE_BACK, journal=_JOB, **where, **held)
+    decision = PodDecision(pod=pod, state=PodDecisionState.PREEMPTED, journal=_JOB, **where, **held)
     status = TaskStatus(
         index=instances,
         state=TaskState.SUCCEEDED,
@@ -154,7 +154,7 @@ def _task_bytes(sized: _Sized) -> _TaskBytes:
     )
 
 
-def _wished_bytes(role: TaskRoleSpec) -> int:
+def _requested_bytes(role: TaskRoleSpec) -> int:
     """What the role's wishes add to the ask for each pod."""
     is_elastic = role.min_instances is not None
     if not (role.gpu_types or role.pin or role.resources or is_elastic):

@@ -9,7 +9,7 @@ from muster.contracts.subscriptions import AlertEvent
 
 from alerting.domain.events import Alert, Event, Severity
 from alerting.domain.policy import Policy
-from alerting.domain.repeated import Key, Repeated, RepeatedOutcome, Repeats, Said
+from alerting.domain.repeated import Key, Notice, Repeated, RepeatedOutcome, Repeats
 
 CLASHED = "NodeNameClash"
 
@@ -20,12 +20,12 @@ def key_of(notice: NodeNameClashed) -> Key:
     return notice.node, first, second
 
 
-def heard(
+def received(
     watch: Repeated | None, notice: NodeNameClashed, *, now: datetime, policy: Policy
 ) -> RepeatedOutcome:
     """Apply ``node-name-clashed``."""
-    said = Said(key_of(notice), notice.at, notice.since)
-    after, alert = CLASHES.heard(watch, said, now=now, policy=policy)
+    repeat = Notice(key_of(notice), notice.at, notice.since)
+    after, alert = CLASHES.received(watch, repeat, now=now, policy=policy)
     if alert is None:
         return RepeatedOutcome(after)
     event = Event(

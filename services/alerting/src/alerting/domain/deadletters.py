@@ -11,31 +11,31 @@ from muster.contracts.topics import TOPICS, Kind
 from muster.ids import is_name, job_of
 
 from alerting.domain.events import Alert, Event, Severity
-from alerting.domain.jobs import DeadRecord
+from alerting.domain.jobs import RejectedRecord
 from alerting.domain.policy import Policy
-from alerting.domain.repeated import Key, Repeated, RepeatedOutcome, Repeats, Said
+from alerting.domain.repeated import Key, Notice, Repeated, RepeatedOutcome, Repeats
 
-DEAD = "RecordsDead"
+RECORDS_REJECTED = "RecordsRejected"
 
 
-def heard(
-    pile: Repeated | None, letter: DeadLetter, *, now: datetime, policy: Policy
+def received(
+    watch: Repeated | None, letter: DeadLetter, *, now: datetime, policy: Policy
 ) -> RepeatedOutcome:
     """Apply a dead letter."""
-    said = Said((letter.reader, letter.topic), letter.at, now)
-    after, alert = PILES.heard(pile, said, now=now, policy=policy)
+    notice = Notice((letter.reader, letter.topic), letter.at, now)
+    after, alert = DEAD_LETTERS.received(watch, notice, now=now, policy=policy)
     if alert is None:
         return RepeatedOutcome(after)
     place = f"{letter.topic}, partition {letter.partition}, offset {letter.offset}"
     event = Event(
-        key=f"{AlertEvent.RECORD_DEAD}/{letter.reader}/{letter.topic}/{letter.at.isoformat()}",
-        name=AlertEvent.RECORD_DEAD,
+        key=f"{AlertEvent.RECORD_REJECTED}/{letter.reader}/{letter.topic}/{letter.at.isoformat()}",
+        name=AlertEvent.RECORD_REJECTED,
         at=letter.at,
         severity=Severity.CRITICAL,
         title=alert.summary,
         text=f"{place}: {letter.reason}\n"
         "Mend the cause, then `muster events redrive` brings the record back.",
-        thread=f"dead/{letter.reader}/{letter.topic}",
+        thread=f"dead-letters/{letter.reader}/{letter.topic}",
         data={
             "reader": letter.reader,
             "topic": letter.topic,
@@ -49,13 +49,13 @@ def heard(
     return RepeatedOutcome(after, (event,), (alert,))
 
 
-def job_record(letter: DeadLetter) -> DeadRecord | None:
+def job_record(letter: DeadLetter) -> RejectedRecord | None:
     """What a dead letter says about a job; None where it is about none, or does not say which."""
-    said = _fields(letter.value)
+    fields = _fields(letter.value)
     topic = TOPICS.get(letter.topic)
     if topic is None or topic.kind is None:
         return None
-    job = said.get("job", "")
+    job = fields.get("job", "")
     if not job and letter.key:
         if topic.kind is Kind.JOB or topic.key == "job":
             job = letter.key
@@ -63,25 +63,25 @@ def job_record(letter: DeadLetter) -> DeadRecord | None:
             job = job_of(letter.key)
     if not job or not is_name(job):
         return None
-    return DeadRecord(
+    return RejectedRecord(
         job=job,
         what=f"{letter.reader} on {letter.topic}: {letter.reason}"[:500],
         at=letter.at,
-        user=said.get("user", ""),
-        virtual_cluster=said.get("virtualCluster", ""),
-        name=said.get("name", "") if topic.kind is not Kind.POD else "",
+        user=fields.get("user", ""),
+        virtual_cluster=fields.get("virtualCluster", ""),
+        name=fields.get("name", "") if topic.kind is not Kind.POD else "",
     )
 
 
 def _fields(value: str) -> dict[str, str]:
     """The text fields of a record that may be no JSON, or cut."""
     try:
-        said = json.loads(value)
+        fields = json.loads(value)
     except (ValueError, RecursionError):
         return {}
-    if not isinstance(said, dict):
+    if not isinstance(fields, dict):
         return {}
-    texts = {key: text for key, text in said.items() if isinstance(text, str)}
+    texts = {key: text for key, text in fields.items() if isinstance(text, str)}
     # JSON may name half a character, which no other encoding has.
     return {key: text.encode(errors="replace").decode() for key, text in texts.items()}
 
@@ -89,7 +89,7 @@ def _fields(value: str) -> dict[str, str]:
 def _alert(key: Key, starts_at: datetime) -> Alert:
     reader, topic = key
     return Alert(
-        name=DEAD,
+        name=RECORDS_REJECTED,
         severity=Severity.CRITICAL,
         summary=f"Records of {topic} could not be handled by {reader}",
         labels={"reader": reader, "topic": topic},
@@ -97,5 +97,5 @@ def _alert(key: Key, starts_at: datetime) -> Alert:
     )
 
 
-PILES = Repeats(_alert, lambda policy: policy.dead_quiet_s)
+DEAD_LETTERS = Repeats(_alert, lambda policy: policy.dead_letters_over_s)
 """The dead letters of one reader of one topic."""

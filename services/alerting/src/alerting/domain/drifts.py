@@ -4,37 +4,37 @@ until it has said nothing more of it for some minutes.
 
 from datetime import datetime
 
-from muster.contracts.notices import BooksDrifted
+from muster.contracts.notices import AccountingDrifted
 from muster.contracts.subscriptions import AlertEvent
 
 from alerting.domain.events import Alert, Event, Severity
 from alerting.domain.policy import Policy
-from alerting.domain.repeated import Key, Repeated, RepeatedOutcome, Repeats, Said
+from alerting.domain.repeated import Key, Notice, Repeated, RepeatedOutcome, Repeats
 
-DRIFTED = "BooksDrifted"
+DRIFTED = "AccountingDrifted"
 
 NOBODY = "-"
 """In the place of the gang, where the Scheduler can't name one."""
 
 
-def heard(
-    watch: Repeated | None, word: BooksDrifted, *, now: datetime, policy: Policy
+def received(
+    watch: Repeated | None, message: AccountingDrifted, *, now: datetime, policy: Policy
 ) -> RepeatedOutcome:
-    """Apply ``books-drifted``."""
-    said = Said((word.gang,), word.at, word.since)
-    after, alert = DRIFTS.heard(watch, said, now=now, policy=policy)
+    """Apply ``accounting-drifted``."""
+    notice = Notice((message.gang,), message.at, message.since)
+    after, alert = DRIFTS.received(watch, notice, now=now, policy=policy)
     if alert is None:
         return RepeatedOutcome(after)
     event = Event(
-        key=f"{AlertEvent.BOOKS_DRIFTED}/{word.gang}/{word.since.isoformat()}",
-        name=AlertEvent.BOOKS_DRIFTED,
-        at=word.since,
+        key=f"{AlertEvent.ACCOUNTING_DRIFTED}/{message.gang}/{message.since.isoformat()}",
+        name=AlertEvent.ACCOUNTING_DRIFTED,
+        at=message.since,
         severity=Severity.CRITICAL,
         title=alert.summary,
-        text="\n".join(word.drifts) + "\nSave `muster export … --since 2h`, restart the leading"
+        text="\n".join(message.drifts) + "\nSave `muster export … --since 2h`, restart the leading"
         " Scheduler, which makes its books anew from the placements, and report it.",
-        thread=f"books/{word.gang}",
-        data=word.model_dump(mode="json", by_alias=True) | {"alert": alert.fingerprint},
+        thread=f"accounting/{message.gang}",
+        data=message.model_dump(mode="json", by_alias=True) | {"alert": alert.fingerprint},
     )
     return RepeatedOutcome(after, (event,), (alert,))
 
@@ -52,5 +52,5 @@ def _alert(key: Key, since: datetime) -> Alert:
     )
 
 
-DRIFTS = Repeats(_alert, lambda policy: policy.drift_quiet_s)
+DRIFTS = Repeats(_alert, lambda policy: policy.drift_over_s)
 """A gang of which the books are, or were, wrong."""

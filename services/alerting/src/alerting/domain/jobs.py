@@ -24,7 +24,7 @@ class Watch:
     """One job as last heard of.
 
     ``content`` tells whether a word says anything new; ``quiet_since`` is when it last did, or
-    when a record about the job was found dead (``dead_letter`` says which; ``dead_at`` is the
+    when a record about the job was found dead (``dead_letter`` says which; ``rejected_at`` is the
     newest that was heard). ``stuck_since`` is set while its alert fires.
     """
 
@@ -39,7 +39,7 @@ class Watch:
     attempt: int = 0
     has_reason: bool = False
     dead_letter: str | None = None
-    dead_at: datetime | None = None
+    rejected_at: datetime | None = None
     stuck_since: datetime | None = None
 
     @property
@@ -63,7 +63,7 @@ class JobOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadRecord:
+class RejectedRecord:
     """A record about a job that could not be handled. Labels are empty where it does not say."""
 
     job: str
@@ -74,7 +74,9 @@ class DeadRecord:
     name: str = ""
 
 
-def heard(watch: Watch | None, status: JobStatus, *, now: datetime, policy: Policy) -> JobOutcome:
+def received(
+    watch: Watch | None, status: JobStatus, *, now: datetime, policy: Policy
+) -> JobOutcome:
     """Apply the Launcher's word on a job."""
     known = watch or Watch(status.job, quiet_since=now)
     if status.revision <= known.revision or known.is_closed:
@@ -94,14 +96,14 @@ def heard(watch: Watch | None, status: JobStatus, *, now: datetime, policy: Poli
         attempt=status.attempt,
         has_reason=status.reason is not None,
         dead_letter=status.dead_letter,
-        dead_at=known.dead_at,
+        rejected_at=known.rejected_at,
     )
     unstuck, alerts = _unstuck(known, after, now)
-    events = (*unstuck, *_told(known, after, status, now, policy))
+    events = (*unstuck, *_events_of(known, after, status, now, policy))
     return JobOutcome(after, events, alerts)
 
 
-def found_dead(watch: Watch | None, record: DeadRecord, *, now: datetime) -> JobOutcome:
+def found_rejected(watch: Watch | None, record: RejectedRecord, *, now: datetime) -> JobOutcome:
     """Note that a record about the job is dead: if the job stays as it is now, it is stuck."""
     known = watch or Watch(
         record.job,
@@ -110,11 +112,13 @@ def found_dead(watch: Watch | None, record: DeadRecord, *, now: datetime) -> Job
         user=record.user,
         virtual_cluster=record.virtual_cluster,
     )
-    if known.is_closed or (known.dead_at is not None and record.at <= known.dead_at):
+    if known.is_closed or (known.rejected_at is not None and record.at <= known.rejected_at):
         return JobOutcome(known)
     since = now if known.stuck_since is None else known.quiet_since
-    dead_at = min(record.at, now)
-    return JobOutcome(replace(known, quiet_since=since, dead_letter=record.what, dead_at=dead_at))
+    rejected_at = min(record.at, now)
+    return JobOutcome(
+        replace(known, quiet_since=since, dead_letter=record.what, rejected_at=rejected_at)
+    )
 
 
 def due_at(watch: Watch, policy: Policy) -> datetime | None:
@@ -178,7 +182,7 @@ def _unstuck(
     return (event,), (alert,)
 
 
-def _told(
+def _events_of(
     known: Watch, after: Watch, status: JobStatus, now: datetime, policy: Policy
 ) -> tuple[Event, ...]:
     named = _name_and_severity(known, after)
@@ -240,8 +244,8 @@ def _watch_data(watch: Watch, alert: Alert) -> dict[str, str | int | None]:
 
 
 def _content(status: JobStatus) -> str:
-    said = status.model_dump_json(exclude={"revision", "seen"})
-    return hashlib.sha256(said.encode()).hexdigest()[:32]
+    text = status.model_dump_json(exclude={"revision", "seen"})
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def _thread(job: str) -> str:

@@ -19,11 +19,11 @@ LOST = "NodeLost"
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A loss that was heard of. ``heard_at`` is when it was last said."""
+    """A loss that was heard of. ``received_at`` is when it was last said."""
 
     lease: int
     since: datetime
-    heard_at: datetime
+    received_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,58 +52,60 @@ class NodeOutcome:
     alerts: tuple[Alert, ...] = ()
 
 
-def lost(watch: NodeWatch | None, word: NodeLost, *, now: datetime, policy: Policy) -> NodeOutcome:
+def lost(
+    watch: NodeWatch | None, message: NodeLost, *, now: datetime, policy: Policy
+) -> NodeOutcome:
     """Apply ``node-lost``; it is repeated while the node is lost, and told once."""
-    known = watch or NodeWatch(word.node)
-    if _is_over(word.lease, word.since, known.ended):
+    known = watch or NodeWatch(message.node)
+    if _is_over(message.lease, message.since, known.ended):
         return NodeOutcome(known)
-    loss = Loss(word.lease, word.since, now)
+    loss = Loss(message.lease, message.since, now)
     if known.loss is not None:
         newest = max((known.loss, loss), key=lambda it: (it.lease, it.since))
-        return NodeOutcome(replace(known, loss=replace(newest, heard_at=now)))
+        return NodeOutcome(replace(known, loss=replace(newest, received_at=now)))
     after = replace(known, loss=loss)
-    alert = _alert(word.node, loss)
-    if not policy.is_news(word.since, now):
+    alert = _alert(message.node, loss)
+    if not policy.is_news(message.since, now):
         return NodeOutcome(after, (), (alert,))
-    pods = ", ".join(word.pods[:20]) + (" …" if len(word.pods) > 20 else "")
+    pods = ", ".join(message.pods[:20]) + (" …" if len(message.pods) > 20 else "")
     event = Event(
-        key=f"{AlertEvent.NODE_LOST}/{word.node}/{word.lease}/{word.since.isoformat()}",
+        key=f"{AlertEvent.NODE_LOST}/{message.node}/{message.lease}/{message.since.isoformat()}",
         name=AlertEvent.NODE_LOST,
-        at=word.since,
+        at=message.since,
         severity=Severity.CRITICAL,
         title=alert.summary,
-        text=f"Its agent has been silent for {word.silent_s:.0f} s."
+        text=f"Its agent has been silent for {message.silent_s:.0f} s."
         + (f"\nIts pods are lost and their jobs are tried elsewhere: {pods}" if pods else ""),
-        thread=f"node/{word.node}",
-        data=word.model_dump(mode="json", by_alias=True) | {"alert": alert.fingerprint},
+        thread=f"node/{message.node}",
+        data=message.model_dump(mode="json", by_alias=True) | {"alert": alert.fingerprint},
     )
     return NodeOutcome(after, (event,), (alert,))
 
 
 def returned(
-    watch: NodeWatch | None, word: NodeReturned, *, now: datetime, policy: Policy
+    watch: NodeWatch | None, message: NodeReturned, *, now: datetime, policy: Policy
 ) -> NodeOutcome:
     """Apply ``node-returned``: resolves the loss that it ends."""
-    known = watch or NodeWatch(word.node)
-    newest = Return(word.lease, word.at)
+    known = watch or NodeWatch(message.node)
+    newest = Return(message.lease, message.at)
     if known.ended is not None:
         newest = max((known.ended, newest), key=lambda it: (it.lease, it.at))
     after = replace(known, ended=newest)
     if known.loss is None or not _is_over(known.loss.lease, known.loss.since, newest):
         return NodeOutcome(after)
     after = replace(after, loss=None)
-    alert = _alert(word.node, known.loss).resolved(word.at)
-    if not policy.is_news(word.at, now):
+    alert = _alert(message.node, known.loss).resolved(message.at)
+    if not policy.is_news(message.at, now):
         return NodeOutcome(after, (), (alert,))
     event = Event(
-        key=f"{AlertEvent.NODE_RETURNED}/{word.node}/{word.lease}/{word.at.isoformat()}",
+        key=f"{AlertEvent.NODE_RETURNED}/{message.node}/{message.lease}/{message.at.isoformat()}",
         name=AlertEvent.NODE_RETURNED,
-        at=word.at,
+        at=message.at,
         severity=Severity.INFO,
-        title=f"Node {word.node} is back",
+        title=f"Node {message.node} is back",
         text=f"It was lost since {known.loss.since.isoformat(timespec='seconds')}.",
-        thread=f"node/{word.node}",
-        data=word.model_dump(mode="json", by_alias=True) | {"alert": alert.fingerprint},
+        thread=f"node/{message.node}",
+        data=message.model_dump(mode="json", by_alias=True) | {"alert": alert.fingerprint},
     )
     return NodeOutcome(after, (event,), (alert,))
 
@@ -112,7 +114,7 @@ def due_at(watch: NodeWatch, policy: Policy) -> datetime | None:
     """When a loss that is no longer said is forgotten."""
     if watch.loss is None:
         return None
-    return watch.loss.heard_at + timedelta(seconds=policy.lost_forget_s)
+    return watch.loss.received_at + timedelta(seconds=policy.lost_forget_s)
 
 
 def removed(watch: NodeWatch, *, now: datetime) -> NodeOutcome:

@@ -13,7 +13,7 @@ from alerting.domain.policy import Policy
 Key = tuple[str, ...]
 
 
-class Said(NamedTuple):
+class Notice(NamedTuple):
     """A word: about what, when it was said, and since when that is so."""
 
     key: Key
@@ -27,7 +27,7 @@ class Repeated:
 
     key: Key
     newest_at: datetime
-    heard_at: datetime
+    received_at: datetime
     since: datetime | None = None
 
 
@@ -47,28 +47,30 @@ class Repeats:
     """
 
     alert: Callable[[Key, datetime], Alert]
-    quiet_s: Callable[[Policy], float]
+    over_s: Callable[[Policy], float]
 
-    def heard(
-        self, known: Repeated | None, said: Said, *, now: datetime, policy: Policy
+    def received(
+        self, known: Repeated | None, notice: Notice, *, now: datetime, policy: Policy
     ) -> tuple[Repeated, Alert | None]:
         """What is known after a word, and the alert that it begins. One that is not newer than the
         last was heard before.
         """
-        if known is not None and said.at <= known.newest_at:
+        if known is not None and notice.at <= known.newest_at:
             return known, None
-        newest_at = min(said.at, now)  # a clock that ran ahead must not silence the words to come
+        newest_at = min(notice.at, now)  # a clock that ran ahead must not silence the words to come
         if known is not None and known.since is not None:
-            return replace(known, newest_at=newest_at, heard_at=now), None
-        if not policy.is_news(said.at, now):
-            return Repeated(said.key, newest_at, now), None
-        return Repeated(said.key, newest_at, now, said.since), self.alert(said.key, said.since)
+            return replace(known, newest_at=newest_at, received_at=now), None
+        if not policy.is_news(notice.at, now):
+            return Repeated(notice.key, newest_at, now), None
+        return Repeated(notice.key, newest_at, now, notice.since), self.alert(
+            notice.key, notice.since
+        )
 
     def due_at(self, watch: Repeated, policy: Policy) -> datetime | None:
         """When it is over if no other word comes before."""
         if watch.since is None:
             return None
-        return watch.heard_at + timedelta(seconds=self.quiet_s(policy))
+        return watch.received_at + timedelta(seconds=self.over_s(policy))
 
     def time_passed(self, watch: Repeated, *, now: datetime, policy: Policy) -> RepeatedOutcome:
         """Resolve the alert of what has been quiet."""

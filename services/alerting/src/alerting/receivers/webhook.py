@@ -110,7 +110,7 @@ class WebhookReceiver:
         async with sent as response:
             if response.is_success:
                 return Sent()
-            return _judge(response, await _first_words(response), message.at)
+            return _judge(response, await _first_line(response), message.at)
 
 
 def sign(secret: str, message_id: str, timestamp_s: int, body: str) -> str:
@@ -151,7 +151,7 @@ def _headers(message: WebhookMessage) -> dict[str, str]:
     }
 
 
-async def _first_words(response: httpx2.Response) -> str:
+async def _first_line(response: httpx2.Response) -> str:
     """The beginning of an answer, undecoded, for the log; the rest is never read."""
     read = b""
     try:
@@ -161,13 +161,13 @@ async def _first_words(response: httpx2.Response) -> str:
                 break
     except httpx2.HTTPError:
         pass  # the status is known; why the rest did not come does not matter
-    words = read[:ANSWER_BYTES].decode(errors="replace")
-    return "".join(c if c.isprintable() else " " for c in words).strip()[:REASON_CHARACTERS]
+    text = read[:ANSWER_BYTES].decode(errors="replace")
+    return "".join(c if c.isprintable() else " " for c in text).strip()[:REASON_CHARACTERS]
 
 
-def _judge(response: httpx2.Response, words: str, at: datetime) -> Answer:
+def _judge(response: httpx2.Response, text: str, at: datetime) -> Answer:
     status = response.status_code
-    reason = f"HTTP {status}: {words}" if words else f"HTTP {status}"
+    reason = f"HTTP {status}: {text}" if text else f"HTTP {status}"
     if status == 410:
         return Gone(reason)
     if status == 413:

@@ -37,23 +37,23 @@ _STATEMENTS = (
     )
     """,
     """
-    DELETE FROM dead_pile WHERE (reader, topic) IN (
-        SELECT reader, topic FROM dead_pile
-        WHERE since IS NULL AND heard_at < now() - $1 * interval '1 day'
+    DELETE FROM dead_letter_watch WHERE (reader, topic) IN (
+        SELECT reader, topic FROM dead_letter_watch
+        WHERE since IS NULL AND received_at < now() - $1 * interval '1 day'
         LIMIT $2 FOR UPDATE SKIP LOCKED
     )
     """,
     """
     DELETE FROM drift_watch WHERE gang IN (
         SELECT gang FROM drift_watch
-        WHERE since IS NULL AND heard_at < now() - $1 * interval '1 day'
+        WHERE since IS NULL AND received_at < now() - $1 * interval '1 day'
         LIMIT $2 FOR UPDATE SKIP LOCKED
     )
     """,
     """
     DELETE FROM clash_watch WHERE (node, address, other_address) IN (
         SELECT node, address, other_address FROM clash_watch
-        WHERE since IS NULL AND heard_at < now() - $1 * interval '1 day'
+        WHERE since IS NULL AND received_at < now() - $1 * interval '1 day'
         LIMIT $2 FOR UPDATE SKIP LOCKED
     )
     """,

@@ -10,7 +10,7 @@ import asyncpg
 from muster.db import Connection
 
 from alerting.domain.clashes import CLASHES
-from alerting.domain.deadletters import PILES
+from alerting.domain.deadletters import DEAD_LETTERS
 from alerting.domain.drifts import DRIFTS
 from alerting.domain.policy import Policy
 from alerting.domain.repeated import Key, Repeated, Repeats
@@ -21,7 +21,7 @@ from alerting.store.rows import upsert, upsert_sql
 class Table:
     """Where is what such ``words`` are about, by which columns."""
 
-    words: Repeats
+    repeats: Repeats
     name: str
     key: tuple[str, ...]
 
@@ -60,9 +60,9 @@ class Table:
             dict(zip(self.key, it.key, strict=True))
             | {
                 "newest_at": it.newest_at,
-                "heard_at": it.heard_at,
+                "received_at": it.received_at,
                 "since": it.since,
-                "due_at": self.words.due_at(it, policy),
+                "due_at": self.repeats.due_at(it, policy),
             }
             for it in watches
         ]
@@ -74,7 +74,7 @@ class Table:
             Repeated(
                 tuple(row[name] for name in self.key),
                 row["newest_at"],
-                row["heard_at"],
+                row["received_at"],
                 row["since"],
             )
             for row in rows
@@ -82,10 +82,10 @@ class Table:
         return {it.key: it for it in found}
 
 
-_COLUMNS = ("newest_at", "heard_at", "since", "due_at")
+_COLUMNS = ("newest_at", "received_at", "since", "due_at")
 
-DEAD_PILES = Table(PILES, "dead_pile", ("reader", "topic"))
+DEAD_LETTER_WATCHES = Table(DEAD_LETTERS, "dead_letter_watch", ("reader", "topic"))
 DRIFT_WATCHES = Table(DRIFTS, "drift_watch", ("gang",))
 CLASH_WATCHES = Table(CLASHES, "clash_watch", ("node", "address", "other_address"))
-TABLES = (DEAD_PILES, DRIFT_WATCHES, CLASH_WATCHES)
+TABLES = (DEAD_LETTER_WATCHES, DRIFT_WATCHES, CLASH_WATCHES)
 """In the order in which they are locked."""

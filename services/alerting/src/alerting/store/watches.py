@@ -26,7 +26,7 @@ JOB_COLUMNS = (
     "attempt",
     "has_reason",
     "dead_letter",
-    "dead_at",
+    "rejected_at",
     "quiet_since",
     "stuck_since",
     "due_at",
@@ -83,7 +83,7 @@ NODE_COLUMNS = (
     "node",
     "lost_lease",
     "lost_since",
-    "heard_at",
+    "received_at",
     "returned_lease",
     "returned_at",
     "due_at",
@@ -124,7 +124,7 @@ def _node_row(watch: NodeWatch, policy: Policy) -> dict[str, object]:
         "node": watch.node,
         "lost_lease": loss and loss.lease,
         "lost_since": loss and loss.since,
-        "heard_at": loss and loss.heard_at,
+        "received_at": loss and loss.received_at,
         "returned_lease": ended and ended.lease,
         "returned_at": ended and ended.at,
         "due_at": node_due(watch, policy),
@@ -137,7 +137,7 @@ def _nodes(rows: Sequence[asyncpg.Record]) -> dict[str, NodeWatch]:
         lost_since, returned_at = row["lost_since"], row["returned_at"]
         found[row["node"]] = NodeWatch(
             row["node"],
-            Loss(row["lost_lease"], lost_since, row["heard_at"]) if lost_since else None,
+            Loss(row["lost_lease"], lost_since, row["received_at"]) if lost_since else None,
             Return(row["returned_lease"], returned_at) if returned_at else None,
         )
     return found

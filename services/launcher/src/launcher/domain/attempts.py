@@ -10,18 +10,18 @@ from muster.contracts.pods import PodStatus
 from muster.contracts.verdicts import Fault, Verdict
 from muster.ids import gang_name
 
+from launcher.domain.messages import (
+    GANG_RELEASED,
+    GANG_REQUESTED,
+    ended_message,
+    gang_message,
+    stop_message,
+)
 from launcher.domain.model import ACTIVE, DONE, ENDING, LIVE, Outcome, StopCause, Task
 from launcher.domain.policy import Attempt, account, attributed, completion, retry
 from launcher.domain.states import JobEvent, JobPhase, TaskEvent, TaskPhase
 from launcher.domain.turn import Turn
 from launcher.domain.verdicts import UNEXPLAINED, end_by, is_loss, is_taken, stop_verdict
-from launcher.domain.words import (
-    GANG_RELEASED,
-    GANG_REQUESTED,
-    say_gang,
-    say_over,
-    say_stop,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +87,16 @@ def begin_task(turn: Turn, task: Task) -> None:
 
 def ask(turn: Turn, tasks: Iterable[Task]) -> None:
     """Want these tasks' pods: together, or each for itself."""
-    life = turn.life
+    job_with_tasks = turn.job_with_tasks
     if turn.job.spec.gang:
         gang = gang_name(turn.job.id, turn.job.attempt)
-        turn.set_job(gang_unsaid=False)
-        turn.say(say_gang(life, gang, tasks, GANG_REQUESTED))
+        turn.set_job(gang_unpublished=False)
+        turn.publish(gang_message(job_with_tasks, gang, tasks, GANG_REQUESTED))
         return
     for task in tasks:
-        turn.say(say_gang(life, life.gang(task), (task,), GANG_REQUESTED))
+        turn.publish(
+            gang_message(job_with_tasks, job_with_tasks.gang(task), (task,), GANG_REQUESTED)
+        )
 
 
 def ran(turn: Turn, task: Task, started_at: datetime | None) -> Task:
@@ -118,9 +120,13 @@ def saved(turn: Turn, task: Task, at: datetime) -> None:
         return
     noted = turn.note_saved(task, at)
     if turn.job.spec.gang:
-        turn.set_job(gang_unsaid=True)
+        turn.set_job(gang_unpublished=True)
     else:
-        turn.say(say_gang(turn.life, turn.life.gang(noted), (noted,), GANG_REQUESTED))
+        turn.publish(
+            gang_message(
+                turn.job_with_tasks, turn.job_with_tasks.gang(noted), (noted,), GANG_REQUESTED
+            )
+        )
 
 
 def pod_ended(turn: Turn, task: Task, end: End) -> None:
@@ -136,7 +142,7 @@ def pod_ended(turn: Turn, task: Task, end: End) -> None:
     ended = turn.move_task(task, event, **changes)
     _let_go(turn, ended)
     if turn.job.phase in ACTIVE:
-        outcome = completion(turn.life, ended)
+        outcome = completion(turn.job_with_tasks, ended)
         if outcome is not None:
             decide_attempt(turn, outcome)
             return
@@ -178,7 +184,7 @@ def _retry_task(
         spent=task.accountable,
         streak=task.streak,
         ran=_since(turn.now, task.launched_at),
-        seed=turn.life.pod(task),
+        seed=turn.job_with_tasks.pod(task),
     )
     again = retry(None if verdict is None or verdict.code == 0 else verdict, spent, turn.policy)
     if again is None:
@@ -212,10 +218,14 @@ def _is_surplus_yet(turn: Turn, task: Task) -> bool:
 def _let_go(turn: Turn, task: Task) -> None:
     """Its pod is no longer wanted: at once where it is its own gang, else with the next word."""
     if turn.job.spec.gang:
-        turn.set_job(gang_unsaid=True)
+        turn.set_job(gang_unpublished=True)
     else:
         end = _end_of(turn, task)
-        turn.say(say_gang(turn.life, turn.life.gang(task), (task,), GANG_RELEASED, end))
+        turn.publish(
+            gang_message(
+                turn.job_with_tasks, turn.job_with_tasks.gang(task), (task,), GANG_RELEASED, end
+            )
+        )
 
 
 def _end_of(turn: Turn, task: Task) -> GangEnd:
@@ -262,7 +272,9 @@ def stop_task(turn: Turn, task: Task, cause: StopCause, grace: timedelta) -> Non
     """Stop the task's pod, once; its end is awaited."""
     if task.phase is not TaskPhase.STOPPING:
         stopping = turn.move_task(task, TaskEvent.STOP_ASKED, stop=cause)
-        turn.say(say_stop(turn.life, stopping, cause.value, grace.total_seconds()))
+        turn.publish(
+            stop_message(turn.job_with_tasks, stopping, cause.value, grace.total_seconds())
+        )
         turn.set_job(kill_at=turn.now + grace)
 
 
@@ -270,13 +282,13 @@ def hurry(turn: Turn, task: Task, grace: timedelta) -> None:
     """The task's pod is to stop already, and now sooner: agents only ever shorten a grace."""
     if turn.job.kill_at is not None and turn.now + grace < turn.job.kill_at:
         cause = task.stop or StopCause.COMPLETION
-        turn.say(say_stop(turn.life, task, cause.value, grace.total_seconds()))
+        turn.publish(stop_message(turn.job_with_tasks, task, cause.value, grace.total_seconds()))
 
 
-def answer_over(turn: Turn, word: PodStatus, is_alive: bool) -> None:
+def answer_over(turn: Turn, message: PodStatus, is_alive: bool) -> None:
     """The pod is over for the Launcher: it is to stop, or its name to be forgotten."""
     grace_s = turn.policy.lost_grace.total_seconds() if is_alive else None
-    turn.say(say_over(word, grace_s))
+    turn.publish(ended_message(message, grace_s))
 
 
 def if_over(turn: Turn) -> None:
@@ -284,14 +296,14 @@ def if_over(turn: Turn) -> None:
     job = turn.job
     if job.phase not in ENDING or any(task.phase in LIVE for task in turn.tasks()):
         return
-    outcome = attributed(turn.life, job.outcome) if job.outcome else None
+    outcome = attributed(turn.job_with_tasks, job.outcome) if job.outcome else None
     if job.spec.gang and job.attempt_completed_at is None and turn.tasks():
         gang = gang_name(job.id, job.attempt)
         end = end_by(outcome.verdict) if outcome else GangEnd.STOPPED
-        turn.say(say_gang(turn.life, gang, turn.tasks(), GANG_RELEASED, end))
+        turn.publish(gang_message(turn.job_with_tasks, gang, turn.tasks(), GANG_RELEASED, end))
     at = job.attempt_completed_at or turn.now
     turn.set_job(
-        gang_unsaid=False, reason=None, kill_at=None, attempt_completed_at=at, outcome=outcome
+        gang_unpublished=False, reason=None, kill_at=None, attempt_completed_at=at, outcome=outcome
     )
     _follow(turn, outcome)
 

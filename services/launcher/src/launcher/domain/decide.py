@@ -26,12 +26,13 @@ from launcher.domain.attempts import (
     stop_job,
     stop_task,
 )
+from launcher.domain.messages import ended_message, lost_message, no_gang_message, run_messages
 from launcher.domain.model import (
     ACTIVE,
     HOLDING,
     LIVE,
     Job,
-    Life,
+    JobWithTasks,
     Outcome,
     Placement,
     Policy,
@@ -41,18 +42,17 @@ from launcher.domain.model import (
 from launcher.domain.states import JobPhase, TaskEvent, TaskPhase
 from launcher.domain.turn import Turn
 from launcher.domain.verdicts import DEADLINE, FORGOTTEN, NODE_LOST, refused, stop_of, storable
-from launcher.domain.words import say_lost, say_no_gang, say_over, say_runs
 
 
 def decide(  # noqa: PLR0913 - what a decision stands on
     ident: str,
-    life: Life | None,
+    job_with_tasks: JobWithTasks | None,
     given: Input,
     *,
     now: datetime,
     policy: Policy,
     unused_number: int = 0,
-) -> Decision[Life]:
+) -> Decision[JobWithTasks]:
     """Apply one input to the job ``ident``; ``life`` is None where it is unknown.
 
     ``unused_number``: attempts begin under it or a higher number. A restored database may have
@@ -60,22 +60,22 @@ def decide(  # noqa: PLR0913 - what a decision stands on
 
     Raises Broken or ValueError where a word makes no sense; nothing has changed then.
     """
-    if life is None:
+    if job_with_tasks is None:
         return _unknown(ident, given, now, policy, unused_number)
-    turn = Turn(life, now, policy, unused_number=unused_number)
+    turn = Turn(job_with_tasks, now, policy, unused_number=unused_number)
     match given:
         case JobRequest():
             _on_request(turn, given)
         case GangDecision():
-            _clear_dead(turn, Kind.GANG, given.gang)
+            _clear_rejected(turn, Kind.GANG, given.gang)
             _on_decision(turn, given)
         case PodStatus():
-            _clear_dead(turn, Kind.POD, given.pod)
+            _clear_rejected(turn, Kind.POD, given.pod)
             _on_status(turn, given)
         case Due():
             _on_due(turn)
         case MessageRejected():
-            _on_dead(turn, given)
+            _on_rejected(turn, given)
         case _:
             raise Broken(f"a {type(given).__name__} is nothing that the Launcher is told")
     return turn.decision()
@@ -83,7 +83,7 @@ def decide(  # noqa: PLR0913 - what a decision stands on
 
 def _unknown(
     ident: str, given: Input, now: datetime, policy: Policy, unused_number: int
-) -> Decision[Life]:
+) -> Decision[JobWithTasks]:
     """Nobody knows the job: it is new, or over for so long that it is forgotten."""
     match given:
         case JobRequest(execution=Execution.START):
@@ -106,59 +106,62 @@ def _unknown(
         case GangDecision(pods=()):
             return Decision(None)  # its end is known on both sides; a word would be answered
         case GangDecision():
-            return Decision(None, (say_no_gang(given.gang, given.job),))
+            return Decision(None, (no_gang_message(given.gang, given.job),))
         case PodStatus():
             grace_s = policy.lost_grace.total_seconds() if _is_alive(given) else None
-            return Decision(None, (say_over(given, grace_s),))
+            return Decision(None, (ended_message(given, grace_s),))
         case _:
             return Decision(None)
 
 
-def _new(word: JobRequest, now: datetime, attempt: int = 0) -> Life:
+def _new(message: JobRequest, now: datetime, attempt: int = 0) -> JobWithTasks:
     job = Job(
-        id=word.job,
-        name=word.name,
-        user=word.user,
-        submitted_at=word.submitted_at,
-        spec=word.spec or JobSpec(task_roles=()),
+        id=message.job,
+        name=message.name,
+        user=message.user,
+        submitted_at=message.submitted_at,
+        spec=message.spec or JobSpec(task_roles=()),
         attempt=attempt,
         newest_attempt=attempt,
         created_at=now,
     )
-    return Life(job, {})
+    return JobWithTasks(job, {})
 
 
-def _on_request(turn: Turn, word: JobRequest) -> None:
-    if word.execution is Execution.STOP and not turn.job.is_final:
-        stop_job(turn, word.stop_requested_by)
+def _on_request(turn: Turn, message: JobRequest) -> None:
+    if message.execution is Execution.STOP and not turn.job.is_final:
+        stop_job(turn, message.stop_requested_by)
 
 
-def _on_decision(turn: Turn, word: GangDecision) -> None:
+def _on_decision(turn: Turn, message: GangDecision) -> None:
     """The Scheduler on a gang: first what is lost, then what is to be given back, then runs."""
-    attempt = int(word.gang.split("-")[1])
+    attempt = int(message.gang.split("-")[1])
     if attempt > turn.job.newest_attempt:
-        turn.hear_of(attempt)
-        turn.say(say_no_gang(word.gang, word.job))
+        turn.note_attempt(attempt)
+        turn.publish(no_gang_message(message.gang, message.job))
         return
-    if word.pods and not any(
-        task.phase in HOLDING and turn.life.gang(task) == word.gang for task in turn.tasks()
+    if message.pods and not any(
+        task.phase in HOLDING and turn.job_with_tasks.gang(task) == message.gang
+        for task in turn.tasks()
     ):
-        turn.say(say_no_gang(word.gang, word.job))
+        turn.publish(no_gang_message(message.gang, message.job))
         return
     if turn.job.spec.gang and attempt == turn.job.attempt:
-        turn.set_job(gang_class=word.gang_class, lender=word.lender)
+        turn.set_job(gang_class=message.gang_class, lender=message.lender)
     found: dict[PodDecisionState, list[Task]] = {}
-    for pod in word.pods:
+    for pod in message.pods:
         task = turn.task_of(pod.pod)
         if task is not None and task.phase in HOLDING:
             found.setdefault(pod.state, []).append(_placed(turn, task, pod))
-    why = word.reason.text if word.reason and found.keys() == {PodDecisionState.LOST} else None
+    why = (
+        message.reason.text if message.reason and found.keys() == {PodDecisionState.LOST} else None
+    )
     for task in found.get(PodDecisionState.LOST, ()):
         _on_lost(turn, task, why)
-    _on_refused(turn, word, found.get(PodDecisionState.REFUSED, ()))
-    _on_give_back(turn, word, found.get(PodDecisionState.GIVE_BACK, ()))
+    _on_refused(turn, message, found.get(PodDecisionState.REFUSED, ()))
+    _on_preempted(turn, message, found.get(PodDecisionState.PREEMPTED, ()))
     if PodDecisionState.WAITING in found and turn.job.phase is JobPhase.WAITING:
-        turn.set_job(reason=word.reason)
+        turn.set_job(reason=message.reason)
     _run_placed(turn)
 
 
@@ -191,22 +194,24 @@ def _on_lost(turn: Turn, marked: Task, why: str | None) -> None:
     if task is None:
         return
     if task.phase in LIVE:
-        turn.say(say_lost(turn.life, task, turn.policy.lost_grace.total_seconds()))
+        turn.publish(
+            lost_message(turn.job_with_tasks, task, turn.policy.lost_grace.total_seconds())
+        )
     node = task.placement.node if task.placement else "the node"
     silent = f"{node} was silent for a lease, or its agent has lost its journal."
     verdict = NODE_LOST.model_copy(update={"symptom": why or silent})
     pod_ended(turn, task, End(succeeded=False, verdict=verdict))
 
 
-def _on_refused(turn: Turn, word: GangDecision, marked: Iterable[Task]) -> None:
+def _on_refused(turn: Turn, message: GangDecision, marked: Iterable[Task]) -> None:
     """It can never run."""
     for mark in marked:
         task = _still(turn, mark)
         if task is not None and task.phase is TaskPhase.WAITING:
-            pod_ended(turn, task, End(succeeded=False, verdict=refused(word.reason)))
+            pod_ended(turn, task, End(succeeded=False, verdict=refused(message.reason)))
 
 
-def _on_give_back(turn: Turn, word: GangDecision, marked: Iterable[Task]) -> None:
+def _on_preempted(turn: Turn, message: GangDecision, marked: Iterable[Task]) -> None:
     """Others are to have the GPUs, or nobody: stop by the deadline; a gang gives all back, or what
     it can do without. Asked before it ran it is over at once.
     """
@@ -214,14 +219,14 @@ def _on_give_back(turn: Turn, word: GangDecision, marked: Iterable[Task]) -> Non
     if not tasks:
         return
     grace = turn.policy.stop_grace
-    if word.preemption is not None:
-        left = word.preemption.until - turn.now
+    if message.preemption is not None:
+        left = message.preemption.until - turn.now
         grace = max(timedelta(0), min(turn.policy.preempt_grace_longest, left))
     if turn.job.phase not in ACTIVE:
         _hurry(turn, tasks, grace)
         return
-    if word.preemption is not None:
-        turn.set_job(reason=word.preemption.reason)
+    if message.preemption is not None:
+        turn.set_job(reason=message.preemption.reason)
     is_whole = turn.job.spec.gang and not all(map(turn.job.is_surplus, tasks))
     for mark in turn.tasks() if is_whole else tasks:
         task = _still(turn, mark)
@@ -260,51 +265,57 @@ def _run_placed(turn: Turn) -> None:
         return
     if job.spec.gang and any(not is_ready(t) and not job.is_surplus(t) for t in waiting):
         return
-    for say in say_runs(turn.life, [turn.move_task(task, TaskEvent.ASKED) for task in ready]):
-        turn.say(say)
+    for publish in run_messages(
+        turn.job_with_tasks, [turn.move_task(task, TaskEvent.ASKED) for task in ready]
+    ):
+        turn.publish(publish)
     if len(ready) == len(waiting) or (job.spec.gang and job.phase is JobPhase.WAITING):
         turn.set_job(reason=None)
 
 
-def _is_alive(word: PodStatus) -> bool:
-    return word.state not in (PodState.SUCCEEDED, PodState.FAILED)
+def _is_alive(message: PodStatus) -> bool:
+    return message.state not in (PodState.SUCCEEDED, PodState.FAILED)
 
 
-def _on_status(turn: Turn, word: PodStatus) -> None:
-    task = turn.task_of(word.pod)
+def _on_status(turn: Turn, message: PodStatus) -> None:
+    task = turn.task_of(message.pod)
     if task is None or task.phase not in HOLDING:
-        answer_over(turn, word, _is_alive(word))
+        answer_over(turn, message, _is_alive(message))
         return
     if task.placement is None:
-        task = replace(task, placement=Placement(node=word.node, journal=word.journal))
-    elif turn.may_have_run(task) and not _is_of(word, task.placement):
-        answer_over(turn, word, _is_alive(word))  # it has run before the restore, and elsewhere
+        task = replace(task, placement=Placement(node=message.node, journal=message.journal))
+    elif turn.may_have_run(task) and not _is_of(message, task.placement):
+        answer_over(
+            turn, message, _is_alive(message)
+        )  # it has run before the restore, and elsewhere
         pod_ended(turn, task, End(succeeded=False, verdict=FORGOTTEN))
         return
-    match word.state:
+    match message.state:
         case PodState.ACCEPTED:
             if task.phase is TaskPhase.WAITING:
                 turn.move_task(task, TaskEvent.ASKED)
         case PodState.RUNNING:
-            running = ran(turn, task, word.started_at)
-            if word.checkpointed_at is not None:
-                saved(turn, running, word.checkpointed_at)
+            running = ran(turn, task, message.started_at)
+            if message.checkpointed_at is not None:
+                saved(turn, running, message.checkpointed_at)
         case PodState.SUCCEEDED | PodState.FAILED:
-            if word.started_at is not None or word.state is PodState.SUCCEEDED:
-                task = ran(turn, task, word.started_at)
-            succeeded = word.state is PodState.SUCCEEDED
-            task = replace(task, release=_release(word))
-            verdict = storable(word.verdict)
+            if message.started_at is not None or message.state is PodState.SUCCEEDED:
+                task = ran(turn, task, message.started_at)
+            succeeded = message.state is PodState.SUCCEEDED
+            task = replace(task, release=_release(message))
+            verdict = storable(message.verdict)
             stopped = _remember_stop(turn, task, verdict)
             if stopped is not None:
-                pod_ended(turn, stopped, End(succeeded, verdict, word.exit_code, word.ended_at))
-            answer_over(turn, word, is_alive=False)
+                pod_ended(
+                    turn, stopped, End(succeeded, verdict, message.exit_code, message.ended_at)
+                )
+            answer_over(turn, message, is_alive=False)
         case PodState.UNKNOWN:
             pass
 
 
-def _is_of(word: PodStatus, place: Placement) -> bool:
-    return (word.node, word.journal) == (place.node, place.journal)
+def _is_of(message: PodStatus, place: Placement) -> bool:
+    return (message.node, message.journal) == (place.node, place.journal)
 
 
 def _remember_stop(turn: Turn, task: Task, verdict: Verdict | None) -> Task | None:
@@ -322,8 +333,10 @@ def _remember_stop(turn: Turn, task: Task, verdict: Verdict | None) -> Task | No
     return turn.move_task(task, TaskEvent.STOP_ASKED, stop=cause)
 
 
-def _release(word: PodStatus) -> PodRelease:
-    return PodRelease(pod=word.pod, journal=word.journal, report_revision=word.report_revision)
+def _release(message: PodStatus) -> PodRelease:
+    return PodRelease(
+        pod=message.pod, journal=message.journal, report_revision=message.report_revision
+    )
 
 
 def _on_due(turn: Turn) -> None:
@@ -354,18 +367,18 @@ def _end_forgotten(turn: Turn) -> None:
             pod_ended(turn, task, End(succeeded=False, verdict=FORGOTTEN))
 
 
-def _dead_text(kind: Kind, subject: str) -> str:
+def _rejected_text(kind: Kind, subject: str) -> str:
     return f"{kind.value} {subject}: the other side could not handle the Launcher's last word."
 
 
-def _on_dead(turn: Turn, given: MessageRejected) -> None:
+def _on_rejected(turn: Turn, given: MessageRejected) -> None:
     """Somebody must look: `muster events redrive` brings the word back. REST, where it could not
     handle a job's state, can't be told in another.
     """
     if given.kind is not Kind.JOB and not turn.job.is_final:
-        turn.set_job(dead_letter=_dead_text(given.kind, given.subject))
+        turn.set_job(dead_letter=_rejected_text(given.kind, given.subject))
 
 
-def _clear_dead(turn: Turn, kind: Kind, subject: str) -> None:
-    if turn.job.dead_letter == _dead_text(kind, subject) and not turn.job.is_final:
+def _clear_rejected(turn: Turn, kind: Kind, subject: str) -> None:
+    if turn.job.dead_letter == _rejected_text(kind, subject) and not turn.job.is_final:
         turn.set_job(dead_letter=None)

@@ -101,9 +101,9 @@ class Job:
     restored backup; numbers never come back. ``gang_class``: how the attempt's one gang holds its
     GPUs; ``lender``: the virtual cluster that lends them. ``streak``: the last retries in a row
     that the policy does not count. ``deadline_at``: when the attempt has run for as long as it may.
-    ``quiet_at``: when changes that users can wait for are said (``status_unsaid``,
-    ``gang_unsaid``). ``kill_at``: when pods that were asked to stop are killed. ``forget_at``: when
-    placed tasks end that may have run before a restore, if no agent tells of them by then.
+    ``quiet_at``: when changes that users can wait for are published (``status_unpublished``,
+    ``gang_unpublished``). ``kill_at``: when stopping pods are killed. ``forget_at``: when placed
+    tasks that may have run before a restore end, unless an agent reports them by then.
     """
 
     id: str
@@ -128,8 +128,8 @@ class Job:
     quiet_at: datetime | None = None
     kill_at: datetime | None = None
     forget_at: datetime | None = None
-    status_unsaid: bool = False
-    gang_unsaid: bool = False
+    status_unpublished: bool = False
+    gang_unpublished: bool = False
     created_at: datetime | None = None
     launched_at: datetime | None = None
     completed_at: datetime | None = None
@@ -161,7 +161,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class JobWithTasks:
     """A job with its tasks.
 
     ``changed``: the tasks that differ from what is stored. ``stored``: the job as it is stored,
@@ -182,16 +182,16 @@ class Life:
         return gang_name(self.job.id, self.job.attempt) if self.job.spec.gang else self.pod(task)
 
 
-def wake_at(life: Life) -> datetime | None:
+def wake_at(job_with_tasks: JobWithTasks) -> datetime | None:
     """When a timer of the job is due next."""
-    job = life.job
+    job = job_with_tasks.job
     times = [job.quiet_at, job.forget_at]
     if job.phase is JobPhase.RUNNING:
         times.append(job.deadline_at)
     if job.phase is JobPhase.BACKOFF:
         times.append(job.retry_at)
     if not job.spec.gang or any(role.min_instances is not None for role in job.spec.task_roles):
-        times += [t.retry_at for t in life.tasks.values() if t.phase is TaskPhase.BACKOFF]
+        times += [t.retry_at for t in job_with_tasks.tasks.values() if t.phase is TaskPhase.BACKOFF]
     return min((time for time in times if time is not None), default=None)
 
 

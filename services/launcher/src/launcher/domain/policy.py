@@ -13,7 +13,7 @@ from datetime import timedelta
 from muster.contracts.jobs import Retries, TaskRoleSpec, Trigger
 from muster.contracts.verdicts import Behavior, Fault, Verdict
 
-from launcher.domain.model import DONE, Life, Outcome, Policy, StopCause, Task
+from launcher.domain.model import DONE, JobWithTasks, Outcome, Policy, StopCause, Task
 from launcher.domain.states import TaskPhase
 from launcher.domain.verdicts import DEADLINE, UNEXPLAINED, is_loss, is_taken, waits_again
 
@@ -25,7 +25,7 @@ TRIGGER_CHARACTERS = 900
 """Of a trigger's message; muster.protocol.sizes counts on it."""
 
 
-def completion(life: Life, ended: Task) -> Outcome | None:
+def completion(job_with_tasks: JobWithTasks, ended: Task) -> Outcome | None:
     """The outcome of the attempt now that ``ended`` has ended; None while it is open.
 
     As many failed tasks of a role as its ``min_failed_instances`` fail the attempt with the last
@@ -35,16 +35,16 @@ def completion(life: Life, ended: Task) -> Outcome | None:
     that is preempted, or fails before it ran, fails the attempt. Tasks that the gang can do without
     are not waited for before they have a place, and what the platform takes of them fails nothing.
     """
-    is_surplus = life.job.is_surplus(ended)
-    if life.job.spec.gang and ended.phase is TaskPhase.FAILED and not is_surplus:
+    is_surplus = job_with_tasks.job.is_surplus(ended)
+    if job_with_tasks.job.spec.gang and ended.phase is TaskPhase.FAILED and not is_surplus:
         if ended.stop is StopCause.PREEMPTION:
-            return Outcome(ended.verdict, _trigger(ended, _preempted(life)))
+            return Outcome(ended.verdict, _trigger(ended, _preempted(job_with_tasks)))
         if ended.launched_at is None:
             return Outcome(ended.verdict, _trigger(ended, "failed before its gang was whole"))
-    role = life.job.role(ended.role)
-    present = [task for task in life.tasks.values() if _is_present(life, task)]
+    role = job_with_tasks.job.role(ended.role)
+    present = [task for task in job_with_tasks.tasks.values() if _is_present(job_with_tasks, task)]
     count = sum(task.role == ended.role and task.phase is ended.phase for task in present)
-    is_given_up = _is_given_up(life, ended)
+    is_given_up = _is_given_up(job_with_tasks, ended)
     is_failed = ended.phase is TaskPhase.FAILED and not is_given_up
     if is_failed and 1 <= role.min_failed_instances <= count:
         bound = f"failed: {count} of minFailedInstances {role.min_failed_instances}"
@@ -55,7 +55,7 @@ def completion(life: Life, ended: Task) -> Outcome | None:
             return Outcome(None, _trigger(ended, succeeded))
     if any(task.phase not in DONE for task in present):
         return None
-    return _all_done(life.tasks.values(), ended)
+    return _all_done(job_with_tasks.tasks.values(), ended)
 
 
 def _have_succeeded(role: TaskRoleSpec, present: Iterable[Task]) -> str | None:
@@ -70,26 +70,30 @@ def _have_succeeded(role: TaskRoleSpec, present: Iterable[Task]) -> str | None:
     return f"succeeded: {count} of minSucceededInstances {least}{rest}"
 
 
-def _is_present(life: Life, task: Task) -> bool:
+def _is_present(job_with_tasks: JobWithTasks, task: Task) -> bool:
     """It counts: the gang can't do without it, or has it."""
-    return not (_is_given_up(life, task) or _is_spare(life, task))
+    return not (_is_given_up(job_with_tasks, task) or _is_spare(job_with_tasks, task))
 
 
-def _is_given_up(life: Life, task: Task) -> bool:
+def _is_given_up(job_with_tasks: JobWithTasks, task: Task) -> bool:
     """The platform has taken it, and the gang can do without."""
-    return task.phase is TaskPhase.FAILED and is_taken(task.verdict) and life.job.is_surplus(task)
+    return (
+        task.phase is TaskPhase.FAILED
+        and is_taken(task.verdict)
+        and job_with_tasks.job.is_surplus(task)
+    )
 
 
-def _is_spare(life: Life, task: Task) -> bool:
+def _is_spare(job_with_tasks: JobWithTasks, task: Task) -> bool:
     """It has no place, and the gang can do without."""
-    return task.phase in _UNPLACED and life.job.is_surplus(task)
+    return task.phase in _UNPLACED and job_with_tasks.job.is_surplus(task)
 
 
 _UNPLACED = (TaskPhase.WAITING, TaskPhase.BACKOFF)
 
 
-def _preempted(life: Life) -> str:
-    why = f": {life.job.reason.text}" if life.job.reason else ""
+def _preempted(job_with_tasks: JobWithTasks) -> str:
+    why = f": {job_with_tasks.job.reason.text}" if job_with_tasks.job.reason else ""
     return f"was preempted, and its gang with it{why}"
 
 
@@ -116,7 +120,7 @@ def _trigger(task: Task, what: str) -> Trigger:
     return Trigger(message=message, role=task.role, index=task.index)
 
 
-def attributed(life: Life, outcome: Outcome) -> Outcome:
+def attributed(job_with_tasks: JobWithTasks, outcome: Outcome) -> Outcome:
     """The outcome of an attempt that is over, on the right account.
 
     Peers of a task whose node dies often fail first, and look like failures of the user's.
@@ -124,7 +128,7 @@ def attributed(life: Life, outcome: Outcome) -> Outcome:
     verdict = outcome.verdict
     if verdict is None or verdict.behavior is not Behavior.UNKNOWN:
         return outcome
-    taken = next((task for task in life.tasks.values() if is_loss(task.verdict)), None)
+    taken = next((task for task in job_with_tasks.tasks.values() if is_loss(task.verdict)), None)
     if taken is None or taken.verdict is None:
         return outcome
     seen = f"{outcome.trigger.message if outcome.trigger else 'A task failed'} ({verdict.phrase})"

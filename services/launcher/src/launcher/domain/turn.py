@@ -14,7 +14,18 @@ from muster.decisions import Decision, Publish
 from muster.errors import Broken
 from muster.ids import gang_name, parse_pod
 
-from launcher.domain.model import ACTIVE, DONE, ENDING, HOLDING, LIVE, Life, Policy, Task, TaskKey
+from launcher.domain.messages import GANG_RELEASED, GANG_REQUESTED, gang_message, job_message
+from launcher.domain.model import (
+    ACTIVE,
+    DONE,
+    ENDING,
+    HOLDING,
+    LIVE,
+    JobWithTasks,
+    Policy,
+    Task,
+    TaskKey,
+)
 from launcher.domain.states import (
     JOB,
     JOB_SHOWN,
@@ -26,7 +37,6 @@ from launcher.domain.states import (
     TaskEvent,
     TaskPhase,
 )
-from launcher.domain.words import GANG_RELEASED, GANG_REQUESTED, say_gang, say_job
 
 
 class Turn:
@@ -34,28 +44,28 @@ class Turn:
 
     def __init__(
         self,
-        life: Life,
+        job_with_tasks: JobWithTasks,
         now: datetime,
         policy: Policy,
         *,
         unused_number: int = 0,
         is_new: bool = False,
     ) -> None:
-        self._before = life
+        self._before = job_with_tasks
         self._is_new = is_new
-        self._tasks = dict(life.tasks)
-        self._changed = set(life.changed)
+        self._tasks = dict(job_with_tasks.tasks)
+        self._changed = set(job_with_tasks.changed)
         self._has_put = self._has_noted = False
-        self._says: dict[tuple[Kind, str], Publish] = {}
-        self.job = life.job
+        self._published: dict[tuple[Kind, str], Publish] = {}
+        self.job = job_with_tasks.job
         self.now = now
         self.policy = policy
         self.unused_number = unused_number
 
     @property
-    def life(self) -> Life:
+    def job_with_tasks(self) -> JobWithTasks:
         """The job as it is now; not to be kept across a change."""
-        return Life(self.job, self._tasks)
+        return JobWithTasks(self.job, self._tasks)
 
     def task(self, key: TaskKey) -> Task:
         """The task as it is now."""
@@ -70,7 +80,7 @@ class Turn:
         Raises ValueError where ``pod`` is no pod's name.
         """
         name = parse_pod(pod)
-        self.hear_of(name.job_attempt)
+        self.note_attempt(name.job_attempt)
         task = self._tasks.get((name.role, name.index))
         is_present = name.job_attempt == self.job.attempt
         return task if is_present and task and task.attempt == name.task_attempt else None
@@ -103,7 +113,7 @@ class Turn:
             and (task.placement is not None or (has_begun and not self.job.is_surplus(task)))
         ]
 
-    def hear_of(self, attempt: int) -> None:
+    def note_attempt(self, attempt: int) -> None:
         """An attempt of this number exists somewhere: it is never given again."""
         if attempt > self.job.newest_attempt:
             self.set_job(newest_attempt=attempt)
@@ -129,8 +139,8 @@ class Turn:
         for task in tasks:
             self.put(task)
 
-    def say(self, say: Publish) -> None:
-        self._says[say.kind, say.subject] = say
+    def publish(self, publish: Publish) -> None:
+        self._published[publish.kind, publish.subject] = publish
 
     def move_job(self, event: JobEvent, **changes: Any) -> bool:
         """Whether the event moved the job. Raises Broken where it can't happen."""
@@ -158,37 +168,37 @@ class Turn:
     def flush(self) -> None:
         """Publish what could wait until now."""
         self.set_job(quiet_at=None)
-        if self.job.gang_unsaid:
-            self.say_held()
-        if self.job.status_unsaid and not self.job.is_final:
-            self._say_status()
+        if self.job.gang_unpublished:
+            self.publish_held()
+        if self.job.status_unpublished and not self.job.is_final:
+            self._publish_status()
 
-    def say_held(self) -> None:
+    def publish_held(self) -> None:
         """The gang holds only what has not ended."""
-        self.set_job(gang_unsaid=False)
+        self.set_job(gang_unpublished=False)
         if self.job.phase in ACTIVE | ENDING and self.job.spec.gang:
             gang = gang_name(self.job.id, self.job.attempt)
             is_whole = all(task.phase in HOLDING for task in self._tasks.values())
             topic = GANG_REQUESTED if is_whole else GANG_RELEASED
-            self.say(say_gang(self.life, gang, self._tasks.values(), topic))
+            self.publish(gang_message(self.job_with_tasks, gang, self._tasks.values(), topic))
 
-    def decision(self) -> Decision[Life]:
+    def decision(self) -> Decision[JobWithTasks]:
         """What the turn came to."""
         was_final = self._before.job.is_final and not self._is_new
         if not was_final and self._is_loud():
-            self._say_status()
+            self._publish_status()
         elif not was_final and self._is_changed():
-            self.set_job(status_unsaid=True)
+            self.set_job(status_unpublished=True)
         self._set_quiet()
         if not self.doubtful():
             self.set_job(forget_at=None)
         elif self.job.forget_at is None:
             self.set_job(forget_at=self.now + self.policy.resync)
         if self.job == self._before.job and not (self._has_put or self._has_noted):
-            return Decision(None if self._is_new else self._before, tuple(self._says.values()))
+            return Decision(None if self._is_new else self._before, tuple(self._published.values()))
         stored = self._before.stored
-        life = Life(self.job, self._tasks, frozenset(self._changed), stored)
-        return Decision(life, tuple(self._says.values()))
+        job_with_tasks = JobWithTasks(self.job, self._tasks, frozenset(self._changed), stored)
+        return Decision(job_with_tasks, tuple(self._published.values()))
 
     def _is_loud(self) -> bool:
         """Something changed that users wait for."""
@@ -211,13 +221,13 @@ class Turn:
             or self.job.phase is not self._before.job.phase
         )
 
-    def _say_status(self) -> None:
-        self.set_job(status_unsaid=False)
-        self.say(say_job(self.life))
+    def _publish_status(self) -> None:
+        self.set_job(status_unpublished=False)
+        self.publish(job_message(self.job_with_tasks))
 
     def _set_quiet(self) -> None:
-        if self.job.is_final or not (self.job.status_unsaid or self.job.gang_unsaid):
-            self.set_job(quiet_at=None, status_unsaid=False, gang_unsaid=False)
+        if self.job.is_final or not (self.job.status_unpublished or self.job.gang_unpublished):
+            self.set_job(quiet_at=None, status_unpublished=False, gang_unpublished=False)
             return
         quiet = self.policy.quiet_new if self._is_new else self.policy.quiet
         at = self.now + quiet

@@ -14,15 +14,18 @@ from rest.api.edge import PREFIX, PUBLIC, Edge
 from rest.api.errors import ErrorBody
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
-    "4XX": {"model": ErrorBody, "description": "Refused; the mend is in `errors`."},
-    "5XX": {"model": ErrorBody, "description": "Not now; try again."},
+    "4XX": {
+        "model": ErrorBody,
+        "description": "The request was rejected. `errors` lists each problem with its fix.",
+    },
+    "5XX": {"model": ErrorBody, "description": "The service can't answer now. Try again later."},
 }
 
 REFUSAL_CONTENT = {
     "application/json": {"schema": {"$ref": f"#/components/schemas/{ErrorBody.__name__}"}}
 }
 
-UNTOLD: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False}
+NO_TELEMETRY: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False}
 """FastAPI's own telemetry: the edge has one span and one measure of each request, and FastAPI's
 would be a tenth of a submission's cost.
 """
@@ -40,7 +43,7 @@ def build_app(context: Context, extra_routes: Sequence[BaseRoute]) -> ASGIApp:
         redirect_slashes=False,
         docs_url=None,  # these pages load their scripts from the internet
         redoc_url=None,
-        telemetry=UNTOLD,
+        telemetry=NO_TELEMETRY,
     )
     app.state.context = context
     app.router.routes.extend(extra_routes)

@@ -102,8 +102,8 @@ async def order_node(
 
 
 def _fate_of_pods(node: KnownNode, order: Order, before: Order | None) -> str:
-    """What becomes of the pods that the node has reported. A drain that is taken back lets no pod
-    stay that was told to leave.
+    """The fate of the pods that the node has reported. After a cancelled drain, preempted pods
+    still end.
     """
     pods = node.report.pods
     if not pods:
@@ -113,7 +113,7 @@ def _fate_of_pods(node: KnownNode, order: Order, before: Order | None) -> str:
     if order is Order.DRAIN:
         return f"{counts} leave"
     if before is Order.DRAIN:
-        return f"{counts} are there; those told to leave still do"
+        return f"{counts} are there; preempted ones still end"
     return f"{counts} stay"
 
 
@@ -147,22 +147,22 @@ async def get_cluster(here: Here, _caller: User) -> Response:
 @router.get("/queue", response_model=dict[str, Any])
 @router.get("/cluster/queue", response_model=dict[str, Any])
 async def queue(here: Here, _caller: User, limit: Limit = 1000) -> Response:
-    """What waits and why, and when it is expected to start, in the Scheduler's own words. `limit`
-    in the answer: it shows no more at once, whatever is asked for.
+    """The waiting gangs with their reasons and expected starts, as the Scheduler answers. `limit`
+    in the answer is the most that one answer has.
     """
-    return await _told(here, "/queue", {"limit": limit})
+    return await _from_scheduler(here, "/queue", {"limit": limit})
 
 
 @router.get("/cluster/gangs", response_model=dict[str, Any])
 async def gangs(here: Here, _caller: User, limit: Limit = 1000, after: After = None) -> Response:
-    """The gangs that run, by id, in the Scheduler's own words. Where there are more than fit in one
-    answer (`limit` in it), ask with its `next` as `after`.
+    """The running gangs by id, as the Scheduler answers. If an answer has `next`, pass it as
+    `after` for the next page.
     """
     query = {"limit": limit} | ({} if after is None else {"after": after})
-    return await _told(here, "/gangs", query)
+    return await _from_scheduler(here, "/gangs", query)
 
 
-async def _told(here: Context, path: str, query: Mapping[str, str | int]) -> Response:
+async def _from_scheduler(here: Context, path: str, query: Mapping[str, str | int]) -> Response:
     answer = await here.peers.must_ask_scheduler(path, query)
     if answer is None:
         raise Transient("The Scheduler does not tell this.")
@@ -178,9 +178,9 @@ async def cells(
     limit: Limit = 1000,
     after: After = None,
 ) -> Response:
-    """Physical cells by address, in the Scheduler's own words: nodes and what is above them; with
-    an address the cell there and all that is in it; with a virtual cluster what is bound to it.
-    Pages as with `/cluster/gangs`.
+    """Physical cells by address, as the Scheduler answers: nodes and the cells above them. With an
+    address: that cell and everything in it. With a virtual cluster: the cells bound to it. Pages
+    are as in `/cluster/gangs`.
     """
     given = {"address": address, "virtualCluster": virtual_cluster, "after": after}
     query = {name: value for name, value in given.items() if value is not None}
@@ -198,9 +198,9 @@ async def advice(
     cells: Annotated[int, Query(ge=1, le=MOST_ADVISED)] = 1,
     chain: Annotated[str | None, Query(max_length=255)] = None,
 ) -> Response:
-    """Which gangs would have to be checkpointed and begun anew elsewhere so that so many cells of
-    a type (`level`; a rack, where none is given) are free as a whole, in the Scheduler's own words:
-    the fewest GPUs, then the least work lost. Nobody is moved by it.
+    """The gangs to checkpoint and restart elsewhere so that cells of a type become wholly free.
+    `level` is the type, a rack by default. The advice moves the fewest GPUs, then loses the least
+    work. Muster moves nothing by itself.
     """
     given = {"level": level, "chain": chain}
     query = {name: value for name, value in given.items() if value is not None}

@@ -59,7 +59,7 @@ class WholeVersion(ShownVersion):
 
 
 class ShownProblem(BaseModel):
-    """One thing that is to be said of a configuration."""
+    """One finding about a configuration."""
 
     path: str
     message: str
@@ -81,7 +81,7 @@ class ShownWhatIf(BaseModel):
 
 
 class ShownComparison(ShownWhatIf):
-    """The same of a change that is not made. ``warnings``: as they would be told with it."""
+    """The same for a change that is not made, with the ``warnings`` that it would have."""
 
     warnings: list[ShownProblem]
 
@@ -174,8 +174,8 @@ Accepting = Annotated[Who, Depends(_accepting)]
 
 @router.get("", response_model=ShownConfig)
 async def get_config(here: Here, _caller: Admin) -> Response:
-    """What is set of virtual clusters and policy, by whom, and whether the Scheduler has taken
-    it. The `ETag` is what `If-Match` wants.
+    """The configuration of virtual clusters and policy, its author, and whether the Scheduler
+    uses it. Pass the `ETag` as `If-Match` of a change.
     """
     newest = await here.configuration.newest()
     running, problem = await _running(here, newest)
@@ -211,11 +211,11 @@ async def get_version(number: Number, here: Here, _caller: Admin) -> Response:
 @router.put("", status_code=202, response_model=AcceptedVersion, openapi_extra=_TEXT)
 async def set_config(request: Request, here: Here, asked: Accepting) -> Response:
     """Set `virtualClusters`, `policy`, or both, each whole, as in a cluster's file (YAML or JSON).
-    What is not set is as the file, or the nodes, say it. It is checked against the hardware as it
-    is, and taken by the Scheduler a moment later; what runs runs on. `If-Match`: the version that
-    it is to follow, 0 where there is none. What it would have made of the last days is looked at
-    before: it is refused where that takes longer (ask again), and where gangs would have been
-    delayed by much, unless with `acceptDelays=true`. With `whatIf=false` it is set without.
+    A part that is not set comes from the file, or from the nodes. The change is checked against
+    the present hardware, and the Scheduler adopts it a moment later. Running gangs continue.
+    `If-Match`: the version that it follows, 0 if there is none. First its effect on the last days
+    is computed. The change is refused while that takes longer (ask again). It is refused if gangs
+    would have been delayed much, unless with `acceptDelays=true`. `whatIf=false` skips this.
     """
     return _accepted(await here.configuration.set(await request.body(), asked))
 
@@ -262,16 +262,16 @@ async def _running(
     here: Context, newest: Version | None
 ) -> tuple[dict[str, Any] | None, str | None]:
     try:
-        told = await here.configuration.running()
+        running = await here.configuration.running()
     except (Rejected, Transient) as error:
         return None, str(error)
     revision = None if newest is None else newest.revision
     content = {
-        "asOf": told.asOf,
-        "isTaken": told.revision == revision and told.isHonoured,
-        "version": told.version if told.isHonoured else None,
-        "problems": [each.model_dump() for each in told.problems],
-        "inForce": told.inForce,
+        "asOf": running.asOf,
+        "isTaken": running.revision == revision and running.isHonoured,
+        "version": running.version if running.isHonoured else None,
+        "problems": [each.model_dump() for each in running.problems],
+        "inForce": running.inForce,
     }
     return content, None
 

@@ -18,6 +18,7 @@ from rest.domain.callers import Caller, check_admin, check_person
 from rest.handlers.access import Access
 from rest.handlers.configure import Configuration
 from rest.handlers.limit import RequestLimits
+from rest.handlers.passwords import Passwords
 from rest.handlers.publish import SettingsPublisher
 from rest.handlers.submit import Submissions
 from rest.metrics import RestMetrics
@@ -37,6 +38,7 @@ class Context:
     metrics: RestMetrics
     access: Access
     limits: RequestLimits
+    passwords: Passwords
     submissions: Submissions
     publisher: SettingsPublisher
     cluster: Cluster

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rest.api.errors import rejection
-from rest.domain.limits import TooManyRequests
+from rest.domain.throttle import TooManyRequests
 from rest.handlers.limit import RequestLimits
 from rest.metrics import RestMetrics
 from rest.settings import RestSettings
@@ -38,7 +38,7 @@ PUBLIC = frozenset(
 UNTRACED = ("/healthz", "/readyz", "/metrics")
 
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
-"""Other words are one label: whoever asks can make up as many as they like."""
+"""Other methods share one label: a client can invent any number of them."""
 
 DRAIN_BYTES = 16 * 1024 * 1024
 DRAIN_S = 5.0
@@ -120,7 +120,7 @@ class Edge:
 
 
 def _route(scope: Scope) -> str:
-    """The template of the request's path; one word for all that lead nowhere."""
+    """The template of the request's path; one label for all unknown paths."""
     route = scope.get("route")
     path: str = getattr(route, "path", "none")
     return f"{PREFIX}{path}" if isinstance(route, APIRoute) else path
@@ -135,7 +135,7 @@ class _Body:
         self, receive: Receive, headers: Headers, limit: int, hold: Callable[[int], None]
     ) -> None:
         self._receive = receive
-        self._said = headers.get("content-length", "")
+        self._declared = headers.get("content-length", "")
         self._limit = limit
         self._hold = hold
         self._is_whole = False
@@ -143,7 +143,7 @@ class _Body:
         self.until = 0.0
 
     async def __call__(self) -> Message:
-        if self._said.isdigit() and int(self._said[:20]) > self._limit:
+        if self._declared.isdigit() and int(self._declared[:20]) > self._limit:
             raise await _too_large(self._receive, self._limit)
         if self._is_whole:
             return await self._receive()

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 
-from rest.domain.limits import TooManyRequests
+from rest.domain.throttle import TooManyRequests
 from rest.handlers.submit import problem_json
 
 _log = structlog.get_logger()
@@ -24,7 +24,6 @@ STATUS = {
     "UnauthorizedUserError": 401,
     "IncorrectPasswordError": 401,
     "ForbiddenUserError": 403,
-    "RemoveAdminError": 403,
     "NoUserError": 404,
     "NoJobError": 404,
     "NoJobConfigError": 404,
@@ -38,6 +37,7 @@ STATUS = {
     "NoApiError": 404,
     "ConflictJobError": 409,
     "ConflictUserError": 409,
+    "LastAdminError": 409,
     "DelaysConfigError": 409,
     "WhatIfRunningError": 409,
     "WhatIfFailedError": 409,
@@ -56,7 +56,7 @@ RETRY_AFTER_S = 1
 
 
 class ProblemBody(BaseModel):
-    """One thing that is wrong, and the mend."""
+    """One problem and its fix."""
 
     path: str
     message: str
@@ -108,7 +108,7 @@ async def _rejected(_request: Request, error: Exception) -> JSONResponse:
 
 
 def rejection(error: Rejected) -> JSONResponse:
-    """What a caller is told who is at fault."""
+    """The answer to a request that is rejected."""
     status = STATUS.get(error.code, 400)
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
     if isinstance(error, TooManyRequests):

@@ -26,7 +26,7 @@ from rest.domain.listing import (
     split,
 )
 from rest.domain.views import ListedJob, WholeJob, attempt_state, detail, list_item, verdict_reason
-from rest.domain.virtual_clusters import check_priority, check_virtual_cluster, check_wishes
+from rest.domain.virtual_clusters import check_priority, check_requests, check_virtual_cluster
 from rest.handlers.stop import no_job, set_execution
 from rest.handlers.submit import Submission
 from rest.store.answers import is_known
@@ -42,7 +42,7 @@ RENDER_IN_THREAD_JOBS = 1000
 
 JobName = Annotated[str, Path(max_length=400, description="`user~name`", examples=["admin~my_job"])]
 Attempt = Annotated[int, Path(ge=0, le=2**31 - 1)]
-Words = Annotated[str | None, Query(max_length=2000, description="A comma list.")]
+CommaList = Annotated[str | None, Query(max_length=2000, description="A comma list.")]
 
 MAX_KEY_CHARACTERS = 255
 
@@ -133,7 +133,7 @@ async def _check_cluster(
         known = await here.virtual_clusters.having(job.spec.virtual_cluster)
         check_virtual_cluster(job, caller, known)
         check_priority(job, caller, here.settings.priority_cap)
-        return check_wishes(job, known)
+        return check_requests(job, known)
     except Rejected:
         if key is None or not await is_known(here.pool, caller.username, key):
             here.metrics.submissions.labels("invalid").inc()
@@ -154,9 +154,9 @@ def _idempotency_key(request: Request) -> str | None:
 async def list_all(  # noqa: PLR0913 - OpenPAI's query has these parameters
     here: Here,
     _caller: User,
-    username: Words = None,
-    vc: Words = None,
-    state: Words = None,
+    username: CommaList = None,
+    vc: CommaList = None,
+    state: CommaList = None,
     keyword: Annotated[str | None, Query(max_length=255)] = None,
     tags_contain: Annotated[str | None, Query(alias="tagsContain", max_length=2000)] = None,
     tags_not_contain: Annotated[str | None, Query(alias="tagsNotContain", max_length=2000)] = None,
@@ -217,7 +217,7 @@ async def get_attempt(job: JobName, attempt: Attempt, here: Here, _caller: User)
 
 
 async def attempt_status(here: Context, job: WholeJob, attempt: int) -> JobStatus | None:
-    """The last word about an attempt; None where the first one has not been told yet.
+    """The latest status of an attempt; None before the first one is published.
 
     Raises Rejected where there is no such attempt.
     """
@@ -257,12 +257,12 @@ async def set_execution_type(
     target = (username, name, Execution(wanted.value))
     found = await set_execution(here.relay, caller, address, target)
     if target[2] is Execution.START:
-        said = f"started before; it is {found.state.value}"
+        message = f"started before; it is {found.state.value}"
     elif found.execution is Execution.STOP:
-        said = f"stop requested before; it is {found.state.value}"
+        message = f"stop requested before; it is {found.state.value}"
     else:
-        said = f"stop requested (was {found.state.value})"
-    return Done(message=f"{username}~{name}: {said}.")
+        message = f"stop requested (was {found.state.value})"
+    return Done(message=f"{username}~{name}: {message}.")
 
 
 def _why_it_waits(scheduler: Any) -> Any:

@@ -159,7 +159,7 @@ def _extent(log: OpenLog) -> dict[str, str]:
 
 
 async def _open(here: Context, username: str, ask: LogAsk) -> tuple[AsyncExitStack, OpenLog]:
-    """The log as it comes, and what must be given back afterwards."""
+    """The log as it comes, and the resources to release afterwards."""
     async with AsyncExitStack() as stack:
         if ask.follow:
             stack.enter_context(_seat(here, username))
@@ -185,10 +185,10 @@ def _not_placed(job: WholeJob, status: JobStatus | None, where: TaskPath) -> Rej
     is_last = where.attempt == job.listed.attempt
     state = job.listed.state if is_last or status is None else attempt_state(status)
     reason = (job.reason if is_last else None) or verdict_reason(status)
-    told = "" if reason is None else f": {str(reason['text']).rstrip('.')}"
+    explanation = "" if reason is None else f": {str(reason['text']).rstrip('.')}"
     placed = "was never placed on a node" if state in ENDED else "is not placed on a node yet"
     message = (
-        f"{where.job} is {state}{told}. "
+        f"{where.job} is {state}{explanation}. "
         f"Its task {where.role} {where.index} {placed}, so it has no log."
     )
     return Rejected("NoTaskLogError", message)

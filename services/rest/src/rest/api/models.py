@@ -95,7 +95,7 @@ class ExitSpec(Shown):
 
 
 class ExitMessages(Shown):
-    """What the parts said about the end."""
+    """The services' messages about the end."""
 
     container: str | None
     runtime: str | None
@@ -217,8 +217,8 @@ class LogLocations(Shown):
 
 
 class Why(Shown):
-    """Why a job is where it is. ``scheduler``: its own words, as they are; ``schedulerProblem``
-    says where they are missing though it was asked.
+    """The reason of a job's state. ``scheduler``: the Scheduler's answer as it is;
+    ``schedulerProblem``: why it is missing.
     """
 
     name: str

@@ -28,8 +28,8 @@ ADMIN_EVENTS = frozenset(
         AlertEvent.NODE_RETURNED,
         AlertEvent.NODE_REMOVED,
         AlertEvent.NODE_NAME_CLASH,
-        AlertEvent.RECORD_DEAD,
-        AlertEvent.BOOKS_DRIFTED,
+        AlertEvent.RECORD_REJECTED,
+        AlertEvent.ACCOUNTING_DRIFTED,
     )
 )
 
@@ -44,8 +44,8 @@ Event = Literal[
     "node-returned",
     "node-removed",
     "node-name-clash",
-    "record-dead",
-    "books-drifted",
+    "record-rejected",
+    "accounting-drifted",
 ]
 Names = Annotated[list[Annotated[str, Field(max_length=255)]], Field(max_length=100)]
 
@@ -60,7 +60,7 @@ class Filter(BaseModel):
     jobNames: Names = []
 
 
-class Wish(BaseModel):
+class SubscriptionRequest(BaseModel):
     """A subscription to be made or changed. One receiver: ``webhookUrl`` or ``email``."""
 
     model_config = ConfigDict(extra="forbid")
@@ -74,7 +74,7 @@ class Wish(BaseModel):
     email: Annotated[str | None, Field(max_length=320, pattern=r"^[^@\s,;<>]+@[^@\s,;<>]+$")] = None
 
     @model_validator(mode="after")
-    def _has_one_receiver(self) -> "Wish":
+    def _has_one_receiver(self) -> "SubscriptionRequest":
         if (self.webhookUrl is None) == (self.email is None):
             raise ValueError("give one receiver: either webhookUrl or email")
         return self
@@ -120,10 +120,10 @@ async def list_own(here: Here, caller: User) -> list[ShownSubscription]:
 
 
 @router.post("", status_code=201, response_model=Made)
-async def make(wish: Wish, here: Here, caller: User, address: Address) -> Made:
+async def make(request: SubscriptionRequest, here: Here, caller: User, address: Address) -> Made:
     """Subscribe."""
     ident = new_id(time.time_ns() // 1_000_000, secrets.randbits(80))
-    wanted = _subscription(ident, caller, caller.username, wish, (1,))
+    wanted = _subscription(ident, caller, caller.username, request, (1,))
     signing = _secrets(here, wanted)
     async with transaction(here.pool) as conn:
         if await subscriptions.count_subscriptions(conn, caller.username) >= MAX_SUBSCRIPTIONS:
@@ -154,12 +154,12 @@ async def get_secrets(ident: Ident, here: Here, caller: User) -> Secrets:
 
 @router.put("/{ident}", response_model=ShownSubscription)
 async def change(
-    ident: Ident, wish: Wish, here: Here, caller: User, address: Address
+    ident: Ident, request: SubscriptionRequest, here: Here, caller: User, address: Address
 ) -> ShownSubscription:
     """Change a subscription, whole."""
     async with transaction(here.pool) as conn:
         before = await _find(conn, caller, ident)
-        after = _subscription(ident, caller, before.owner, wish, before.secret_versions)
+        after = _subscription(ident, caller, before.owner, request, before.secret_versions)
         await subscriptions.update_subscription(conn, after)
         await _note(conn, caller, "subscription.change", ident, address)
     here.publisher.wake()
@@ -204,29 +204,31 @@ async def _find(conn: Connection, caller: Caller, ident: str) -> Subscription:
 
 
 def _subscription(
-    ident: str, caller: Caller, owner: str, wish: Wish, versions: tuple[int, ...]
+    ident: str, caller: Caller, owner: str, request: SubscriptionRequest, versions: tuple[int, ...]
 ) -> Subscription:
-    events = tuple(AlertEvent(event) for event in dict.fromkeys(wish.events))
+    events = tuple(AlertEvent(event) for event in dict.fromkeys(request.events))
     filter_ = SubscriptionFilter(
-        users=tuple(wish.filter.users),
-        virtual_clusters=tuple(wish.filter.virtualClusters),
-        job_names=tuple(wish.filter.jobNames),
+        users=tuple(request.filter.users),
+        virtual_clusters=tuple(request.filter.virtualClusters),
+        job_names=tuple(request.filter.jobNames),
     )
     if not caller.is_admin:
         forbidden = sorted(event.value for event in ADMIN_EVENTS.intersection(events))
         if forbidden:
-            problem = Problem("events", f"{', '.join(forbidden)}: only admins can be told of this")
+            problem = Problem(
+                "events", f"{', '.join(forbidden)}: only admins can subscribe to this"
+            )
             message = "Only admins can subscribe to events of the cluster."
             raise Rejected("ForbiddenUserError", message, (problem,))
         filter_ = filter_.model_copy(update={"users": (owner,)})
     return Subscription(
         id=ident,
         owner=owner,
-        enabled=wish.enabled,
+        enabled=request.enabled,
         events=events,
         filter=filter_,
-        webhook_url=wish.webhookUrl,
-        email=wish.email,
+        webhook_url=request.webhookUrl,
+        email=request.email,
         secret_versions=versions,
     )
 

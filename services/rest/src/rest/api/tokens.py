@@ -1,22 +1,25 @@
 """Logging in and out, and tokens."""
 
 import json
+from datetime import datetime
 from typing import Annotated, Any
 from urllib.parse import parse_qs
 
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
-from muster.db import transaction
+from muster.db import Connection, transaction
 from muster.errors import Rejected
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rest.api.context import Address, Here, Person, User, bearer
-from rest.handlers.access import digest
+from rest.api.context import Address, Here, Person, User
+from rest.domain.callers import Caller, check_admin
+from rest.handlers.access import digest, invalid_token
 from rest.store import accounts, audit
 
 router = APIRouter(tags=["tokens"])
 
 TokenText = Annotated[str, Path(min_length=1, max_length=200, description="A token, or its id.")]
+Owner = Annotated[str | None, Query(max_length=64, description="Of another user: for admins.")]
 
 
 class Login(BaseModel):
@@ -28,32 +31,55 @@ class Login(BaseModel):
 
 
 class LoggedIn(BaseModel):
-    """The token of a login."""
+    """The token of a login. ``expirationTime`` in milliseconds; before it can be renewed."""
 
     user: str
     token: str
     admin: bool
+    expirationTime: int
     hasGitHubPAT: bool = False
 
 
+class Renewed(BaseModel):
+    """When the login's token expires now, in milliseconds."""
+
+    expirationTime: int
+
+
+class NewApplicationToken(BaseModel):
+    """What a token is for, and how long it lives, in seconds; left out: until it is revoked."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9 _.:@/+-]{0,64}$")] = ""
+    expiration: Annotated[int | None, Field(ge=60, le=10 * 366 * 86_400)] = None
+
+
 class ApplicationToken(BaseModel):
-    """A token that does not expire. It is shown this once."""
+    """A token of a program. It is shown this once; its id is listed."""
 
     token: str
-    application: bool = True
-
-
-class ListedToken(BaseModel):
-    """A live token, without itself. Times in milliseconds."""
-
     id: str
-    application: bool
-    createdTime: int
+    name: str
+    application: bool = True
     expirationTime: int | None
 
 
+class ListedToken(BaseModel):
+    """A live token, without itself. Times in milliseconds; ``usedTime`` is roughly when it was used
+    last (null: never).
+    """
+
+    id: str
+    name: str
+    application: bool
+    createdTime: int
+    expirationTime: int | None
+    usedTime: int | None
+
+
 class TokenList(BaseModel):
-    """The caller's live tokens."""
+    """The live tokens of a user."""
 
     tokens: list[ListedToken]
 
@@ -88,10 +114,15 @@ _LOGIN_BODY: dict[str, Any] = {
 async def log_in(request: Request, here: Here, address: Address) -> LoggedIn:
     """Log in with a password; as JSON or as a form."""
     login = _read_login(await request.body(), request.headers.get("content-type", ""))
-    token, is_admin = await here.access.log_in(
+    made, is_admin = await here.access.log_in(
         login.username, login.password, login.expiration, address
     )
-    return LoggedIn(user=login.username, token=token, admin=is_admin)
+    expires = _time(made.expires_at) or 0
+    return LoggedIn(user=login.username, token=made.token, admin=is_admin, expirationTime=expires)
+
+
+def _time(at: datetime | None) -> int | None:
+    return None if at is None else int(at.timestamp() * 1000)
 
 
 def _read_login(body: bytes, content_type: str) -> Login:
@@ -112,29 +143,61 @@ def _read_login(body: bytes, content_type: str) -> Login:
 
 
 @router.delete("/authn/basic/logout", response_model=Done)
-async def log_out(request: Request, here: Here, caller: User, address: Address) -> Done:
+async def log_out(here: Here, caller: User, address: Address) -> Done:
     """Revoke the token that is presented."""
-    _, token = bearer(request)
     async with transaction(here.pool) as conn:
-        await accounts.delete_token(conn, digest(token), "")
-        entry = audit.Entry(caller.username, "logout", caller.username, address)
-        await audit.record(conn, [entry])
+        await accounts.delete_token(conn, caller.token)
+        await _note(conn, caller, "logout", caller.username, address, {"token": caller.token})
     here.access.forget_cached()
     return Done(message="The token is revoked.")
 
 
-@router.get("/tokens", response_model=TokenList)
-async def list_tokens(here: Here, caller: User) -> TokenList:
-    """One's own live tokens; the tokens themselves are not kept."""
+async def _note(  # noqa: PLR0913 - an entry has these
+    conn: Connection,
+    caller: Caller,
+    action: str,
+    owner: str,
+    address: str,
+    detail: dict[str, Any],
+) -> None:
+    await audit.record(conn, [audit.Entry(caller.username, action, owner, address, detail)])
+
+
+@router.post("/tokens/renew", response_model=Renewed)
+async def renew_token(here: Here, caller: Person, address: Address) -> Renewed:
+    """Extend the login whose token is presented. 90 days after its password was given it expires,
+    however often it was extended.
+    """
+    settings = here.settings
     async with transaction(here.pool) as conn:
-        rows = await accounts.list_tokens(conn, caller.username)
+        expires_at = await accounts.renew_login(
+            conn, caller.token, settings.token_life_s, settings.login_s
+        )
+        if expires_at is None:
+            raise invalid_token()
+        await _note(conn, caller, "token.renew", caller.username, address, {"token": caller.token})
+    return Renewed(expirationTime=_time(expires_at) or 0)
+
+
+@router.get("/tokens", response_model=TokenList)
+async def list_tokens(here: Here, caller: User, username: Owner = None) -> TokenList:
+    """One's own live tokens, or, for admins, another user's; the tokens themselves are not kept."""
+    owner = caller.username if username is None else username
+    if owner != caller.username:
+        check_admin(caller)
+    async with transaction(here.pool) as conn:
+        if await accounts.find_account(conn, owner) is None:
+            raise Rejected("NoUserError", f"There is no user {owner[:64]}.")
+        rows = await accounts.list_tokens(conn, owner)
     return TokenList(
         tokens=[
             ListedToken(
                 id=row.id,
+                name=row.name,
                 application=row.is_application,
                 createdTime=int(row.created_at.timestamp() * 1000),
-                expirationTime=int(row.expires_at.timestamp() * 1000) if row.expires_at else None,
+                expirationTime=_time(row.expires_at),
+                usedTime=_time(row.used_at),
             )
             for row in rows
         ]
@@ -150,45 +213,53 @@ async def check_token(caller: User) -> WhoAmI:
 
 
 @router.post("/tokens/application", response_model=ApplicationToken)
-async def make_application_token(here: Here, caller: Person, address: Address) -> ApplicationToken:
-    """Make a token that does not expire, for programs."""
+async def make_application_token(
+    here: Here,
+    caller: Person,
+    address: Address,
+    wanted: NewApplicationToken | None = None,
+) -> ApplicationToken:
+    """Make a token for a program. Without an expiration it lives until it is revoked."""
+    wanted = wanted or NewApplicationToken()
     async with transaction(here.pool) as conn:
         most = here.settings.application_tokens
         if await accounts.count_application_tokens(conn, caller.username) >= most:
             message = f"You have {most} application tokens, which are the most; revoke one."
             raise Rejected("InvalidParametersError", message)
-        token = await here.access.make_token(conn, caller.username, None)
-        entry = audit.Entry(caller.username, "token.create", caller.username, address)
-        await audit.record(conn, [entry])
-    return ApplicationToken(token=token)
+        made = await here.access.make_token(
+            conn,
+            caller.username,
+            life_s=wanted.expiration,
+            name=wanted.name,
+            is_application=True,
+        )
+        detail = {"token": made.id, "name": wanted.name}
+        await _note(conn, caller, "token.create", caller.username, address, detail)
+    return ApplicationToken(
+        token=made.token,
+        id=made.id,
+        name=wanted.name,
+        expirationTime=_time(made.expires_at),
+    )
 
 
 @router.delete("/tokens/{token}", response_model=Done)
 async def revoke_token(token: TokenText, here: Here, caller: User, address: Address) -> Done:
-    """Revoke one of one's own tokens, by itself or by its id. An application token may revoke
-    itself only.
+    """Revoke a token, by itself or by its id: one's own, or, as an admin, anybody's. An application
+    token may revoke itself only.
     """
     async with transaction(here.pool) as conn:
-        owner = await accounts.find_token_owner(conn, digest(token), token)
-        if owner is None:
+        found = await accounts.find_token(conn, digest(token), token)
+        if found is None:
             raise Rejected("NoTokenError", "There is no such token.")
-        if owner != caller.username:
+        ident, owner = found
+        if owner != caller.username and not caller.is_admin:
             raise Rejected("ForbiddenUserError", "The token is not yours.")
-        if caller.is_application and not await _is_same(here, token, caller.token):
+        if caller.is_application and ident != caller.token:
             raise Rejected(
                 "ForbiddenUserError", "An application token may revoke no token but itself."
             )
-        await accounts.delete_token(conn, digest(token), token)
-        entry = audit.Entry(caller.username, "token.revoke", caller.username, address)
-        await audit.record(conn, [entry])
+        await accounts.delete_token(conn, ident)
+        await _note(conn, caller, "token.revoke", owner, address, {"token": ident})
     here.access.forget_cached()
     return Done(message="The token is revoked.")
-
-
-async def _is_same(here: Here, token: str, ident: str) -> bool:
-    if token == ident:
-        return True
-    try:
-        return (await here.access.caller_of(token)).token == ident
-    except Rejected:
-        return False

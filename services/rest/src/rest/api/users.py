@@ -5,20 +5,21 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path
 from muster.db import Connection, transaction
 from muster.errors import Rejected
+from muster.passwords import MAX_CHARACTERS
 from muster.protocol import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from pydantic import BaseModel, ConfigDict, Field
 
 from rest.api.context import Address, Admin, Context, Here, Person, User
 from rest.api.tokens import Done
-from rest.domain.callers import MAX_PASSWORD_CHARACTERS, USERNAME, Caller, check_person
+from rest.domain.callers import USERNAME, Caller, check_person
 from rest.domain.virtual_clusters import DEFAULT, no_virtual_cluster
 from rest.store import accounts, audit, subscriptions
-from rest.store.accounts import Account
+from rest.store.accounts import Account, Change
 
 router = APIRouter(prefix="/users", tags=["users"])
 
 Username = Annotated[str, Path(max_length=64)]
-Password = Annotated[str, Field(max_length=MAX_PASSWORD_CHARACTERS)]
+Password = Annotated[str, Field(max_length=MAX_CHARACTERS)]
 
 VirtualClusterNames = Annotated[
     list[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,255}$")]], Field(max_length=1000)
@@ -81,8 +82,8 @@ class OwnChange(Body):
 
 
 class UserData(Body):
-    """What an admin changes of a user. ``virtualCluster``: where the user's jobs may go.
-    ``maxPriority``: all their priority caps.
+    """What an admin changes of a user. ``virtualCluster``: where the user's jobs may go. ``admin``:
+    whether they are one. ``maxPriority``: all their priority caps.
     """
 
     username: Annotated[str, Field(pattern=USERNAME)]
@@ -91,6 +92,7 @@ class UserData(Body):
     extension: dict[str, Any] | None = None
     virtualCluster: VirtualClusterNames | None = None
     maxPriority: PriorityCaps | None = None
+    admin: bool | None = None
 
 
 class UserChange(Body):
@@ -132,7 +134,7 @@ async def make_user(new: NewUser, here: Here, caller: Admin, address: Address) -
     if new.admin:
         check_person(caller)
     await _check_virtual_clusters(here, new.virtualCluster or [])
-    password_hash = await here.access.hash(new.password)
+    password_hash = await here.passwords.hash(new.password, new.username)
     async with transaction(here.pool) as conn:
         now = await conn.fetchval("SELECT now()")
         clusters = [DEFAULT] if new.virtualCluster is None else new.virtualCluster
@@ -140,7 +142,7 @@ async def make_user(new: NewUser, here: Here, caller: Admin, address: Address) -
             new.username, new.email, new.admin, clusters, new.extension, now, new.maxPriority
         )
         if not await accounts.insert_account(conn, account, password_hash):
-            raise Rejected("ConflictUserError", f"There is a user {new.username} already.")
+            raise await _taken(conn, new.username)
         await _note(conn, caller.username, "user.create", new.username, address)
     return Done(message=f"The user {new.username} is made.")
 
@@ -151,7 +153,10 @@ async def change_myself(change: OwnChange, here: Here, caller: Person, address: 
     earlier logins.
     """
     if change.newPassword is not None:
-        await here.access.check_password(caller.username, change.oldPassword or "")
+        old = change.oldPassword or ""
+        action = "user.change.fail"
+        if await here.passwords.check(caller.username, old, address, action) is None:
+            raise Rejected("ForbiddenUserError", "The old password is wrong.")
     await _change(
         here,
         (caller.username, address),
@@ -167,8 +172,10 @@ async def change_myself(change: OwnChange, here: Here, caller: Person, address: 
 
 @router.put("", status_code=201, response_model=Done)
 async def change_user(change: UserChange, here: Here, caller: Admin, address: Address) -> Done:
-    """Change a user, as an admin. An application token may set no password."""
-    if change.data.password is not None:
+    """Change a user, as an admin. An application token may not set a password, nor make or demote
+    an admin. A demoted admin loses their subscriptions, which covered all users' jobs.
+    """
+    if change.data.password is not None or change.data.admin is not None:
         check_person(caller)
     await _check_virtual_clusters(here, change.data.virtualCluster or [])
     await _change(here, (caller.username, address), change.data)
@@ -177,16 +184,40 @@ async def change_user(change: UserChange, here: Here, caller: Admin, address: Ad
 
 @router.delete("/{username}", response_model=Done)
 async def delete_user(username: Username, here: Here, caller: Admin, address: Address) -> Done:
-    """Remove a user, their tokens and subscriptions; their jobs stay."""
+    """Remove a user, their tokens and subscriptions. Their jobs stay, so nobody gets the name
+    again. The last admin can't be removed, and no admin by an application token.
+    """
     async with transaction(here.pool) as conn:
-        if (await _find(conn, username)).is_admin:
-            raise Rejected("RemoveAdminError", "An admin can't be removed.")
-        await accounts.delete_account(conn, username)
+        if await _is_admin_but_not_the_last(conn, username):
+            check_person(caller)
+        await _find(conn, username)
+        await accounts.remove_account(conn, username)
         await subscriptions.remove_of_owner(conn, username)
         await _note(conn, caller.username, "user.delete", username, address)
     here.access.forget_cached()
     here.publisher.wake()
     return Done(message=f"The user {username} is removed.")
+
+
+async def _is_admin_but_not_the_last(conn: Connection, username: str) -> bool:
+    """Whether a user is an admin and another one is too, until the end of the transaction. Raises
+    Rejected where there is no other one.
+    """
+    admins = await accounts.lock_admins(conn)
+    if admins == [username]:
+        message = f"{username} is the last admin; make another user one first."
+        raise Rejected("LastAdminError", message)
+    return username in admins
+
+
+async def _taken(conn: Connection, username: str) -> Rejected:
+    if not await accounts.was_removed(conn, username):
+        return Rejected("ConflictUserError", f"There is a user {username} already.")
+    message = (
+        f"A user {username} was removed, and jobs and the audit log still name them so; choose"
+        " another name."
+    )
+    return Rejected("ConflictUserError", message)
 
 
 async def _check_virtual_clusters(here: Context, names: list[str]) -> None:
@@ -205,18 +236,27 @@ async def _find(conn: Connection, username: str) -> Account:
 
 
 async def _change(here: Context, by: tuple[str, str], data: UserData) -> None:
-    password_hash = None if data.password is None else await here.access.hash(data.password)
+    password_hash = None
+    if data.password is not None:
+        password_hash = await here.passwords.hash(data.password, data.username)
+    change = Change(data.email, data.extension, data.virtualCluster, data.admin)
     async with transaction(here.pool) as conn:
+        is_demoted = data.admin is False and await _is_admin_but_not_the_last(conn, data.username)
         await _find(conn, data.username)
-        await accounts.update_account(
-            conn, data.username, data.email, data.extension, data.virtualCluster
-        )
+        await accounts.update_account(conn, data.username, change)
         if data.maxPriority is not None:
             await accounts.set_priority_caps(conn, data.username, data.maxPriority)
+        if is_demoted:
+            await subscriptions.remove_of_owner(conn, data.username)
         if password_hash is not None:
             await accounts.update_password(conn, data.username, password_hash)
-        await _note(conn, by[0], "user.change", data.username, by[1])
+        changed = sorted(data.model_dump(exclude_none=True).keys() - {"username"})
+        detail = {"changed": changed, "admin": data.admin}
+        entry = audit.Entry(by[0], "user.change", data.username, by[1], detail)
+        await audit.record(conn, [entry])
     here.access.forget_cached()
+    if is_demoted:
+        here.publisher.wake()
 
 
 async def _note(conn: Connection, who: str, action: str, what: str, address: str) -> None:

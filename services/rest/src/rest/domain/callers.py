@@ -9,10 +9,6 @@ from muster.errors import Rejected
 USERNAME = r"^[A-Za-z0-9_.-]{1,64}$"
 _USERNAME = re.compile(USERNAME)
 
-MIN_PASSWORD_CHARACTERS = 6
-MAX_PASSWORD_CHARACTERS = 256
-"""Hashing takes time with length; longer ones are refused."""
-
 
 @dataclass(frozen=True, slots=True)
 class Caller:

@@ -3,18 +3,6 @@
 import math
 from dataclasses import dataclass
 
-from muster.errors import Rejected
-
-
-class TooManyRequests(Rejected):
-    """The caller has sent too many requests. ``retry_after_s``: whole seconds until the next one
-    may come.
-    """
-
-    def __init__(self, message: str, retry_after_s: int) -> None:
-        super().__init__("TooManyRequestsError", message)
-        self.retry_after_s = retry_after_s
-
 
 @dataclass(frozen=True, slots=True)
 class Limit:

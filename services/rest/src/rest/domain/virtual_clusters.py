@@ -80,7 +80,7 @@ def virtual_cluster_json(found: VirtualCluster, as_of: int, cluster_gpus: int) -
     gpus = found.gpus
     used = gpus.guaranteed + gpus.borrowed + gpus.opportunistic
     owned = _amounts(gpus.quota, found.cpu, found.memory_mb, is_used=False)
-    said = found.model_dump(mode="json", by_alias=True)
+    fields = found.model_dump(mode="json", by_alias=True)
     return {
         "capacity": _percent(gpus.quota, cluster_gpus),
         "usedCapacity": _percent(used, gpus.quota),
@@ -91,7 +91,7 @@ def virtual_cluster_json(found: VirtualCluster, as_of: int, cluster_gpus: int) -
         "resourcesGuaranteed": owned,
         "resourcesTotal": owned,
         "asOf": as_of,
-        **{name: said[name] for name in ("cells", "pins", "gpus", "gpuTypes")},
+        **{name: fields[name] for name in ("cells", "pins", "gpus", "gpuTypes")},
     }
 
 
@@ -150,7 +150,7 @@ def check_priority(job: ParsedJob, caller: Caller, cap: int) -> None:
     raise Rejected("ForbiddenUserError", message, (problem,))
 
 
-def check_wishes(job: ParsedJob, known: VirtualClusters | None) -> tuple[Problem, ...]:
+def check_requests(job: ParsedJob, known: VirtualClusters | None) -> tuple[Problem, ...]:
     """What of the job's wishes has no effect there, or could not be checked.
 
     Raises ProtocolError where it names GPU types or pins that can't be.
@@ -165,11 +165,11 @@ def check_wishes(job: ParsedJob, known: VirtualClusters | None) -> tuple[Problem
     is_guaranteed = job.spec.priority >= 0
     problems, warnings = [], []
     by_role: dict[str, list[Named]] = defaultdict(list)
-    for wish in job.named:
-        by_role[wish.role].append(wish)
-    for wishes in by_role.values():
-        problems += [_no_pin(w, name, here) for w in wishes if w.pin and w.pin not in here.pins]
-        types = [wish for wish in wishes if wish.gpu_type]
+    for named in job.named:
+        by_role[named.role].append(named)
+    for several in by_role.values():
+        problems += [_no_pin(w, name, here) for w in several if w.pin and w.pin not in here.pins]
+        types = [named for named in several if named.gpu_type]
         unknown = [w for w in types if not _is_somewhere(w, known)]
         problems += [_problem(w, f"is no GPU type here; use {_all_types(known)}") for w in unknown]
         elsewhere = [w for w in types if w not in unknown and w.gpu_type not in here.gpu_types]
@@ -177,18 +177,18 @@ def check_wishes(job: ParsedJob, known: VirtualClusters | None) -> tuple[Problem
             owned = _names(here.gpu_types)
             if len(elsewhere) + len(unknown) == len(types):
                 message = f"is not in the virtual cluster {name}, which has {owned}"
-                problems += [_problem(wish, message) for wish in elsewhere]
+                problems += [_problem(named, message) for named in elsewhere]
             else:
                 message = f"has no effect: the virtual cluster {name} has {owned}"
-                warnings += [_problem(wish, message) for wish in elsewhere]
+                warnings += [_problem(named, message) for named in elsewhere]
     if problems:
         raise ProtocolError(problems)
     return tuple(warnings)
 
 
-def _is_somewhere(wish: Named, known: VirtualClusters) -> bool:
+def _is_somewhere(named: Named, known: VirtualClusters) -> bool:
     if known.gpu_types is not None:
-        return wish.gpu_type in known.gpu_types
+        return named.gpu_type in known.gpu_types
     return True
 
 
@@ -196,13 +196,13 @@ def _all_types(known: VirtualClusters) -> str:
     return _names(known.gpu_types or ())
 
 
-def _no_pin(wish: Named, name: str, here: VirtualCluster) -> Problem:
+def _no_pin(named: Named, name: str, here: VirtualCluster) -> Problem:
     message = f"is no pin of the virtual cluster {name}, which has {_names(here.pins)}"
-    return _problem(wish, message)
+    return _problem(named, message)
 
 
-def _problem(wish: Named, message: str) -> Problem:
-    return Problem(wish.path, message, wish.line, wish.column)
+def _problem(named: Named, message: str) -> Problem:
+    return Problem(named.path, message, named.line, named.column)
 
 
 def _names(found: Iterable[str]) -> str:

@@ -31,7 +31,7 @@ OUTCOMES = {CONFLICT: "conflict", DELAYS: "delays", RUNNING: "comparing", FAILED
 """Of changes that are not made, by the code of the refusal; others are refused."""
 
 
-class _Told(BaseModel):
+class _Finding(BaseModel):
     """Something that the Scheduler says of a configuration."""
 
     path: str
@@ -46,8 +46,8 @@ class _Checked(BaseModel):
     """Its answer to whether a text could be set."""
 
     content: dict[str, Any] | None
-    errors: list[_Told]
-    warnings: list[_Told]
+    errors: list[_Finding]
+    warnings: list[_Finding]
 
     def problems(self) -> tuple[Problem, ...]:
         """The warnings, as they are told."""
@@ -61,7 +61,7 @@ class Running(BaseModel):
     revision: int | None
     version: int | None
     isHonoured: bool
-    problems: list[_Told]
+    problems: list[_Finding]
     inForce: dict[str, Any]
 
 

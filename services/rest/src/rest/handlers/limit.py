@@ -2,14 +2,11 @@
 
 import time
 from collections import OrderedDict
-from ipaddress import IPv6Address, ip_address
 
-from rest.domain.limits import Bucket, Limit, TooManyRequests, take
+from rest.domain.limits import Bucket, Limit, take
+from rest.domain.throttle import TooManyRequests, network_of
 from rest.metrics import RestMetrics
 from rest.settings import RestSettings
-
-IPV6_PREFIX_BITS = 64
-"""One customer has all addresses of such a prefix."""
 
 
 class RequestLimits:
@@ -30,7 +27,7 @@ class RequestLimits:
 
     def take_address(self, address: str) -> None:
         """Count a request of an unknown caller. Raises TooManyRequests."""
-        self._take("address", _customer(address), self._of_address)
+        self._take("address", network_of(address), self._of_address)
 
     def _take(self, kind: str, name: str, limit: Limit) -> None:
         key = (kind, name)
@@ -44,13 +41,3 @@ class RequestLimits:
                 f"This {kind} sends more than {limit.per_s:g} requests a second; wait {wait_s} s.",
                 wait_s,
             )
-
-
-def _customer(address: str) -> str:
-    try:
-        found = ip_address(address)
-    except ValueError:
-        return address
-    if isinstance(found, IPv6Address):
-        return str(int(found) >> (128 - IPV6_PREFIX_BITS))
-    return address

@@ -1,5 +1,5 @@
-"""What must go in time: old Idempotency-Keys, expired tokens, removed subscriptions, orders about
-nodes that are over, and old entries of the audit log.
+"""What must go in time: old Idempotency-Keys, expired tokens, failed passwords, removed
+subscriptions, orders about nodes that are over, and old entries of the audit log.
 """
 
 import asyncio
@@ -8,7 +8,7 @@ import structlog
 from muster.db import Pool, is_transient, transaction
 
 from rest.settings import RestSettings
-from rest.store import accounts, audit, jobs, node_orders, subscriptions
+from rest.store import accounts, audit, jobs, node_orders, password_failures, subscriptions
 
 _log = structlog.get_logger()
 
@@ -21,6 +21,7 @@ async def maintain(pool: Pool, settings: RestSettings) -> None:
             async with transaction(pool) as conn:
                 await jobs.forget_answers(conn, settings.idempotency_hours)
                 await accounts.purge_tokens(conn)
+                await password_failures.forget_over(conn)
                 await subscriptions.forget_removed(conn, settings.removed_days)
                 await node_orders.forget_over(conn, settings.removed_days)
                 await audit.forget_old(conn, settings.audit_days, settings.maintenance_rows)

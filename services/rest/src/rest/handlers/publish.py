@@ -40,9 +40,9 @@ class SettingsPublisher:
         self._settings = settings
         self._metrics = metrics
         self._changed = asyncio.Event()
-        self._said: dict[str, int] = {}
-        self._heard: dict[str, int] = {}
-        self._heard_removed: dict[str, int] = {}
+        self._published: dict[str, int] = {}
+        self._received: dict[str, int] = {}
+        self._received_removed: dict[str, int] = {}
         self._resync = 0
         self._all_at = 0.0
         bus.on_new_bus.append(self._on_new_bus)
@@ -67,11 +67,11 @@ class SettingsPublisher:
         elif not is_own(setting):
             return
         elif model is None:
-            self._heard.pop(setting, None)
-            self._heard_removed[setting] = revision_of(record, None) or 0
+            self._received.pop(setting, None)
+            self._received_removed[setting] = revision_of(record, None) or 0
         else:
-            self._heard[setting] = max(self._heard.get(setting, 0), revision)
-        if self._said.get(setting) != revision:
+            self._received[setting] = max(self._received.get(setting, 0), revision)
+        if self._published.get(setting) != revision:
             self._changed.set()
 
     async def run(self) -> None:
@@ -80,7 +80,7 @@ class SettingsPublisher:
         while True:
             self._changed.clear()
             try:
-                await self._say_due()
+                await self._publish_due()
                 wait = self._settings.retry_first_s
                 pause = max(0.0, self._all_at - time.monotonic())
             except Exception as error:
@@ -94,30 +94,32 @@ class SettingsPublisher:
             except TimeoutError:
                 continue
 
-    async def _say_due(self) -> None:
+    async def _publish_due(self) -> None:
         if time.monotonic() >= self._all_at:
-            self._said.clear()
-        heard = dict(self._heard)  # before the rows are read: they were written before it was said
+            self._published.clear()
+        received = dict(
+            self._received
+        )  # before the rows are read: they were written before it was said
         async with self._pool.acquire() as conn:
             rows = await load_published(conn)
-            if behind := self._behind(rows, heard):
+            if behind := self._behind(rows, received):
                 _log.info("going on above what was said before", settings=len(behind))
                 await lift_revisions(conn, behind)
                 rows = await load_published(conn)
-        unknown = heard.keys() - {row.setting for row in rows}
-        for row in [*rows, *(Published(setting, heard[setting], None) for setting in unknown)]:
-            if self._said.get(row.setting) != row.revision:
-                await self._say(row)
-                self._said[row.setting] = row.revision
+        unknown = received.keys() - {row.setting for row in rows}
+        for row in [*rows, *(Published(setting, received[setting], None) for setting in unknown)]:
+            if self._published.get(row.setting) != row.revision:
+                await self._publish(row)
+                self._published[row.setting] = row.revision
         if time.monotonic() >= self._all_at:
             rhythm = self._settings.settings_repeat_s
             self._all_at = time.monotonic() + rhythm * random.uniform(0.9, 1.0)  # noqa: S311 - spread
 
-    def _behind(self, rows: Sequence[Published], heard: Mapping[str, int]) -> dict[str, int]:
+    def _behind(self, rows: Sequence[Published], received: Mapping[str, int]) -> dict[str, int]:
         """The revisions that settings must get, to be above what was said of them before."""
-        gone = self._heard_removed
+        gone = self._received_removed
         known = {
-            row.setting: max(heard.get(row.setting, 0), gone.get(row.setting, 0), self._resync)
+            row.setting: max(received.get(row.setting, 0), gone.get(row.setting, 0), self._resync)
             for row in rows
         }
         clock_ms = int(time.time() * 1000)  # what is heard so far may not be all
@@ -131,10 +133,10 @@ class SettingsPublisher:
         self._all_at = 0.0
         self._changed.set()
 
-    async def _say(self, row: Published) -> None:
+    async def _publish(self, row: Published) -> None:
         model, setting = None, row.setting
         if row.content is not None:
             model = SettingChanged(setting=setting, revision=row.revision, value=row.content)
         event_id = f"rest/setting/{setting}/{row.revision}"
         await self._bus.broadcast(TOPIC, setting, model, event_id=event_id, at=time.time())
-        self._metrics.settings_said.inc()
+        self._metrics.settings_published.inc()

@@ -62,7 +62,7 @@ def _refusal(job: StoppableJob, wanted: Execution) -> str | None:
 
 
 def _stop(job: StoppableJob, caller: Caller) -> Publish:
-    word = JobRequest(
+    message = JobRequest(
         job=job.id,
         name=job.name,
         user=job.username,
@@ -71,4 +71,4 @@ def _stop(job: StoppableJob, caller: Caller) -> Publish:
         stop_requested_by=caller.username,
         spec=job.spec,
     )
-    return Publish(Kind.JOB, job.id, SUBMITTED, job.id, word)
+    return Publish(Kind.JOB, job.id, SUBMITTED, job.id, message)

@@ -183,16 +183,16 @@ class Submissions:
             written = await insert_jobs(conn, [_new_job(w) for w in new])
             accepted = [w for w in new if w.id in written]
             await self._publish(opened, accepted, written)
-            told = {w.id: _answer(w.submission) for w in accepted}
-            await answers.keep(conn, [(k, w.id, told[w.id]) for w in accepted if (k := w.key)])
+            done = {w.id: _answer(w.submission) for w in accepted}
+            await answers.keep(conn, [(k, w.id, done[w.id]) for w in accepted if (k := w.key)])
             await answers.release(conn, [k for w in new if w.id not in written and (k := w.key)])
-        told |= {w.id: _answer(w.submission) for w in batch if w.id in there}
+        done |= {w.id: _answer(w.submission) for w in batch if w.id in there}
         for waiting in batch:
             before = _known(waiting, known) if waiting.id not in there else None
             if before is not None:
-                _tell_again(waiting, before)
-            elif waiting.id in told:
-                _tell(waiting, told[waiting.id])
+                _answer_again(waiting, before)
+            elif waiting.id in done:
+                _resolve(waiting, done[waiting.id])
             else:
                 _fail(waiting, _taken(waiting.submission))
 
@@ -271,10 +271,10 @@ def _taken(submission: Submission) -> Rejected:
     return Rejected("ConflictJobError", message, (problem,))
 
 
-def _tell_again(waiting: _Waiting, known: Known) -> None:
+def _answer_again(waiting: _Waiting, known: Known) -> None:
     key = waiting.key
     if key is not None and key.body_digest == known.body_digest:
-        _tell(waiting, known.answer)
+        _resolve(waiting, known.answer)
         return
     message = (
         f"The Idempotency-Key {key.key if key else ''!r} was used for another job file; use a new"
@@ -284,7 +284,7 @@ def _tell_again(waiting: _Waiting, known: Known) -> None:
     _fail(waiting, Rejected("IdempotencyKeyError", message, (problem,)))
 
 
-def _tell(waiting: _Waiting, answer: str) -> None:
+def _resolve(waiting: _Waiting, answer: str) -> None:
     if not waiting.answer.done():
         waiting.answer.set_result(answer)
 

@@ -15,7 +15,7 @@ from rest.store.jobs import load_jobs, save_jobs
 TOPICS = ("job-updated", "revision-acknowledged")
 SUBMITTED = "job-submitted"
 
-DEAD_REASON = Reason(
+REJECTED_REASON = Reason(
     code="dead-letter",
     text="The Launcher could not handle the job; an admin finds the reason on"
     " job-submitted.dead-letter and brings it back by `muster events redrive`.",
@@ -37,7 +37,7 @@ def decide_update(job: str, row: JobRow | None, given: Input, _now: datetime) ->
         case MessageRejected():
             if row is None or row.state in FINAL:
                 return Decision(row)
-            return Decision(replace(row, reason=DEAD_REASON))
+            return Decision(replace(row, reason=REJECTED_REASON))
         case Due():
             return Decision(row)
         case _:
@@ -63,7 +63,7 @@ def _is_forgotten(row: JobRow, status: JobStatus) -> bool:
 
 def _stop(job: str, status: JobStatus, *, only_if_missed: bool = False) -> Publish:
     """REST opens jobs: one that it does not know, or that has ended here, must stop."""
-    word = JobRequest(
+    message = JobRequest(
         job=job,
         name=status.name,
         user=status.user,
@@ -71,5 +71,5 @@ def _stop(job: str, status: JobStatus, *, only_if_missed: bool = False) -> Publi
         submitted_at=status.submitted_at,
     )
     return Publish(
-        Kind.JOB, job, SUBMITTED, job, word, is_open=False, only_if_missed=only_if_missed
+        Kind.JOB, job, SUBMITTED, job, message, is_open=False, only_if_missed=only_if_missed
     )

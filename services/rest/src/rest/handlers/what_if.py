@@ -70,7 +70,7 @@ class Report(BaseModel):
     virtualClusters: list[_Row]
 
 
-class _Told(BaseModel):
+class _Comparison(BaseModel):
     """The Scheduler's answer."""
 
     state: Literal["running", "done", "none", "failed"]
@@ -128,13 +128,13 @@ class WhatIfs:
         if answer is None:
             return WhatIf("failed", "The Scheduler can't compare changes.")
         try:
-            told = _Told.model_validate(answer)
+            comparison = _Comparison.model_validate(answer)
         except ValidationError as error:
             raise Transient("The Scheduler does not tell what the change would do.") from error
-        rows = [] if told.report is None else told.report.virtualClusters
+        rows = [] if comparison.report is None else comparison.report.virtualClusters
         delay_s = self._settings.config_delay_s
         harmed = tuple(row.problem() for row in rows if row.is_harmed(delay_s))
-        return WhatIf(told.state, told.reason, told.report, harmed)
+        return WhatIf(comparison.state, comparison.reason, comparison.report, harmed)
 
     async def must_admit(self, text: bytes, *, accepts_delays: bool) -> WhatIf:
         """The same, before a change. Raises Rejected where it is not to be made yet."""
@@ -160,5 +160,5 @@ def _refusal(found: WhatIf) -> str:
     assert found.report is not None
     first, rest = found.harmed[0].message, len(found.harmed) - 1
     more = f" So it is with {rest} more virtual clusters." if rest else ""
-    said = f"On the events of {found.report.days:g} days: {first}{more}"
-    return f"{said} Say acceptDelays=true to set it all the same."
+    text = f"On the events of {found.report.days:g} days: {first}{more}"
+    return f"{text} Say acceptDelays=true to set it all the same."

@@ -23,24 +23,48 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
+class LockedAccount:
+    """What a login must know of a user."""
+
+    password_hash: str
+    is_admin: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NewToken:
+    """A token to be written. ``life_s``: None, it does not expire."""
+
+    digest: bytes
+    id: str
+    username: str
+    name: str
+    is_application: bool
+    life_s: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class TokenRow:
-    """A live token, without itself."""
+    """A live token, without itself. ``used_at`` is some minutes old at the most."""
 
     id: str
+    name: str
     is_application: bool
     created_at: datetime
     expires_at: datetime | None
+    used_at: datetime | None
 
 
 ACCOUNT = "username, email, is_admin, virtual_clusters, extension, created_at, priority_caps"
 
 
-async def find_caller(pool: Pool, digest: bytes) -> Caller | None:
-    """Whose token this is, if it is live."""
-    row = await pool.fetchrow(_CALLER, digest)
+async def find_caller(pool: Pool, digest: bytes, use_s: float) -> tuple[Caller, bool] | None:
+    """Whose token this is, if it is live; and whether its last use was noted longer ago than
+    ``use_s``.
+    """
+    row = await pool.fetchrow(_CALLER, digest, use_s)
     if row is None:
         return None
-    return Caller(
+    caller = Caller(
         username=row["username"],
         number=row["number"],
         is_admin=row["is_admin"],
@@ -49,29 +73,47 @@ async def find_caller(pool: Pool, digest: bytes) -> Caller | None:
         virtual_clusters=frozenset(row["virtual_clusters"]),
         priority_caps=row["priority_caps"],
     )
+    return caller, row["is_use_due"]
 
 
-async def find_password(pool: Pool, username: str) -> tuple[str, bool] | None:
-    """The password's hash of a user, and whether they are an admin."""
-    row = await pool.fetchrow(
-        "SELECT password_hash, is_admin FROM account WHERE username = $1", username
-    )
-    return None if row is None else (row["password_hash"], row["is_admin"])
+async def note_use(pool: Pool, digest: bytes, use_s: float) -> None:
+    """A token is used, which was noted longer ago than ``use_s``."""
+    await pool.execute(_NOTE_USE, digest, use_s)
+
+
+async def find_password(pool: Pool, username: str) -> str | None:
+    """The password's hash of a user."""
+    sql = "SELECT password_hash FROM account WHERE username = $1 AND removed_at IS NULL"
+    found: str | None = await pool.fetchval(sql, username)
+    return found
+
+
+async def lock_account(conn: Connection, username: str) -> LockedAccount | None:
+    """A user, whom nobody changes before the end of the transaction."""
+    rows = await fetch(LockedAccount, conn, _LOCK, username)
+    return next(iter(rows), None)
+
+
+async def lock_admins(conn: Connection) -> list[str]:
+    """All admins. Others who ask meanwhile wait."""
+    rows = await conn.fetch(_ADMINS)
+    return [row["username"] for row in rows]
 
 
 async def list_accounts(conn: Connection) -> list[Account]:
     """All users."""
-    return await fetch(Account, conn, f"SELECT {ACCOUNT} FROM account ORDER BY username")  # noqa: S608 - columns
+    sql = f"SELECT {ACCOUNT} FROM account WHERE removed_at IS NULL ORDER BY username"  # noqa: S608 - columns
+    return await fetch(Account, conn, sql)
 
 
 async def find_account(conn: Connection, username: str) -> Account | None:
     """One user."""
-    sql = f"SELECT {ACCOUNT} FROM account WHERE username = $1"  # noqa: S608 - columns
+    sql = f"SELECT {ACCOUNT} FROM account WHERE username = $1 AND removed_at IS NULL"  # noqa: S608 - columns
     return next(iter(await fetch(Account, conn, sql, username)), None)
 
 
 async def insert_account(conn: Connection, account: Account, password_hash: str) -> bool:
-    """Make a user; False where the name is taken."""
+    """Make a user; False where the name is taken, or was by a user who is removed."""
     done = await conn.execute(
         "INSERT INTO account (username, password_hash, email, is_admin, virtual_clusters,"
         " extension, priority_caps) VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING",
@@ -86,21 +128,33 @@ async def insert_account(conn: Connection, account: Account, password_hash: str)
     return bool(done == "INSERT 0 1")
 
 
-async def update_account(
-    conn: Connection,
-    username: str,
-    email: str | None,
-    extension: dict[str, Any] | None,
-    virtual_clusters: list[str] | None,
-) -> None:
+async def was_removed(conn: Connection, username: str) -> bool:
+    """Whether a user of this name was removed."""
+    sql = "SELECT EXISTS (SELECT FROM account WHERE username = $1 AND removed_at IS NOT NULL)"
+    return bool(await conn.fetchval(sql, username))
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is to change of a user; None stays."""
+
+    email: str | None = None
+    extension: dict[str, Any] | None = None
+    virtual_clusters: list[str] | None = None
+    is_admin: bool | None = None
+
+
+async def update_account(conn: Connection, username: str, change: Change) -> None:
     """Change what is given."""
     await conn.execute(
         "UPDATE account SET email = coalesce($2, email), extension = coalesce($3, extension),"
-        " virtual_clusters = coalesce($4, virtual_clusters) WHERE username = $1",
+        " virtual_clusters = coalesce($4, virtual_clusters), is_admin = coalesce($5, is_admin)"
+        " WHERE username = $1 AND removed_at IS NULL",
         username,
-        email,
-        extension,
-        virtual_clusters,
+        change.email,
+        change.extension,
+        change.virtual_clusters,
+        change.is_admin,
     )
 
 
@@ -117,29 +171,47 @@ async def update_password(conn: Connection, username: str, password_hash: str) -
     await conn.execute("DELETE FROM token WHERE username = $1 AND NOT is_application", username)
 
 
-async def delete_account(conn: Connection, username: str) -> None:
-    """Remove a user and their tokens; their jobs stay."""
-    await conn.execute("DELETE FROM account WHERE username = $1", username)
+async def remove_account(conn: Connection, username: str) -> None:
+    """Remove a user and their tokens. Their jobs stay, and nobody gets the name again."""
+    await conn.execute(_REMOVE, username)
+    await conn.execute("DELETE FROM token WHERE username = $1", username)
 
 
-async def has_accounts(conn: Connection) -> bool:
-    """Whether there is any user; whoever asks first makes others wait."""
+async def has_admin(conn: Connection) -> bool:
+    """Whether any user is an admin; whoever asks first makes others wait."""
     await conn.execute("LOCK TABLE account IN SHARE ROW EXCLUSIVE MODE")
-    return bool(await conn.fetchval("SELECT EXISTS (SELECT FROM account)"))
+    return bool(await conn.fetchval("SELECT EXISTS (SELECT FROM account WHERE is_admin)"))
 
 
-async def insert_token(
-    conn: Connection, digest: bytes, ident: str, username: str, life_s: float | None
-) -> None:
-    """Make a token; without a life it is an application's."""
-    await conn.execute(_INSERT, digest, ident, username, life_s)
+async def insert_token(conn: Connection, token: NewToken) -> datetime | None:
+    """Make a token; returns when it expires."""
+    expires_at: datetime | None = await conn.fetchval(
+        _INSERT,
+        token.digest,
+        token.id,
+        token.username,
+        token.name,
+        token.is_application,
+        token.life_s,
+    )
+    return expires_at
+
+
+async def renew_login(conn: Connection, ident: str, life_s: int, longest_s: int) -> datetime | None:
+    """Give a login its life anew, ``life_s`` at the most, until ``longest_s`` after the password
+    was given; returns when it expires. None: it is no login, or over.
+    """
+    expires_at: datetime | None = await conn.fetchval(_RENEW, ident, life_s, longest_s)
+    return expires_at
 
 
 async def count_application_tokens(conn: Connection, username: str) -> int:
-    """How many tokens a user has that do not expire. Others who count meanwhile wait."""
+    """How many live application tokens a user has. Others who count meanwhile wait."""
     await conn.execute("SELECT FROM account WHERE username = $1 FOR UPDATE", username)
     count: int = await conn.fetchval(
-        "SELECT count(*) FROM token WHERE username = $1 AND is_application", username
+        "SELECT count(*) FROM token WHERE username = $1 AND is_application"
+        " AND (expires_at IS NULL OR expires_at > now())",
+        username,
     )
     return count
 
@@ -155,17 +227,17 @@ async def list_tokens(conn: Connection, username: str) -> list[TokenRow]:
     return await fetch(TokenRow, conn, _TOKENS, username)
 
 
-async def find_token_owner(conn: Connection, digest: bytes, ident: str) -> str | None:
-    """Whose token this is, by itself or by its id."""
-    owner: str | None = await conn.fetchval(
-        "SELECT username FROM token WHERE digest = $1 OR id = $2", digest, ident
+async def find_token(conn: Connection, digest: bytes, ident: str) -> tuple[str, str] | None:
+    """The id and the owner of a token, by itself or by its id."""
+    row = await conn.fetchrow(
+        "SELECT id, username FROM token WHERE digest = $1 OR id = $2", digest, ident
     )
-    return owner
+    return None if row is None else (row["id"], row["username"])
 
 
-async def delete_token(conn: Connection, digest: bytes, ident: str) -> None:
-    """Revoke a token, by itself or by its id."""
-    await conn.execute("DELETE FROM token WHERE digest = $1 OR id = $2", digest, ident)
+async def delete_token(conn: Connection, ident: str) -> None:
+    """Revoke a token."""
+    await conn.execute("DELETE FROM token WHERE id = $1", ident)
 
 
 async def purge_tokens(conn: Connection) -> None:
@@ -175,13 +247,34 @@ async def purge_tokens(conn: Connection) -> None:
 
 _CALLER = """
     SELECT username, number, is_admin, is_application, token.id, virtual_clusters,
-           priority_caps
+           priority_caps,
+           used_at IS NULL OR used_at < now() - $2 * interval '1 s' AS is_use_due
     FROM token JOIN account USING (username)
-    WHERE digest = $1 AND (expires_at IS NULL OR expires_at > now())
+    WHERE digest = $1 AND (expires_at IS NULL OR expires_at > now()) AND removed_at IS NULL
+"""
+_NOTE_USE = """
+    UPDATE token SET used_at = now()
+    WHERE digest = $1 AND (used_at IS NULL OR used_at < now() - $2 * interval '1 s')
+"""
+_LOCK = """
+    SELECT password_hash, is_admin FROM account WHERE username = $1 AND removed_at IS NULL FOR SHARE
+"""
+_ADMINS = "SELECT username FROM account WHERE is_admin ORDER BY username FOR UPDATE"
+_REMOVE = """
+    UPDATE account SET removed_at = now(), password_hash = '', email = '', extension = '{}',
+                       is_admin = false
+    WHERE username = $1
 """
 _INSERT = """
-    INSERT INTO token (digest, id, username, is_application, expires_at)
-    VALUES ($1, $2, $3, $4::float8 IS NULL, now() + $4 * interval '1 s')
+    INSERT INTO token (digest, id, username, name, is_application, life_s, expires_at)
+    VALUES ($1, $2, $3, $4, $5, $6::integer, now() + $6::integer * interval '1 s')
+    RETURNING expires_at
+"""
+_RENEW = """
+    UPDATE token SET expires_at = greatest(expires_at, least(
+        now() + least(life_s, $2) * interval '1 s', created_at + $3 * interval '1 s'))
+    WHERE id = $1 AND NOT is_application AND expires_at > now()
+    RETURNING expires_at
 """
 _TRIM = """
     DELETE FROM token WHERE digest IN (
@@ -190,6 +283,6 @@ _TRIM = """
     )
 """
 _TOKENS = """
-    SELECT id, is_application, created_at, expires_at FROM token WHERE username = $1
-    ORDER BY created_at
+    SELECT id, name, is_application, created_at, expires_at, used_at FROM token
+    WHERE username = $1 ORDER BY created_at
 """

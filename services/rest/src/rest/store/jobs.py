@@ -78,16 +78,16 @@ async def load_jobs(conn: Connection, ids: Sequence[str]) -> Mapping[str, JobRow
 
 async def save_jobs(conn: Connection, jobs: Sequence[JobRow]) -> None:
     """Write what has become of jobs; the last word about a retried attempt is kept."""
-    told = [(job, job.status) for job in jobs if job.status is not None]
-    if told:
-        ids = [job.id for job, _ in told]
-        await conn.execute(_KEEP_ATTEMPTS, ids, [job.attempt for job, _ in told])
-        columns = zip(*(_status_columns(job, status) for job, status in told), strict=True)
+    updated = [(job, job.status) for job in jobs if job.status is not None]
+    if updated:
+        ids = [job.id for job, _ in updated]
+        await conn.execute(_KEEP_ATTEMPTS, ids, [job.attempt for job, _ in updated])
+        columns = zip(*(_status_columns(job, status) for job, status in updated), strict=True)
         await conn.execute(_SAVE, *map(list, columns))
-    untold = [job for job in jobs if job.status is None]
-    if untold:
-        reasons = [_dump(job.reason) for job in untold]
-        await conn.execute(_SAVE_REASON, [job.id for job in untold], reasons)
+    not_updated = [job for job in jobs if job.status is None]
+    if not_updated:
+        reasons = [_dump(job.reason) for job in not_updated]
+        await conn.execute(_SAVE_REASON, [job.id for job in not_updated], reasons)
 
 
 def _status_columns(job: JobRow, status: JobStatus) -> tuple[object, ...]:
@@ -248,28 +248,28 @@ _LOAD = """
 _KEEP_ATTEMPTS = """
     INSERT INTO job_attempt (job, attempt, status)
     SELECT job.id, job.attempt, job.status
-    FROM job JOIN unnest($1::text[], $2::integer[]) AS told (id, attempt) USING (id)
-    WHERE told.attempt <> job.attempt AND job.status IS NOT NULL
+    FROM job JOIN unnest($1::text[], $2::integer[]) AS new (id, attempt) USING (id)
+    WHERE new.attempt <> job.attempt AND job.status IS NOT NULL
     ON CONFLICT DO NOTHING
 """
 _SAVE = """
     UPDATE job SET
-        state = told.state, attempt = told.attempt, retries_user = told.retries_user,
-        retries_platform = told.retries_platform, retries_resource = told.retries_resource,
-        retry_at = told.retry_at, created_at = told.created_at, launched_at = told.launched_at,
-        completed_at = told.completed_at, exit_code = told.exit_code,
-        reason = told.reason::jsonb, status = told.status::jsonb
+        state = new.state, attempt = new.attempt, retries_user = new.retries_user,
+        retries_platform = new.retries_platform, retries_resource = new.retries_resource,
+        retry_at = new.retry_at, created_at = new.created_at, launched_at = new.launched_at,
+        completed_at = new.completed_at, exit_code = new.exit_code,
+        reason = new.reason::jsonb, status = new.status::jsonb
     FROM unnest(
         $1::text[], $2::text[], $3::integer[], $4::integer[], $5::integer[], $6::integer[],
         $7::timestamptz[], $8::timestamptz[], $9::timestamptz[], $10::timestamptz[],
         $11::integer[], $12::text[], $13::text[]
-    ) AS told (id, state, attempt, retries_user, retries_platform, retries_resource, retry_at,
+    ) AS new (id, state, attempt, retries_user, retries_platform, retries_resource, retry_at,
                created_at, launched_at, completed_at, exit_code, reason, status)
-    WHERE job.id = told.id
+    WHERE job.id = new.id
 """
 _SAVE_REASON = """
-    UPDATE job SET reason = told.reason::jsonb
-    FROM unnest($1::text[], $2::text[]) AS told (id, reason) WHERE job.id = told.id
+    UPDATE job SET reason = new.reason::jsonb
+    FROM unnest($1::text[], $2::text[]) AS new (id, reason) WHERE job.id = new.id
 """
 _LOCK = """
     SELECT job.id, username, name, execution, state, submitted_at, spec

@@ -21,7 +21,9 @@ SSH_LABEL = "ssh"
 
 @dataclass(frozen=True)
 class Place:
-    """Where the pod runs. `work_dir` is an absolute path; `inherited` comes from the node."""
+    """Where the pod runs. `work_dir` is an absolute path; `inherited` comes from the node.
+    `gpu_names`: what CUDA calls each GPU, by index.
+    """
 
     pod: str
     job: str
@@ -29,6 +31,7 @@ class Place:
     address: str
     work_dir: str
     simulated_gpus: bool
+    gpu_names: Mapping[int, str]
     inherited: Mapping[str, str]
 
 
@@ -156,7 +159,7 @@ def _current(run: PodRun, place: Place) -> dict[str, str]:
 
 def _devices(run: PodRun, place: Place) -> dict[str, str]:
     """A task without GPUs sees none. Numbers follow the PCI bus, as NVML counts them."""
-    visible = _list(run.gpus)
+    visible = ",".join(place.gpu_names[gpu] for gpu in run.gpus)
     return {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": visible,

@@ -60,14 +60,15 @@ class Pod:
 class Surroundings:
     """The node at the moment of a decision.
 
-    `held_gpus` and `held_ports` name the live pods that hold them; `foreign_ports` are those of the
-    request that a stranger listens on; `next_report` is the revision of the first report to come.
+    `gpus` are the indices of its GPUs. `held_gpus` and `held_ports` name the live pods that hold
+    them; `foreign_ports` are those of the request that a stranger listens on; `next_report` is the
+    revision of the first report to come.
     """
 
     node: str
     journal: str
     boot: str
-    gpu_count: int
+    gpus: frozenset[int]
     next_report: int = 0
     is_stopping: bool = False
     default_grace_s: float = 30.0
@@ -106,7 +107,7 @@ class Decision:
     """The pod as it is now, what to say about it (None: nothing new), and what to do."""
 
     pod: Pod
-    word: PodStatus | None = None
+    message: PodStatus | None = None
     effects: tuple[Effect, ...] = ()
 
 
@@ -143,8 +144,8 @@ def _accept(request: PodRequest, around: Surroundings) -> Decision:
     if around.is_stopping:
         stopping = Stopping(WITHDRAWN, 0.0)
         return _end_unstarted(_pod(request, stop=stopping), around)
-    if beyond := [gpu for gpu in request.run.gpus if gpu >= around.gpu_count]:
-        detail = f"The node has {around.gpu_count} GPUs; number {beyond[0]} is not among them."
+    if missing := [gpu for gpu in request.run.gpus if gpu not in around.gpus]:
+        detail = f"The node has no GPU {missing[0]}; it has {len(around.gpus)} GPUs."
         return _refuse(request, around, Refusal.BAD_REQUEST, detail)
     if held := _held(request.run, around):
         return _refuse(request, around, Refusal.DEVICE_BUSY, held)
@@ -238,7 +239,7 @@ def ended(
     started_at = pod.started_at or started_at
     now = replace(pod, phase=Phase.ENDED, run=None, started_at=started_at)
     state = PodState.SUCCEEDED if verdict.code == 0 else PodState.FAILED
-    word = _status(now, around, state).model_copy(
+    message = _status(now, around, state).model_copy(
         update={
             "ended_at": at,
             "exit_code": ending.exit_code,
@@ -247,7 +248,7 @@ def ended(
             "report_revision": around.next_report,
         }
     )
-    return Decision(now, word, (Forget(pod.pod),) if now.is_forgotten else ())
+    return Decision(now, message, (Forget(pod.pod),) if now.is_forgotten else ())
 
 
 def _refuse(
@@ -265,9 +266,9 @@ def _end_unstarted(pod: Pod, around: Surroundings) -> Decision:
 def _over(pod: Pod, ending: Ending, around: Surroundings) -> Decision:
     verdict = judge(ending)
     now = replace(pod, phase=Phase.ENDED, run=None)
-    word = _status(now, around, PodState.FAILED)
+    message = _status(now, around, PodState.FAILED)
     return Decision(
-        now, word.model_copy(update={"verdict": verdict, "report_revision": around.next_report})
+        now, message.model_copy(update={"verdict": verdict, "report_revision": around.next_report})
     )
 
 

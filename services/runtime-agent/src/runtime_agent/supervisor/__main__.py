@@ -1,4 +1,4 @@
-"""`python -I -m runtime_agent.supervisor <pod directory>`, or `--nursery` to fork many of them.
+"""`python -I -m runtime_agent.supervisor <pod directory>`, or `--fork-server` to fork many of them.
 
 `--separate <uid>` tries whether a pod could be separated, and ends with 1 and the reason if not.
 """
@@ -9,21 +9,21 @@ import os
 import sys
 from pathlib import Path
 
-from runtime_agent.supervisor import isolation, nursery, run
+from runtime_agent.supervisor import fork_server, isolation, run
 
 
 def main() -> int:
     """The exit status of the process."""
     match sys.argv[1:]:
-        case ["--nursery"]:
-            return nursery.tend()
+        case ["--fork-server"]:
+            return fork_server.serve()
         case ["--separate", uid]:
             return isolation.attempt(int(uid))
         case [name]:
             directory = Path(name).resolve()
             if os.getpgrp() != os.getpid():
                 os.setsid()
-            nursery.redirect(directory)
+            fork_server.redirect(directory)
             return run.supervise(directory)
         case _:
             sys.stderr.write(f"usage: {__doc__}\n")

@@ -23,7 +23,7 @@ from scheduler.domain.moments import time_of
 from scheduler.domain.state import State
 
 STEP = 100
-"""Nodes that are looked at at once: some 3 ms, and where cells are kept for 1,000 gangs 8 more."""
+"""Nodes of one step: some 3 ms, and with 1,000 reservations 8 ms more."""
 
 WALKED = 2000
 """Cells that are passed over at once."""
@@ -47,8 +47,8 @@ class Wanted:
 
 
 async def cells(state: State, wanted: Wanted) -> Answer | None:
-    """The cells in the order of the file; None where there is nothing of that name. Each is told as
-    it is when its turn comes; where the cluster was made anew meanwhile, as it was before.
+    """The cells in the order of the file; None for an unknown name. Each is as it is at its turn,
+    or as it was before if the cluster is rebuilt meanwhile.
     """
     looking = _Looking(state)
     as_of, hardware = state.cluster.cycle, state.cluster.hardware
@@ -128,18 +128,18 @@ async def _bound_to(hardware: Hardware, name: str, address: str | None) -> list[
 @dataclass(slots=True)
 class _Figures:
     """Of a cell's GPUs. ``troubled``: nodes with something that is not well, ``trouble`` of the
-    first. ``priority``: the highest of who uses them or has them reserved. ``kept_for``: of who has
-    some of the ``kept``, the first to start.
+    first. ``priority``: the highest of the gangs that use them or have them nominated or reserved.
+    ``reserved_for``: the first of the reservations to start.
     """
 
     gpus: int = 0
     healthy: int = 0
     used: int = 0
-    reserved: int = 0
+    nominated: int = 0
     free: int = 0
     bound: int = 0
-    kept: int = 0
-    kept_for: Reservation | None = None
+    reserved: int = 0
+    reserved_for: Reservation | None = None
     priority: int | None = None
     troubled: int = 0
     trouble: str | None = None
@@ -190,11 +190,11 @@ class _Looking:
             "gpus": figures.gpus,
             "gpusHealthy": figures.healthy,
             "gpusUsed": figures.used,
-            "gpusReserved": figures.reserved,
+            "gpusNominated": figures.nominated,
             "gpusFree": figures.free,
             "gpusBound": figures.bound,
-            "gpusKept": figures.kept,
-            "keptFor": self._kept_for(figures.kept_for),
+            "gpusReserved": figures.reserved,
+            "reservedFor": self._reserved_for(figures.reserved_for),
             "binding": self._binding(cell, part),
             "priority": figures.priority,
         }
@@ -209,15 +209,15 @@ class _Looking:
         to.gpus += mask.bit_count()
         to.healthy += well.bit_count()
         to.used += (used & mask).bit_count()
-        to.reserved += (state.reserved & mask).bit_count()
+        to.nominated += (state.reserved & mask).bit_count()
         to.free += (state.usable & ~self._cluster.hardware.used(state) & mask).bit_count()
         to.bound += (bound & mask).bit_count()
         for gang, leaves in state.holders.items():
             if leaves & mask:
                 to.priority = _highest(to.priority, self._priority(gang))
-        kept = self._add_kept(to, state, mask)
+        reserved = self._add_reserved(to, state, mask)
         for gang, leaves in state.chargers.items():
-            if leaves & mask and gang not in kept:
+            if leaves & mask and gang not in reserved:
                 to.priority = _highest(to.priority, self._priority(gang))
         if well != mask:
             to.troubled += 1
@@ -225,31 +225,31 @@ class _Looking:
                 name = f"{state.machine.name}: " if is_above else ""
                 to.trouble = name + self._why_bad(state, mask)
 
-    def _add_kept(self, to: _Figures, state: SlotState, mask: int) -> set[str]:
-        """Count what of a node's leaves is kept: cells of reservations, and what these are charged
-        elsewhere as quota is short. Returns the gangs for which something is kept there.
+    def _add_reserved(self, to: _Figures, state: SlotState, mask: int) -> set[str]:
+        """Count a node's reserved leaves: cells of reservations, and what these are charged
+        elsewhere as quota is short. Returns the gangs with reserved leaves there.
         """
-        kept, gangs = 0, set[str]()
+        reserved, gangs = 0, set[str]()
         for gang, reservation in self._cluster.reservations.by_gang.items():
             charged = state.chargers.get(gang, 0)
             leaves = (reservation.leaves.get(state.slot.number, 0) | charged) & mask
             if leaves:
                 gangs.add(gang)
-                kept |= leaves
-                first = to.kept_for
+                reserved |= leaves
+                first = to.reserved_for
                 if first is None or reservation.starts_at < first.starts_at:
-                    to.kept_for = reservation
-        to.kept += kept.bit_count()
+                    to.reserved_for = reservation
+        to.reserved += reserved.bit_count()
         return gangs
 
-    def _kept_for(self, reservation: Reservation | None) -> Answer | None:
+    def _reserved_for(self, reservation: Reservation | None) -> Answer | None:
         if reservation is None:
             return None
         starts_at = time_of(reservation.starts_at)
         return named(self._state, reservation.live) | {"startsAt": starts_at}
 
     def _priority(self, gang: str) -> int | None:
-        """As others see it: who has no cells (any more) leaves for any that has."""
+        """As others see it: a gang without cells can be preempted for any gang with cells."""
         live = self._cluster.gangs.get(gang)
         if live is None or live.gang.virtual_cluster == NO_ONE:
             return None

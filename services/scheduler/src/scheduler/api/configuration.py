@@ -55,9 +55,9 @@ class Configurations:
         self._seats = asyncio.Semaphore(settings.configuration_checks)
 
     async def show(self, _: Request) -> Response:
-        """``revision``, ``version`` of the setting that the cluster is made of (null: of none), the
-        ``newest`` that was heard, why it is made of another (``problems``), and ``inForce``: the
-        whole of what could be set, wherever it comes from.
+        """The configuration in use: its ``revision`` and ``version`` (null: none is set).
+        ``newest`` is the newest received, ``problems`` the reasons against it.
+        ``inForce``: virtual clusters and policy in use, from any source.
         """
         state, configuring = self._decider.state, self._decider.configuring
         answer = {
@@ -87,9 +87,8 @@ class Configurations:
             return _json({"asOf": state.cluster.cycle, **answer})
 
     async def what_if(self, request: Request) -> Response:
-        """What a text that could be set would have made of the last days, or, without any, that
-        nothing is set any more: ``state`` is ``done`` with a ``report``; ``none`` or ``failed``,
-        with the ``reason``; or ``running``: ask again.
+        """The effect of a configuration, or of none, on the last days. ``state`` is ``done`` with a
+        ``report``, ``none`` or ``failed`` with the ``reason``, or ``running``: ask again.
         """
         async with self._read(request) as text:
             if isinstance(text, Response):
@@ -172,13 +171,13 @@ def _question(
 
 
 def _left_out(state: State, after: ClusterConfig) -> list[Finding]:
-    """Virtual clusters in which gangs are, and which would go."""
+    """Virtual clusters with gangs that the change would remove."""
     gangs = Counter(live.gang.virtual_cluster for live in state.cluster.gangs.values())
     return [
         Finding(
             VIRTUAL_CLUSTERS,
-            f"leaves out {name}, in which gangs are ({count}): what runs goes on without cells, so"
-            " that it may have to leave for others; what waits, or is to run again, is refused",
+            f"leaves out {name}, which has gangs ({count}): running ones lose their cells and may"
+            " be preempted; waiting ones are refused",
         )
         for name, count in sorted(gangs.items())
         if name != NO_ONE and name not in after.virtual_clusters

@@ -116,7 +116,7 @@ class Export:
         self, at: float, given_at: float, *, is_opening: bool = False
     ) -> AsyncIterator[bytes]:
         """Its events, as if they were given at another time. ``is_opening``: without its CLUSTER,
-        which was told before.
+        which was sent before.
         """
         part, is_last = 0, False
         while not is_last:

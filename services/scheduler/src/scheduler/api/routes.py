@@ -242,7 +242,7 @@ async def _stretch(
 
 
 class Seats(asyncio.Semaphore):
-    """Of exports that are being sent. ``stall_s``: who takes nothing for so long loses his."""
+    """Slots for exports. ``stall_s``: how long a client may read nothing and keep its slot."""
 
     def __init__(self, settings: SchedulerSettings) -> None:
         super().__init__(settings.record_exports)

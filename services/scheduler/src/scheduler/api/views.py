@@ -1,7 +1,7 @@
 """What the HTTP answers show, made from the state as it is now.
 
-What can be long is made in steps, between which nodes are heard and cycles begin: who is placed
-meanwhile, or gone, is left out.
+Long answers are made in steps, between which node reports arrive and cycles begin. A gang that is
+placed or ends meanwhile is left out.
 """
 
 import asyncio
@@ -16,15 +16,14 @@ from scheduler.domain.core.forecast import AHEAD_NAMED, gpus_wanted
 from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import CellUse
+from scheduler.domain.messages import message_of
 from scheduler.domain.moments import time_of
 from scheduler.domain.nodes import Node
 from scheduler.domain.requests import Asked
 from scheduler.domain.state import State
-from scheduler.domain.words import word_of
 
 WHAT_IFS = 3
-"""Waiting gangs of a job of which it is told what would have to be otherwise: each may take 50 ms.
-"""
+"""Waiting gangs of a job that get a counterfactual: each may take 50 ms."""
 
 STEP = 100
 """Gangs, nodes or events that are shown at once: some 5 ms."""
@@ -78,7 +77,7 @@ async def gangs(alone: Alone, limit: int, after: str) -> Answer:
 
 
 def gang(state: State, name: str, epoch: int) -> Answer | None:
-    """One gang: its pods, and where it waits why, at which position and behind whom."""
+    """One gang: its pods; if it waits its reason, position and the gangs ahead."""
     found = state.gangs.get(name)
     if found is None:
         return None
@@ -129,7 +128,9 @@ def _otherwise(state: State, gang: str) -> Answer:
 
 def _gang(state: State, gang: Asked) -> Answer:
     request = gang.request
-    reason = (state.reason_of(gang.name) if state.is_waiting(gang.name) else None) or gang.said
+    reason = (
+        state.reason_of(gang.name) if state.is_waiting(gang.name) else None
+    ) or gang.published_reason
     return {
         "gang": gang.name,
         "job": request.job,
@@ -143,7 +144,7 @@ def _gang(state: State, gang: Asked) -> Answer:
 
 
 def _why(state: State, gang: Asked, epoch: int) -> Answer:
-    word = _dump(word_of(state, gang, epoch))
+    word = _dump(message_of(state, gang, epoch))
     live = state.cluster.gangs.get(gang.name)
     answer = _gang(state, gang) | {
         "state": _state(state, gang),
@@ -209,7 +210,7 @@ def _cells(state: State, live: Live) -> list[CellUse]:
 
 
 def _downgrade(state: State, gang: Asked) -> Answer | None:
-    """For whom it lost its cells, None: by a change of the configuration; and since when."""
+    """The gang that it lost its cells to (None: the configuration changed), and when."""
     found = state.downgrade_of(gang.name)
     return None if found is None else {"gang": found.for_gang, "since": time_of(found.at)}
 
@@ -252,7 +253,7 @@ def _node(state: State, node: Node) -> Answer:
         "memoryMB": 0 if size is None else size.memory_mb,
         "memoryMBFree": _left(machine, "memoryMB"),
         "pods": sorted(node.holds),
-        "unknownPods": sorted(node.strangers),
+        "unknownPods": sorted(node.orphaned),
     }
 
 
@@ -264,7 +265,7 @@ def _left(machine: Machine | None, name: str) -> int | None:
 
 
 def state_of(node: Node) -> str:
-    """One word for a node's state, for people and metrics."""
+    """The name of a node's state, for people and metrics."""
     if node.is_lost:
         return "lost"
     if node.is_eligible:

@@ -11,7 +11,7 @@ from scheduler.domain.moments import time_of
 from scheduler.domain.state import State
 
 ENDS_NAMED = 10
-"""Gangs that have to end which are told by name; the others are counted."""
+"""Gangs to end that an answer names; it counts the others."""
 
 
 def place(state: State, live: Live) -> Answer | None:

@@ -125,7 +125,7 @@ def _obstacle(gang: Asked, pod: str, node: Node, machine: Machine | None) -> str
     shown, ask = _shown(node, pod), gang.asks[pod]
     if shown is None or not _fits(shown, ask):
         return "it does not hold the GPUs and ports that are wanted"
-    claims = [claim for other, claim in node.strangers.items() if other != pod]
+    claims = [claim for other, claim in node.orphaned.items() if other != pod]
     for hold in node.holds.values():
         if hold.is_occupying:
             claims.append(Claim(hold.placement.gpus, hold.placement.port_numbers))

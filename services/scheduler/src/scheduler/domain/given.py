@@ -129,12 +129,12 @@ class Given:
     def set_node_health(self, node: str, is_healthy: bool) -> None:
         """A node is well, or not."""
         if self.cluster.hardware.machines[node].is_healthy != is_healthy:
-            self._say("node-healthy" if is_healthy else "node-bad", node=node)
+            self._record("node-healthy" if is_healthy else "node-bad", node=node)
             self.cluster.nodes.set_node_health(node, is_healthy)
 
     def set_gpu_health(self, node: str, gpu: int, is_healthy: bool) -> None:
         """A GPU is well, or not; it was not so before."""
-        self._say("gpu-healthy" if is_healthy else "gpu-bad", node=node, gpu=gpu)
+        self._record("gpu-healthy" if is_healthy else "gpu-bad", node=node, gpu=gpu)
         self.cluster.nodes.set_gpu_health(node, gpu, is_healthy)
 
     def block(
@@ -154,13 +154,13 @@ class Given:
 
     def order(self, node: str, *, is_cordoned: bool, is_drained: bool) -> None:
         """What an operator ordered; another order stood before."""
-        self._say("node-uncordoned", node=node)
+        self._record("node-uncordoned", node=node)
         self.cluster.nodes.uncordon(node)
         if is_cordoned:
-            self._say("node-cordoned", node=node)
+            self._record("node-cordoned", node=node)
             self.cluster.nodes.cordon(node)
         if is_drained:
-            self._say("node-drained", node=node)
+            self._record("node-drained", node=node)
             self.cluster.nodes.drain(node)
 
     def change(self, cluster: Cluster, line: str | None = None) -> None:
@@ -202,7 +202,7 @@ class Given:
         if not cluster.is_settled:
             how["settled"] = False
         if how or not self._lines:
-            self._say("cycle", **how)
+            self._record("cycle", **how)
         self._noted.append(Noted(at, tuple(self._lines)))
         self._lines = []
 
@@ -210,7 +210,7 @@ class Given:
         if self.is_recording:
             self._lines.append(to_record(event_of(*given, **more)))
 
-    def _say(self, event: str, **fields: object) -> None:
+    def _record(self, event: str, **fields: object) -> None:
         if self.is_recording:
             self._lines.append(to_record({"event": event, **fields}))
 

@@ -54,7 +54,7 @@ def known_of(
     """
     known = KnownGang(
         gang.request,
-        gang.said,
+        gang.published_reason,
         gang.is_refused,
         preemption=gang.preemption,
         shape=gang.shape,

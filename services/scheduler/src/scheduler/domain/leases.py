@@ -40,22 +40,22 @@ class Leases:
     """When each node and each partition's probe was last heard."""
 
     policy: LeasePolicy
-    heard: dict[str, float] = field(default_factory=dict)
+    received: dict[str, float] = field(default_factory=dict)
     probes: dict[int, float] = field(default_factory=dict)
     recent: dict[str, float] = field(default_factory=dict)
     anew_at: float = 0.0
     probes_from: float = 0.0
     judged_at: float | None = None
 
-    def hear(self, node: str, now: float) -> None:
+    def receive(self, node: str, now: float) -> None:
         """A node has spoken, or is to be watched from now on."""
-        self.heard[node] = now
+        self.received[node] = now
 
     def forget(self, node: str) -> None:
         """The node is not judged any more."""
-        self.heard.pop(node, None)
+        self.received.pop(node, None)
 
-    def probe_heard(self, partition: int, now: float) -> None:
+    def probe_received(self, partition: int, now: float) -> None:
         """The Scheduler's own probe came round on a partition."""
         self.probes[partition] = now
 
@@ -91,16 +91,16 @@ class Leases:
         return now - max(at, self.anew_at)
 
     def _judge(self, now: float) -> Judgement:
-        silence = {node: self._silence(at, now) for node, at in self.heard.items()}
+        silence = {node: self._silence(at, now) for node, at in self.received.items()}
         over = sorted(node for node, s in silence.items() if s >= self.policy.lease_s)
         if not over:
             return Judgement()
         suspects = sum(s >= self.policy.lease_s / 2 for s in silence.values())
         self.recent = {n: at for n, at in self.recent.items() if now - at < self.policy.lease_s}
-        known = len(self.heard) + len(self.recent)
+        known = len(self.received) + len(self.recent)
         if suspects + len(self.recent) > max(1.0, known * self.policy.many):
             return Judgement(withheld=tuple(over))
         for node in over:
             self.recent[node] = now
-            del self.heard[node]
+            del self.received[node]
         return Judgement(lost=tuple(over))

@@ -57,7 +57,7 @@ class Ledger:
 
     # What nodes say.
 
-    def hear(self, name: str, journal: str, now: float) -> bool:
+    def receive(self, name: str, journal: str, now: float) -> bool:
         """A node has spoken. True when it is one that was declared lost."""
         node = self._node(name)
         rival = node.rival
@@ -98,7 +98,7 @@ class Ledger:
             is_same = rival is not None and rival.journal == report.journal
             if rival is None or not is_same or rival.revision < report.revision:
                 node.rival = report
-                self._find_strangers(node)
+                self._find_orphaned(node)
 
     def clash(self, name: str, clash: Clash | None, now: float) -> None:
         """Two machines report under the node's name, or no longer."""
@@ -130,7 +130,7 @@ class Ledger:
         node.is_lost, node.is_alive, node.lease = True, False, max(node.lease + 1, at_ms)
         lost = [hold for hold in node.holds.values() if not hold.is_lost]
         self._lose(node, lost, now)
-        self._find_strangers(node)
+        self._find_orphaned(node)
         return lost
 
     def lose_forgotten(self, name: str, now: float) -> list[Hold]:
@@ -157,8 +157,8 @@ class Ledger:
         node.holds[placement.pod] = Hold(placement)
         self.pods[placement.pod] = placement.node
         self._rows.placed[placement.pod] = placement
-        if placement.pod in node.strangers:  # it was adopted
-            self._find_strangers(node)
+        if placement.pod in node.orphaned:  # it was adopted
+            self._find_orphaned(node)
 
     def charge(self, pod: str, charged: tuple[int, ...]) -> None:
         """The pod is charged other GPUs than before."""
@@ -178,7 +178,7 @@ class Ledger:
         self._set(node, hold)
         if hold.is_lost or self._is_over(node, hold):
             self._let_go(node, pod, now)
-            self._find_strangers(node)
+            self._find_orphaned(node)
             return True
         heappush(self._due, (now + self.rules.overdue_s, node.name, pod))
         return False
@@ -258,7 +258,7 @@ class Ledger:
         if node is None:
             return
         self._let_go_of_those_over(node, now)
-        self._find_strangers(node)
+        self._find_orphaned(node)
 
     def take_rows(self) -> Rows:
         """What was changed since this was last asked."""
@@ -289,7 +289,7 @@ class Ledger:
         self.touched.add(node.name)
         self._avoid(node, node.foreign, report.foreign_ports, now + self.rules.foreign_port_s)
         self._let_go_of_those_over(node, now)
-        self._find_strangers(node)
+        self._find_orphaned(node)
         size = size_of(report)
         if size != node.size:
             if node.size is None or not _covers(node.size, size):
@@ -321,9 +321,9 @@ class Ledger:
             self._watched.add(node.name)
             heappush(self._due, (at, node.name, ""))
 
-    def _find_strangers(self, node: Node) -> None:
-        node.strangers = {} if node.report is None else claims_of(node.report, node.holds)
-        pods = set(node.strangers)
+    def _find_orphaned(self, node: Node) -> None:
+        node.orphaned = {} if node.report is None else claims_of(node.report, node.holds)
+        pods = set(node.orphaned)
         if node.clash is not None and node.rival is not None:
             pods.update(each.pod for each in node.rival.pods if each.pod not in node.holds)
         self._list(node, frozenset(pods))

@@ -59,7 +59,7 @@ class Node:
     """A node. Only the ledger changes it.
 
     ``rival``: a report of another journal. ``clash``: two machines report under its name; then the
-    reports of the journal count that the placements name. ``strangers``: pods in its report that no
+    reports of the journal count that the placements name. ``orphaned``: pods in its report that no
     placement explains; ``listed``: those, and in a clash those of the other machine. ``overdue``:
     released pods that are no longer waited for. ``foreign``, ``resting``: ports, and until when.
     """
@@ -73,7 +73,7 @@ class Node:
     is_lost: bool = False
     lease: int = 0
     holds: dict[str, Hold] = field(default_factory=dict)
-    strangers: dict[str, Claim] = field(default_factory=dict)
+    orphaned: dict[str, Claim] = field(default_factory=dict)
     listed: frozenset[str] = frozenset()
     overdue: set[str] = field(default_factory=set)
     foreign: dict[int, float] = field(default_factory=dict)
@@ -160,7 +160,7 @@ class Node:
 
     def claims(self) -> Iterator[Claim]:
         """Everything that is held by no pod of the core's."""
-        yield from self.strangers.values()
+        yield from self.orphaned.values()
         for pod, hold in self.holds.items():
             if hold.is_occupying and (hold.is_lost or pod in self.overdue):
                 place, kind = hold.placement, hold.placement.kind

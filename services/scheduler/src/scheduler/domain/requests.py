@@ -40,19 +40,19 @@ class Downgrade:
 
 @dataclass(slots=True)
 class Asked:
-    """A gang that is not over, as the Launcher wants it and as it was told.
+    """A gang that is not over, as the Launcher wants it and as the Scheduler last published it.
 
-    ``said``: the reason that its last word gave, at ``said_at``. ``preemption``: it was told to
-    leave; ``leaving``: only these pods of it. ``downgrade``: since when and for whom it has no
-    cells. ``shape``: of all pods that were wanted first; ``expected_s``: how long it will run, as
-    it was learnt then. ``ran_from``: since when the last pods that it let go had run. ``job``: as
-    its first word names it.
+    ``published_reason``: the reason in its last message, of ``published_at``.
+    ``preemption``: it is preempted; ``leaving``: only these pods of it are. ``downgrade``: since
+    when and for whom it has no cells. ``shape``: of all pods that were wanted first;
+    ``expected_s``: how long it will run, as it was learnt then. ``ran_from``: since when the last
+    pods that it let go had run. ``job``: as its first message names it.
     """
 
     request: GangRequest
     asks: dict[str, PodAsk] = field(default_factory=dict)
-    said: Reason | None = None
-    said_at: float = 0.0
+    published_reason: Reason | None = None
+    published_at: float = 0.0
     is_refused: bool = False
     preemption: Preemption | None = None
     downgrade: Downgrade | None = None

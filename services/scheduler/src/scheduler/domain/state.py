@@ -43,6 +43,7 @@ from scheduler.domain.core_rows import CoreRows
 from scheduler.domain.given import Given
 from scheduler.domain.known import Changes, KnownGang, known_of
 from scheduler.domain.ledger import Ledger, Rows
+from scheduler.domain.notices import Notices, note_preemption, published_reason, until_released
 from scheduler.domain.placements import LEFT, Hold, Placement, left
 from scheduler.domain.plans import Plan, made
 from scheduler.domain.requests import (
@@ -61,7 +62,6 @@ from scheduler.domain.requests import (
 from scheduler.domain.rules import Rules
 from scheduler.domain.run_times import RunTimes, shape_of
 from scheduler.domain.seen import Seen
-from scheduler.domain.telling import Telling, give_back, told, until_left
 
 
 class State:
@@ -80,7 +80,7 @@ class State:
         self.gangs: dict[str, Asked] = {}
         self.jobs = Jobs()
         self.orders: dict[str, Order] = {}
-        self.telling = Telling(rules)
+        self.notices = Notices(rules)
         self.run_times = RunTimes(rules.run_times)
         self.made_of = self.plan(file)
         self.cluster = Cluster(self.made_of.config(), rules.policies)
@@ -209,7 +209,7 @@ class State:
     def _want(self, gang: Asked) -> None:
         """The gang has pods that wait, and some of them are new."""
         if gang.is_refused:
-            gang.is_refused, gang.said = False, None
+            gang.is_refused, gang.published_reason = False, None
         if is_listed(self.ledger, gang):
             self._take_out(gang)
             return
@@ -285,7 +285,7 @@ class State:
 
         found = self.given.run(at, is_enough, is_settled=is_settled)
         decisions = [decision for decision in found if self._follow(decision, now, at)]
-        for name, reason in self.telling.due(
+        for name, reason in self.notices.due(
             self.gangs,
             self.reason_of,
             now,
@@ -295,7 +295,7 @@ class State:
             core = model.Reason(reason.code, reason.text, reason.numbers)
             decisions.append(Deferred(name, core))
         self._note_reserved()
-        self.has_more = self.is_under_way or (is_settled and bool(self.telling.untold))
+        self.has_more = self.is_under_way or (is_settled and bool(self.notices.unpublished))
         return decisions
 
     def _carry(self, now: float) -> None:
@@ -355,8 +355,8 @@ class State:
             if gang is not None and not gang.is_refused:
                 self._want(gang)
         for name, reason in reasons.items():
-            if self.gangs[name].said != reason:
-                self.telling.untold[name] = None
+            if self.gangs[name].published_reason != reason:
+                self.notices.unpublished[name] = None
 
     def _follow(self, decision: Decision, now: float, at: float) -> bool:
         """Note what was decided; whether it is to be said."""
@@ -372,12 +372,12 @@ class State:
             case Grown(pods=places):
                 self._place_all(gang, places)
             case Deferred():
-                self.telling.untold[gang.name] = None
+                self.notices.unpublished[gang.name] = None
                 return False
             case Refused(reason=reason):
-                gang.is_refused, gang.said = True, told(reason, self.gangs)
+                gang.is_refused, gang.published_reason = True, published_reason(reason, self.gangs)
             case Preempted() | Shrunk():
-                give_back(gang, decision, self.gangs)
+                note_preemption(gang, decision, self.gangs)
             case Downgraded(for_gang=for_gang):
                 gang.downgrade = Downgrade(for_gang, at)
             case Upgraded():
@@ -385,7 +385,7 @@ class State:
                 for pod in self.cluster.gangs[gang.name].pods.values():
                     self.ledger.charge(pod.name, pod.place().charged)
             case Reserved():
-                self.telling.note(gang, self.reason_of(gang.name) or gang.said, now)
+                self.notices.note(gang, self.reason_of(gang.name) or gang.published_reason, now)
             case PreemptionCancelled():
                 pass
             case _:
@@ -399,8 +399,8 @@ class State:
 
     def _note_placed(self, gang: Asked) -> None:
         """Whatever it waited for is no longer so."""
-        gang.said = None
-        self.telling.untold.pop(gang.name, None)
+        gang.published_reason = None
+        self.notices.unpublished.pop(gang.name, None)
 
     def _place(self, gang: Asked, place: PodPlace) -> None:
         report = self.ledger.nodes[place.node].report
@@ -425,7 +425,7 @@ class State:
         if live is None:
             return None
         if live.reserved:
-            return until_left(preempting(self.cluster, live))
+            return until_released(preempting(self.cluster, live))
         line = self.cluster.queue.gangs.get(gang)
         reason = None if line is None else current(self.cluster, line)
         if reason is None:
@@ -433,7 +433,9 @@ class State:
         if not self.cluster.hardware.machines:
             text = "No node has reported yet: the gang starts when enough nodes have."
             return Reason(code=HEALTH, text=text, numbers=dict(reason.numbers))
-        return told(reason, self.gangs, self.cluster.forecast.kept_at(self.cluster, live))
+        return published_reason(
+            reason, self.gangs, self.cluster.forecast.kept_at(self.cluster, live)
+        )
 
     def is_waiting(self, gang: str) -> bool:
         """Pods of it are to be placed, or have a reservation, or are withheld from the core."""

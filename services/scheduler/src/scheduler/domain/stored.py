@@ -70,7 +70,7 @@ class Stored(State):
         gang.downgrade = known.downgrade
         gang.shape, gang.expected_s = known.shape, known.expected_s
         self._expect(gang)
-        gang.is_refused, gang.said = known.is_refused, known.reason
+        gang.is_refused, gang.published_reason = known.is_refused, known.reason
         held = self._held.pop(request.gang, [])
         reserved = {place.pod: place for place in known.reserved}
         kinds = {ask.pod: kind_of(ask) for ask in request.pods if ask.pod in reserved}
@@ -192,7 +192,7 @@ class Stored(State):
             if pod not in self.ledger.nodes[hold.placement.node].overdue:
                 self._linger(hold, at)
         for name in sorted(self.gangs):
-            self.telling.note(self.gangs[name], self.gangs[name].said, now)
+            self.notices.note(self.gangs[name], self.gangs[name].published_reason, now)
         self._reserved = set(self.cluster.reserved)
         self.cluster.usage.is_timed = True
         self.cluster.usage.settle(at)

@@ -25,8 +25,8 @@ _HOLDS = (
 )
 _GANGS = (
     "SELECT request::text AS request, reason, is_refused, class, cells::text, started_at,"
-    " preempted_until, preempted_for, preemption, reserved::text, downgraded_at, downgraded_for,"
-    " shape, expected_s, passed, extra::text, lender, expected::text FROM gang"
+    " preempted_until, preempted_for, preemption, nominated::text, downgraded_at, downgraded_for,"
+    " shape, expected_s, backfill_of, elastic_pods::text, lender, expected::text FROM gang"
 )
 
 _EMPTY: Mapping[str, Any] = {"{}": MappingProxyType({}), "[]": ()}
@@ -81,17 +81,17 @@ async def keep_gangs(conn: Connection, gangs: Sequence[KnownGang]) -> None:
             "UPDATE gang SET reason = n.reason::jsonb, is_refused = n.is_refused, class = n.class,"
             " cells = n.cells::jsonb, started_at = n.started_at,"
             " preempted_until = n.preempted_until, preempted_for = n.preempted_for,"
-            " preemption = n.preemption::jsonb, reserved = n.reserved::jsonb,"
+            " preemption = n.preemption::jsonb, nominated = n.nominated::jsonb,"
             " downgraded_at = n.downgraded_at, downgraded_for = n.downgraded_for,"
-            " shape = n.shape, expected_s = n.expected_s, passed = n.passed,"
-            " extra = n.extra::jsonb, lender = n.lender, expected = n.expected::jsonb"
+            " shape = n.shape, expected_s = n.expected_s, backfill_of = n.backfill_of,"
+            " elastic_pods = n.elastic_pods::jsonb, lender = n.lender, expected = n.expected::jsonb"
             " FROM unnest($1::text[], $2::text[], $3::boolean[], $4::text[], $5::text[],"
             " $6::double precision[], $7::double precision[], $8::text[], $9::text[], $10::text[],"
             " $11::double precision[], $12::text[], $13::text[], $14::double precision[],"
             " $15::text[], $16::text[], $17::text[], $18::text[])"
             " AS n (gang, reason, is_refused, class, cells, started_at, preempted_until,"
-            " preempted_for, preemption, reserved, downgraded_at, downgraded_for, shape,"
-            " expected_s, passed, extra, lender, expected)"
+            " preempted_for, preemption, nominated, downgraded_at, downgraded_for, shape,"
+            " expected_s, backfill_of, elastic_pods, lender, expected)"
             " WHERE gang.gang = n.gang",
             [g.request.gang for g in gangs],
             [None if g.reason is None else g.reason.model_dump_json() for g in gangs],
@@ -329,12 +329,12 @@ def _gang_of(row: Any) -> KnownGang:
         row["preempted_for"],
         None if preemption is None else Preemption.model_validate(preemption),
         row["preempted_until"],
-        tuple(_place_of(place) for place in _read(row["reserved"])),
+        tuple(_place_of(place) for place in _read(row["nominated"])),
         None if since is None else Downgrade(row["downgraded_for"], since),
         row["shape"],
         row["expected_s"],
-        row["passed"],
-        tuple(_extra_of(each) for each in _read(row["extra"])),
+        row["backfill_of"],
+        tuple(_extra_of(each) for each in _read(row["elastic_pods"])),
         row["lender"],
         None if row["expected"] is None else Told(*json.loads(row["expected"])),
     )

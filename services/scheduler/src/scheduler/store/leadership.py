@@ -15,7 +15,7 @@ class Deposed(Exception):
 
 
 async def take(
-    conn: Connection, holder: str, settings: SchedulerSettings, *, hears_bus: bool = False
+    conn: Connection, holder: str, settings: SchedulerSettings, *, receives_from_bus: bool = False
 ) -> int | None:
     """Lead if nobody does, or only one who is deaf to the bus and this one is not: the new epoch;
     else None.
@@ -29,15 +29,15 @@ async def take(
         settings.leader_expiry_s,
     )
     epoch: int | None = await conn.fetchval(
-        "UPDATE leader SET epoch = epoch + 1, holder = $1, deaf_since = NULL,"
+        "UPDATE leader SET epoch = epoch + 1, holder = $1, cut_off_since = NULL,"
         " expires_at = clock_timestamp() + $2 * interval '1 s'"
         " WHERE expires_at + $3 * interval '1 s' < clock_timestamp()"
-        " OR $4 AND deaf_since + $5 * interval '1 s' < clock_timestamp() RETURNING epoch",
+        " OR $4 AND cut_off_since + $5 * interval '1 s' < clock_timestamp() RETURNING epoch",
         holder,
         settings.leader_expiry_s,
         settings.leader_take_s,
-        hears_bus,
-        settings.leader_deaf_s,
+        receives_from_bus,
+        settings.leader_cut_off_s,
     )
     return epoch
 
@@ -48,26 +48,26 @@ async def renew(
     holder: str,
     settings: SchedulerSettings,
     *,
-    hears_bus: bool = True,
+    receives_from_bus: bool = True,
 ) -> bool:
     """Lead on, and say whether the bus is heard; whether words wait that no cycle has seen. Raises
     Deposed.
 
     Who is deaf since a time to come is so since now: the clock went back.
     """
-    has_words: bool | None = await conn.fetchval(
+    has_messages: bool | None = await conn.fetchval(
         "UPDATE leader SET expires_at = clock_timestamp() + $3 * interval '1 s',"
-        " deaf_since = CASE WHEN NOT $4 THEN least(deaf_since, clock_timestamp()) END"
+        " cut_off_since = CASE WHEN NOT $4 THEN least(cut_off_since, clock_timestamp()) END"
         " WHERE epoch = $1 AND holder = $2"
         " RETURNING EXISTS (SELECT 1 FROM gang WHERE is_dirty)",
         epoch,
         holder,
         settings.leader_expiry_s,
-        hears_bus,
+        receives_from_bus,
     )
-    if has_words is None:
+    if has_messages is None:
         raise Deposed
-    return has_words
+    return has_messages
 
 
 async def resign(conn: Connection, epoch: int, holder: str) -> None:

@@ -46,7 +46,9 @@ class Drift:
     @property
     def text(self) -> str:
         """For people."""
-        return f"{self.book} of {self.where}: {self.has} in the books, {self.should} by placements"
+        return (
+            f"{self.book} of {self.where}: accounting has {self.has}, placements have {self.should}"
+        )
 
 
 @dataclass(slots=True)

@@ -59,7 +59,7 @@ def decision_fields(decision: Decision) -> dict[str, object]:
             return _said("upgraded", gang)
         case Reserved(gang, cells, starts_at):
             at = None if starts_at is None else whole(starts_at)
-            return _said("reserved", gang, cells=kept_fields(cells), startsAt=at)
+            return _said("reserved", gang, cells=cell_fields(cells), startsAt=at)
         case _:
             assert_never(decision)
 
@@ -83,7 +83,7 @@ def place_fields(place: PodPlace) -> dict[str, object]:
     }
 
 
-def kept_fields(cells: Iterable[NodeGpus]) -> list[dict[str, object]]:
+def cell_fields(cells: Iterable[NodeGpus]) -> list[dict[str, object]]:
     """Cells that are kept for a gang, as plain data."""
     return [{"node": node, "gpus": list(gpus)} for node, gpus in cells]
 

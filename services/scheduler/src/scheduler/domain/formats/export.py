@@ -20,7 +20,7 @@ from scheduler.domain.core.model import (
     RestoredUsage,
     Role,
 )
-from scheduler.domain.formats.decisions import kept_fields, place_fields
+from scheduler.domain.formats.decisions import cell_fields, place_fields
 from scheduler.domain.formats.fields import name_problem
 from scheduler.domain.formats.model import GangFile, Pods
 from scheduler.domain.formats.writing import whole
@@ -108,12 +108,12 @@ def reservation_event(restored: RestoredReservation) -> Fields:
     return {
         "event": "reservation-restored",
         "gang": name_of(restored.gang),
-        "cells": kept_fields(restored.cells),
+        "cells": cell_fields(restored.cells),
         "startsAt": whole(restored.starts_at),
         "since": whole(restored.since),
         "bound": [{"cell": use.cell, "quota": use.quota} for use in restored.bound],
         **_set(
-            held=None if restored.held is None else kept_fields(restored.held),
+            held=None if restored.held is None else cell_fields(restored.held),
             patientUntil=restored.patient_until,
         ),
     }

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from scheduler.domain.simulation.side_by_side import SAME_S, Side, SideBySide
 from scheduler.domain.simulation.tally import GroupName
 
-USERS_TOLD = 10
+USERS_LISTED = 10
 """Users that are told by name, those first whom it concerns most."""
 
 
@@ -112,11 +112,11 @@ class Comparison:
             found.setdefault(name, Row()).add(row)
         return found
 
-    def users_told(self) -> tuple[list[tuple[str, Row]], list[Row]]:
+    def users_listed(self) -> tuple[list[tuple[str, Row]], list[Row]]:
         """Users by name, whom it concerns most first; and all the others."""
         changed = [(user, row) for user, row in self.users.items() if not row.is_same]
         changed.sort(key=lambda each: ([-harm for harm in each[1].harm], each[0]))
-        told = changed[:USERS_TOLD]
+        told = changed[:USERS_LISTED]
         names = {user for user, _ in told}
         return told, [row for user, row in self.users.items() if user not in names]
 

@@ -26,7 +26,7 @@ Columns = tuple[Sequence[str], Callable[[Row], Sequence[object]]]
 def comparison_data(comparison: Comparison) -> Data:
     """The whole of it. Times are seconds."""
     pair = comparison.pair
-    users, others = comparison.users_told()
+    users, others = comparison.users_listed()
     tallies = pair.before.simulation.tally, pair.after.simulation.tally
     return {
         "text": headlines(comparison),
@@ -57,7 +57,7 @@ def _recorded(pair: SideBySide) -> Data | None:
     recording = found.recording
     unknown = recording.unended + recording.never_ran
     return {
-        "asRecorded": len(recording.lives) - unknown,
+        "asRecorded": len(recording.histories) - unknown,
         "unended": recording.unended,
         "neverRan": recording.never_ran,
         "started": found.started,
@@ -113,12 +113,12 @@ def headlines(comparison: Comparison) -> list[str]:
     same = [name for name, row in rows.items() if row.is_same]
     if len(same) == len(rows):
         return [NOTHING]
-    said = [sentence(name, row) for name, row in rows.items() if not row.is_same]
+    sentences = [sentence(name, row) for name, row in rows.items() if not row.is_same]
     if len(same) == 1:
-        said.append(sentence(same[0], rows[same[0]]))
+        sentences.append(sentence(same[0], rows[same[0]]))
     elif same:
-        said.append(f"Nothing changes for {len(same)} other virtual clusters.")
-    return said
+        sentences.append(f"Nothing changes for {len(same)} other virtual clusters.")
+    return sentences
 
 
 def sentence(name: str, row: Row) -> str:
@@ -127,25 +127,25 @@ def sentence(name: str, row: Row) -> str:
         return f"Nothing changes for {name}."
     clauses: list[str] = []
 
-    def say(verb: str, count: float, rest: str) -> None:
+    def add_sentence(verb: str, count: float, rest: str) -> None:
         of = f" of {name}" if not clauses else ""
         clauses.append(f"{verb} {count:.9g} gang{'' if count == 1 else 's'}{of}{rest}")
 
     if row.later_s:
         median = f" (median {length(quantile(sorted(row.later_s), 0.5))})"
-        say("delays", len(row.later_s), _by(row.later_s) + median * (len(row.later_s) > 1))
+        add_sentence("delays", len(row.later_s), _by(row.later_s) + median * (len(row.later_s) > 1))
     if row.earlier_s:
-        say("starts", len(row.earlier_s), f" earlier{_by(row.earlier_s)}")
+        add_sentence("starts", len(row.earlier_s), f" earlier{_by(row.earlier_s)}")
     if row.stopped:
-        say("no longer starts", row.stopped, "")
+        add_sentence("no longer starts", row.stopped, "")
     if row.started:
-        say("starts", row.started, " that did not start")
+        add_sentence("starts", row.started, " that did not start")
     if not row.refused.is_same:
-        say("refuses", row.refused.after, f" instead of {row.refused.before:.9g}")
+        add_sentence("refuses", row.refused.after, f" instead of {row.refused.before:.9g}")
     if not row.preempted.is_same:
-        say("preempts", row.preempted.after, f" instead of {row.preempted.before:.9g}")
+        add_sentence("preempts", row.preempted.after, f" instead of {row.preempted.before:.9g}")
     if not clauses and row.other_waits:
-        say("lets", row.other_waits, " wait otherwise after a preemption")
+        add_sentence("lets", row.other_waits, " wait otherwise after a preemption")
     if not clauses:
         lost = row.lost_gpu_s
         instead = f"instead of {_number(lost.before)}"
@@ -168,15 +168,17 @@ def comparison_text(comparison: Comparison) -> str:
     lines += ["", *_totals(comparison, total)]
     if not total.is_same:
         lines += _tables(("VIRTUAL CLUSTER", "CLASS"), sorted(comparison.groups.items()))
-        told, others = comparison.users_told()
+        told, others = comparison.users_listed()
         rest = [((f"{len(others)} more",), sum_of(others))] if others else []
         lines += _tables(("USER",), [*(((user,), row) for user, row in told), *rest])
     return "\n".join(lines) + "\n"
 
 
-def wrapped(said: Iterable[str]) -> list[str]:
+def wrapped(sentences: Iterable[str]) -> list[str]:
     """Sentences as lines of such a text."""
-    parts = (wrap(each, WIDTH, subsequent_indent="  ", break_on_hyphens=False) for each in said)
+    parts = (
+        wrap(each, WIDTH, subsequent_indent="  ", break_on_hyphens=False) for each in sentences
+    )
     return [line for lines in parts for line in lines]
 
 
@@ -205,7 +207,7 @@ def _recorded_totals(pair: SideBySide) -> Iterator[str]:
     if found is None:
         return
     unended, never_ran = found.recording.unended, found.recording.never_ran
-    known = len(found.recording.lives) - unended - never_ran
+    known = len(found.recording.histories) - unended - never_ran
     yield f"Run times      {known} as recorded; {unended} had not ended, {never_ran} never ran"
     if found.started:
         share, near = percent(found.near / found.started), length(NEAR_S)

@@ -24,7 +24,7 @@ from scheduler.domain.simulation.run import Simulation
 
 
 @dataclass(slots=True)
-class Life:
+class GangHistory:
     """All that was recorded of a gang, which may have run several times.
 
     ``work_s``: for how long, without what preemptions cost it; ``cut_s``: what its last one did,
@@ -57,19 +57,22 @@ class Recording:
     which nothing was known afterwards. ``ends_at``: the time of the last event that was replayed.
     """
 
-    lives: dict[str, Life] = field(default_factory=dict)
+    histories: dict[str, GangHistory] = field(default_factory=dict)
     gone: dict[float, list[str]] = field(default_factory=dict)
     ends_at: float = 0.0
 
     @property
     def unended(self) -> int:
         """How many had run, and were not over."""
-        return sum(life.started_at is not None and not life.is_over for life in self.lives.values())
+        return sum(
+            history.started_at is not None and not history.is_over
+            for history in self.histories.values()
+        )
 
     @property
     def never_ran(self) -> int:
         """How many never started."""
-        return sum(life.started_at is None for life in self.lives.values())
+        return sum(history.started_at is None for history in self.histories.values())
 
 
 class Replay:
@@ -78,15 +81,15 @@ class Replay:
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
         self.found = Recording()
-        self._untold: dict[str, GangRun] = {}
+        self._unreported: dict[str, GangRun] = {}
         self._restarted_at = 0.0
 
     def run(self, events: Iterable[Event]) -> Recording:
         """What was found. Raises FormatError for an event that can't be."""
         for event in events:
             self._follow(self._simulation.reach(event))
-            if self._untold and event.at > self._restarted_at:
-                self._end_untold()
+            if self._unreported and event.at > self._restarted_at:
+                self._end_unreported()
             self._apply(event)
             self.found.ends_at = event.at
         self._follow(self._simulation.end())
@@ -94,9 +97,9 @@ class Replay:
 
     def _follow(self, decisions: Iterable[tuple[float, Decision]]) -> None:
         for at, decision in decisions:
-            life = self.found.lives.get(decision.gang)
-            if isinstance(decision, Placed) and life is not None and life.started_at is None:
-                life.started_at = at
+            history = self.found.histories.get(decision.gang)
+            if isinstance(decision, Placed) and history is not None and history.started_at is None:
+                history.started_at = at
 
     def _apply(self, event: Event) -> None:
         match event:
@@ -106,32 +109,32 @@ class Replay:
                 self._end_some(event, gang)
                 return
             case SchedulerRestarted():
-                self._end_untold()
+                self._end_unreported()
                 self._restarted_at = event.at
-                self._untold = dict(self._simulation.runs)
+                self._unreported = dict(self._simulation.runs)
         self._simulation.apply(event)
 
     def _begin(self, event: GangRequested | GangRestored) -> None:
         gang = event.file.gang
         if is_left(gang):
             return
-        life = self.found.lives.setdefault(gang.id, Life())
-        life.is_over, life.cut_s = False, 0.0
+        history = self.found.histories.setdefault(gang.id, GangHistory())
+        history.is_over, history.cut_s = False, 0.0
         started_at = None
         if isinstance(event, GangRestored):
-            life.is_restored = True
+            history.is_restored = True
             started_at = event.restored.started_at
-            if life.started_at is None:
-                life.started_at = started_at
-        before = self._untold.pop(gang.id, None)
+            if history.started_at is None:
+                history.started_at = started_at
+        before = self._unreported.pop(gang.id, None)
         if before is not None and before.started_at != started_at:
-            life.work_s += _ran_s(before, self._restarted_at)
+            history.work_s += _ran_s(before, self._restarted_at)
 
     def _end_some(self, event: GangReleased | GangWithdrawn | PodReleased, gang: str) -> None:
         """A gang may be over with it."""
-        runs, life = self._simulation.runs, self.found.lives.get(gang)
+        runs, history = self._simulation.runs, self.found.histories.get(gang)
         run = runs.get(gang)
-        if run is None or life is None:
+        if run is None or history is None:
             self._simulation.apply(event)
             return
         ran_s = cut_s = 0.0
@@ -141,21 +144,21 @@ class Replay:
             if self._simulation.cluster.gangs[gang].is_leaving:
                 cut_s = run.lost_s(event.at)
         self._simulation.apply(event)
-        life.is_over = gang not in runs
-        if was_running and (life.is_over or run.started_at is None):
-            life.work_s += ran_s - cut_s
-            life.cut_s = cut_s if life.is_over else 0.0
+        history.is_over = gang not in runs
+        if was_running and (history.is_over or run.started_at is None):
+            history.work_s += ran_s - cut_s
+            history.cut_s = cut_s if history.is_over else 0.0
 
-    def _end_untold(self) -> None:
+    def _end_unreported(self) -> None:
         """Gangs of which a restarted Scheduler knew nothing any more ended right before."""
-        for gang, run in self._untold.items():
-            life = self.found.lives.get(gang)
-            if life is not None:
-                life.work_s += _ran_s(run, self._restarted_at)
-                life.is_over = True
+        for gang, run in self._unreported.items():
+            history = self.found.histories.get(gang)
+            if history is not None:
+                history.work_s += _ran_s(run, self._restarted_at)
+                history.is_over = True
                 if run.started_at is None:
                     self.found.gone.setdefault(self._restarted_at, []).append(gang)
-        self._untold = {}
+        self._unreported = {}
 
 
 def is_left(gang: Gang) -> bool:

@@ -46,27 +46,27 @@ class WarnOnce:
 
     def __init__(self, warn: Warn) -> None:
         self._warn = warn
-        self._said: set[Finding] = set()
+        self._noted: set[Finding] = set()
         self._line = 0
 
     def before(self, finding: Finding) -> None:
         """Said by the first one, which has each event first."""
-        self._hear(finding)
+        self._note(finding)
         self._warn(finding)
 
-    def _hear(self, finding: Finding) -> None:
+    def _note(self, finding: Finding) -> None:
         if finding.line != self._line:
             self._line = finding.line
-            self._said.clear()
-        self._said.add(finding)
+            self._noted.clear()
+        self._noted.add(finding)
 
     def again(self, finding: Finding) -> None:
         """The same, where it was said already as the events were read before."""
-        self._hear(finding)
+        self._note(finding)
 
     def after(self, finding: Finding) -> None:
         """Said by the second one."""
-        if finding not in self._said:
+        if finding not in self._noted:
             self._warn(_with_change(finding))
 
 
@@ -129,10 +129,10 @@ class AsRecorded:
 
     def start(self, gang: str, at: float) -> None:
         """A gang runs that did not yet."""
-        life = self.recording.lives.get(gang)
-        if life is not None and life.started_at is not None:
+        history = self.recording.histories.get(gang)
+        if history is not None and history.started_at is not None:
             self.started += 1
-            self.near += abs(at - life.started_at) <= NEAR_S
+            self.near += abs(at - history.started_at) <= NEAR_S
 
 
 class SideBySide:
@@ -158,7 +158,7 @@ class SideBySide:
         self._change = change
         self._warn = warn
         self._numbers: dict[str, int] = {}
-        self._told_anew: set[str] = set()
+        self._reported_anew: set[str] = set()
 
     @property
     def gangs(self) -> int:
@@ -169,16 +169,16 @@ class SideBySide:
         """What is decided in the changed cluster. Raises FormatError for an event that can't be."""
         for event in events:
             self._follow(self.before, self.before.simulation.reach(event))
-            yield from self._told(self.after, self.after.simulation.reach(event))
+            yield from self._reported(self.after, self.after.simulation.reach(event))
             self._apply(event)
         self._follow(self.before, self.before.simulation.end())
-        yield from self._told(self.after, self.after.simulation.end())
+        yield from self._reported(self.after, self.after.simulation.end())
 
     def _follow(self, side: Side, decisions: Iterator[tuple[float, Decision]]) -> None:
-        for _ in self._told(side, decisions):
+        for _ in self._reported(side, decisions):
             pass
 
-    def _told(
+    def _reported(
         self, side: Side, decisions: Iterator[tuple[float, Decision]]
     ) -> Iterator[tuple[float, Decision]]:
         for at, decision in decisions:
@@ -251,9 +251,9 @@ class SideBySide:
 
     def _begin(self, event: GangRequested | GangRestored) -> None:
         gang = event.file.gang
-        is_known = gang.id in self._told_anew and gang.id in self._numbers
+        is_known = gang.id in self._reported_anew and gang.id in self._numbers
         if is_known:
-            self._told_anew.remove(gang.id)
+            self._reported_anew.remove(gang.id)
         else:
             self._number(gang)
         number = self._numbers[gang.id]
@@ -263,9 +263,9 @@ class SideBySide:
                 side.start(number, event.at if is_known else started_at)
 
     def _number(self, gang: Gang) -> None:
-        lives = (self.before.simulation.runs, self.after.simulation.runs, self._told_anew)
-        if len(self._numbers) > REMEMBERED + 2 * sum(map(len, lives)):
-            alive = set[str]().union(*lives)
+        alive_gangs = (self.before.simulation.runs, self.after.simulation.runs, self._reported_anew)
+        if len(self._numbers) > REMEMBERED + 2 * sum(map(len, alive_gangs)):
+            alive = set[str]().union(*alive_gangs)
             self._numbers = {name: each for name, each in self._numbers.items() if name in alive}
         self._numbers[gang.id] = self.gangs
         self.group_of.append(self.groups.setdefault(group_name(gang), len(self.groups)))
@@ -279,7 +279,7 @@ class SideBySide:
             for gang, run in side.simulation.runs.items():
                 if run.started_at is None and gang in self._numbers:
                     side.wait(self._numbers[gang], at - run.waits_since)
-        self._told_anew = set(self.before.simulation.runs)
+        self._reported_anew = set(self.before.simulation.runs)
 
     def _note_shorter(self, event: GangReleased | GangWithdrawn | PodReleased) -> None:
         """An event ends a gang when it did, also where it has not run for so long."""

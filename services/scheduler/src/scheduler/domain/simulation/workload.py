@@ -34,7 +34,7 @@ from scheduler.domain.formats.model import (
     UsageRestored,
 )
 from scheduler.domain.simulation.nodes import Warn
-from scheduler.domain.simulation.recording import Life, Recording, is_left
+from scheduler.domain.simulation.recording import GangHistory, Recording, is_left
 from scheduler.domain.simulation.run import Simulation
 
 
@@ -63,7 +63,7 @@ class Workload:
     """The events of a recording that are heeded. ``has_changes``: also those of its cluster."""
 
     def __init__(self, recording: Recording, *, has_changes: bool = True) -> None:
-        self._lives, self._gone = recording.lives, recording.gone
+        self._histories, self._gone = recording.histories, recording.gone
         self._has_changes = has_changes
         self._config: ClusterConfig | None = None
         self._begun: set[str] = set()
@@ -97,15 +97,15 @@ class Workload:
 
     def _wanted(self, event: GangRequested | GangRestored) -> Iterator[Event]:
         gang = event.file.gang
-        life = self._lives.get(gang.id)
-        if is_left(gang) or life is None:
+        history = self._histories.get(gang.id)
+        if is_left(gang) or history is None:
             return
         if gang.id in self._begun:
-            if life.has_run(event.at) or event.at == self._restarted_at:
+            if history.has_run(event.at) or event.at == self._restarted_at:
                 return  # it goes on, is tried again, or is told again
             yield GangReleased(event.at, gang.id, line=event.line)
         self._begun.add(gang.id)
-        file = replace(event.file, run_s=life.run_s(gang))
+        file = replace(event.file, run_s=history.run_s(gang))
         if isinstance(event, GangRestored) and self._is_opening(event):
             yield replace(event, file=file)
         else:
@@ -117,11 +117,11 @@ class Workload:
         """Until it has run, a gang wants what it says, and as long; from then on it ends by itself,
         and keeps its shape.
         """
-        life = self._lives.get(event.gang)
-        if life is None:
+        history = self._histories.get(event.gang)
+        if history is None:
             return
-        is_growth_told = isinstance(event, GangGrown) and self._is_opening(event)
-        if is_growth_told or not _is_after_start(life, event.at):
+        is_growth_reported = isinstance(event, GangGrown) and self._is_opening(event)
+        if is_growth_reported or not _is_after_start(history, event.at):
             yield event
 
     # The cluster.
@@ -192,5 +192,5 @@ def _requested(event: GangRequested | GangRestored, file: GangFile) -> GangReque
     return GangRequested(event.at, file, line=event.line)
 
 
-def _is_after_start(life: Life, at: float) -> bool:
-    return life.started_at is not None and at >= life.started_at
+def _is_after_start(history: GangHistory, at: float) -> bool:
+    return history.started_at is not None and at >= history.started_at

@@ -11,8 +11,8 @@ from scheduler.domain.core.model import HIGHEST_PRIORITY, OPPORTUNISTIC
 from scheduler.domain.formats.fields import count_problem
 from scheduler.domain.formats.trace.cells import CellError, duration_ms, figure, shown
 from scheduler.domain.formats.trace.csv_rows import Row
-from scheduler.domain.formats.trace.mapping import Lasting, Mapping, Said
-from scheduler.domain.formats.trace.wishes import Wish, Wishes, a_name, word
+from scheduler.domain.formats.trace.mapping import Lasting, Mapping, Source
+from scheduler.domain.formats.trace.requests import Request, Requests, a_name, value_of
 
 BY_KEEP, BY_TIME, BY_RUN, BY_GPUS = "keep", "time", "missing run", "fractions of GPUs"
 """Why rows are left out."""
@@ -43,14 +43,14 @@ class Asked:
     run_ms: int | None
     expected_ms: int | None
     limit_ms: int | None
-    wish: Wish
+    request: Request
 
     @property
     def dropped(self) -> str | None:
         """Why it is left out, if it is."""
         if self.run_ms is None:
             return BY_RUN
-        return BY_GPUS if self.wish.is_dropped else None
+        return BY_GPUS if self.request.is_dropped else None
 
 
 class RowReader:
@@ -59,9 +59,9 @@ class RowReader:
     def __init__(self, mapping: Mapping, note: Callable[[Finding], None]) -> None:
         self._mapping = mapping
         self._note = note
-        self._wishes = Wishes(mapping.pods)
+        self._requests = Requests(mapping.pods)
         self._whose: dict[Whose, Whose] = {}
-        self._id: Said[str] = Said(mapping.id)
+        self._id: Source[str] = Source(mapping.id)
         self._count = 0
 
     def left_out(self, row: Row) -> str | None:
@@ -80,11 +80,11 @@ class RowReader:
 
     def read(self, row: Row) -> Asked | None:
         """What a row asks for; None where something is wrong."""
-        mapping, wishes = self._mapping, self._wishes
+        mapping, wishes = self._mapping, self._requests
         before = self._count
         run_ms = self._run(row)
         asked = Asked(
-            self._said(row, self._id, a_name) or "",
+            self._source(row, self._id, a_name) or "",
             self._read_whose(row),
             self._submitted(row, is_dropped=run_ms is None) or 0,
             run_ms,
@@ -92,7 +92,7 @@ class RowReader:
             self._lasting(row, mapping.limit),
             wishes.of(*[self._cell(row, column) for column in wishes.columns]),
         )
-        for column, problem in asked.wish.problems:
+        for column, problem in asked.request.problems:
             self.wrong(row, column, problem)
         return asked if self._count == before else None
 
@@ -105,27 +105,27 @@ class RowReader:
         text = row.cell(column)
         return "" if text in self._mapping.empty else text
 
-    def _said(self, row: Row, said: Said[T], read: Callable[[str], T]) -> T | None:
+    def _source(self, row: Row, source: Source[T], read: Callable[[str], T]) -> T | None:
         """What a row says; None where that is wrong."""
-        if said.column is None:
-            return said.default
+        if source.column is None:
+            return source.default
         try:
-            found = word(said, self._cell(row, said.column), read)
+            found = value_of(source, self._cell(row, source.column), read)
         except CellError as error:
-            self.wrong(row, said.column, str(error))
+            self.wrong(row, source.column, str(error))
             return None
         if found is None:
-            self.wrong(row, said.column, "is empty; fill it, or give a default")
+            self.wrong(row, source.column, "is empty; fill it, or give a default")
         return found
 
     def _read_whose(self, row: Row) -> Whose:
         mapping, job = self._mapping, self._mapping.job
         is_own = job.column is None or (job.default is None and not self._cell(row, job.column))
         whose = Whose(
-            job.default or "" if is_own else self._said(row, job, a_name) or "",
-            self._said(row, mapping.user, a_name) or "",
-            self._said(row, mapping.virtual_cluster, a_name) or "",
-            self._said(row, mapping.priority, a_priority) or 0,
+            job.default or "" if is_own else self._source(row, job, a_name) or "",
+            self._source(row, mapping.user, a_name) or "",
+            self._source(row, mapping.virtual_cluster, a_name) or "",
+            self._source(row, mapping.priority, a_priority) or 0,
         )
         return self._whose.setdefault(whose, whose)  # the same few, thousands of times
 
@@ -162,9 +162,9 @@ class RowReader:
         if found > 0 and not missing:
             return found
         if not run.is_dropped:
-            said = "is empty" if missing else "gives a run that is not above 0"
+            source = "is empty" if missing else "gives a run that is not above 0"
             column = missing[0] if missing else columns[-1]
-            self.wrong(row, column, f"{said}; `missing: drop` leaves such rows out")
+            self.wrong(row, column, f"{source}; `missing: drop` leaves such rows out")
         return None
 
     def _lasting(self, row: Row, lasting: Lasting) -> int | None:

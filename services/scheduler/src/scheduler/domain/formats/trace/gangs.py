@@ -52,10 +52,10 @@ class _Gang:
         self.run_ms = max(self.run_ms, asked.run_ms or 0)
         self.expected_ms = max(self.expected_ms or 0, asked.expected_ms or 0) or None
         self.limit_ms = max(self.limit_ms or 0, asked.limit_ms or 0) or None
-        wish = asked.wish
-        key = wish.name, wish.kind
-        self.pods[key] = self.pods.get(key, 0) + wish.count
-        self.count += wish.count
+        request = asked.request
+        key = request.name, request.kind
+        self.pods[key] = self.pods.get(key, 0) + request.count
+        self.count += request.count
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +83,9 @@ class Imported:
     def told(self) -> str:
         """What came of the rows, for people."""
         gangs, pods = _many(len(self.gangs), "gang"), _many(self.pods, "pod")
-        said = f"{_many(self.rows, 'row')}: {gangs} with {pods}"
+        source = f"{_many(self.rows, 'row')}: {gangs} with {pods}"
         left = [f"{self.left_out[why]:,} by {why}" for why in sorted(self.left_out)]
-        return f"{said}; left out: {', '.join(left)}" if left else said
+        return f"{source}; left out: {', '.join(left)}" if left else source
 
 
 def _many(count: int, what: str) -> str:
@@ -133,8 +133,8 @@ class _Joiner:
         self._kept += 1
         if self._kept > MAX_ROWS:
             mend = "take fewer by `keep`, or a stretch of time by `from` and `until`"
-            said = f"is one more than the {MAX_ROWS} rows that are taken; {mend}"
-            self.note(Finding("", said, row.line))
+            source = f"is one more than the {MAX_ROWS} rows that are taken; {mend}"
+            self.note(Finding("", source, row.line))
             return False
         asked = self._reader.read(row)
         if asked is not None:
@@ -149,17 +149,17 @@ class _Joiner:
             self._gangs[asked.id] = gang
         elif not mapping.is_joined:
             mend = "where rows of one id are one gang, say `joinRows: true`"
-            said = f"is {shown(asked.id)}, as in line {gang.line}; {mend}"
-            self._reader.wrong(row, mapping.id, said)
+            source = f"is {shown(asked.id)}, as in line {gang.line}; {mend}"
+            self._reader.wrong(row, mapping.id, source)
         elif gang.whose != asked.whose:
-            self._tell_apart(row, gang, asked.whose)
+            self._distinguish(row, gang, asked.whose)
         was = gang.count
         gang.join(asked)
         if was <= MAX_PODS < gang.count:
-            said = f"gives {shown(gang.id)} more than {MAX_PODS} pods, the most in a gang"
-            self._reader.wrong(row, mapping.id, said)
+            source = f"gives {shown(gang.id)} more than {MAX_PODS} pods, the most in a gang"
+            self._reader.wrong(row, mapping.id, source)
 
-    def _tell_apart(self, row: Row, gang: _Gang, whose: Whose) -> None:
+    def _distinguish(self, row: Row, gang: _Gang, whose: Whose) -> None:
         mapping, first = self._mapping, gang.whose
         for column, mine, others in (
             (mapping.job.column, whose.job, first.job),
@@ -168,8 +168,8 @@ class _Joiner:
             (mapping.priority.column, whose.priority, first.priority),
         ):
             if mine != others:
-                said = f"means {mine!a}, and {others!a} in line {gang.line} of the same gang"
-                self._reader.wrong(row, column or "", f"{said}; rows of a gang must agree")
+                source = f"means {mine!a}, and {others!a} in line {gang.line} of the same gang"
+                self._reader.wrong(row, column or "", f"{source}; rows of a gang must agree")
 
     def imported(self) -> Imported:
         """What came of the rows. Raises FormatError."""

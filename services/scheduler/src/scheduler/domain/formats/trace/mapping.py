@@ -13,7 +13,7 @@ T = TypeVar("T", str, int)
 
 
 @dataclass(frozen=True, slots=True)
-class Said(Generic[T]):
+class Source(Generic[T]):
     """A word of a row: of ``column``, as ``table`` translates it; ``default`` where the cell is
     empty, or the table does not have it. ``column`` None: always ``default``.
     """
@@ -75,10 +75,10 @@ class Keep:
 class PodsMapping:
     """What a row says of its pods. ``separator``: between several GPU types."""
 
-    name: Said[str]
+    name: Source[str]
     count: Amount
     gpus: Amount
-    gpu_types: Said[str]
+    gpu_types: Source[str]
     separator: str | None
     cpu: Amount
     memory_mb: Amount
@@ -102,10 +102,10 @@ class Mapping:
     """
 
     id: str
-    job: Said[str]
-    user: Said[str]
-    virtual_cluster: Said[str]
-    priority: Said[int]
+    job: Source[str]
+    user: Source[str]
+    virtual_cluster: Source[str]
+    priority: Source[int]
     submitted: str
     run: Run
     expected: Lasting

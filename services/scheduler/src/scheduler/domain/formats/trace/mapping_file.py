@@ -29,7 +29,7 @@ from scheduler.domain.formats.trace.mapping import (
     Mapping,
     PodsMapping,
     Run,
-    Said,
+    Source,
     Use,
 )
 
@@ -104,10 +104,10 @@ class _Reader:
         priority = gang.table_of("priority", "column", _TEXT)
         return Mapping(
             id=self._only_column(gang, "id"),
-            job=self._said(gang.table_of("job", "column", _TEXT)),
-            user=self._said(gang.table_of("user", "column", _TEXT)),
-            virtual_cluster=self._said(gang.table_of("virtualCluster", "column", _TEXT)),
-            priority=Said() if priority is None else self._word(priority, _priority),
+            job=self._source(gang.table_of("job", "column", _TEXT)),
+            user=self._source(gang.table_of("user", "column", _TEXT)),
+            virtual_cluster=self._source(gang.table_of("virtualCluster", "column", _TEXT)),
+            priority=Source() if priority is None else self._read_source(priority, _priority),
             submitted=self._only_column(gang, "submittedAt"),
             run=self._run(gang),
             expected=self._lasting(gang, "expectedSeconds"),
@@ -163,14 +163,16 @@ class _Reader:
         table.needs("column")
         return self._column(table, "column", table.place) or ""
 
-    def _said(self, table: Table | None) -> Said[str]:
-        return Said() if table is None else self._word(table, Table.name)
+    def _source(self, table: Table | None) -> Source[str]:
+        return Source() if table is None else self._read_source(table, Table.name)
 
-    def _word(self, table: Table, read: Callable[[Table, str], T | None]) -> Said[T]:
+    def _read_source(self, table: Table, read: Callable[[Table, str], T | None]) -> Source[T]:
         if not self._is_of_column(table, ("table", "default")):
-            return Said(default=read(table, "value"))
+            return Source(default=read(table, "value"))
         translated = table.read_by_name("table", read) if table.has_value("table") else None
-        return Said(self._column(table, "column", table.place), translated, read(table, "default"))
+        return Source(
+            self._column(table, "column", table.place), translated, read(table, "default")
+        )
 
     def _run(self, gang: Table) -> Run:
         table = gang.table_of("runSeconds", "column", _RUN)
@@ -210,10 +212,10 @@ class _Reader:
         name = pods.table_of("name", "column", _TEXT)
         types = pods.table_of("gpuTypes", "column", _TYPES)
         return PodsMapping(
-            name=Said(default="pod") if name is None else self._said(name),
+            name=Source(default="pod") if name is None else self._source(name),
             count=self._amount(pods, "count", _COUNT) or Amount(default=1),
             gpus=self._amount(pods, "gpus", _GPUS) or Amount(),
-            gpu_types=self._said(types),
+            gpu_types=self._source(types),
             separator=None if types is None else types.name("separator"),
             cpu=self._amount(pods, "cpu", _AMOUNT) or Amount(default=0),
             memory_mb=self._amount(pods, "memoryMB", _AMOUNT) or Amount(default=0),

@@ -1,0 +1,92 @@
+"""`muster tokens`: what proves to the server who one is."""
+
+import sys
+import time
+from typing import Annotated
+from urllib.parse import quote
+
+from cyclopts import App, Parameter
+
+from cli.client import API, CommandError, Exit
+from cli.commands.session import Output, client, seconds
+from cli.output import Format, length, print_json, print_table
+
+app = App(
+    name="tokens",
+    help="Tokens of logins and of programs: list, create, revoke.",
+    default_parameter=Parameter(negative=()),
+)
+
+OfUser = Annotated[str | None, Parameter(name="--user", help="Of another user: for admins.")]
+
+
+@app.default
+def tokens(*, user: OfUser = None, output: Output = Format.TABLE) -> None:
+    """The same as list."""
+    list_(user=user, output=output)
+
+
+@app.command(name="list")
+def list_(*, user: OfUser = None, output: Output = Format.TABLE) -> None:
+    """The live tokens of a user, by their ids: the server does not keep tokens themselves. USED
+    is some minutes old at the most.
+    """
+    found = client().get("/tokens", {"username": user}).json()["tokens"]
+    if output is Format.JSON:
+        print_json(found)
+        return
+    now_ms = int(time.time() * 1000)
+    print_table(
+        ("ID", "KIND", "AGE", "USED", "EXPIRES", "NAME"),
+        [
+            (
+                each["id"],
+                "application" if each["application"] else "login",
+                length(each["createdTime"], now_ms),
+                f"{length(each['usedTime'], now_ms)} ago" if each["usedTime"] else "never",
+                f"in {length(now_ms, each['expirationTime'])}"
+                if each["expirationTime"]
+                else "never",
+                each["name"],
+            )
+            for each in found
+        ],
+    )
+
+
+@app.command
+def create(
+    name: Annotated[str, Parameter(help="What the token is for: letters, digits, _ . : @ / + -")],
+    *,
+    expires: Annotated[
+        str | None,
+        Parameter(help="After so long, like 12h or 30d; by default it lives until it is revoked."),
+    ] = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Make a token of one's own for a program. It is shown this once. It makes no admins, sets no
+    passwords and makes no tokens.
+    """
+    wanted = {"name": name, "expiration": None if expires is None else _life_s(expires)}
+    made = client().send("POST", "/tokens/application", wanted).json()
+    if output is Format.JSON:
+        print_json(made)
+        return
+    sys.stdout.write(f"{made['token']}\n")
+    sys.stderr.write(f"Its id is {made['id']}: muster tokens revoke {made['id']}\n")
+
+
+@app.command
+def revoke(
+    token: Annotated[str, Parameter(help="A token's id, as `muster tokens` has it.")],
+) -> None:
+    """End a token at once: one's own, or, for admins, anybody's."""
+    answer = client().call("DELETE", f"{API}/tokens/{quote(token, safe='')}").json()
+    sys.stdout.write(f"{answer['message']}\n")
+
+
+def _life_s(text: str) -> int:
+    life_s = seconds(text)
+    if life_s is None:
+        raise CommandError(Exit.USAGE, f"--expires {text} is no time: write it like 12h or 30d.")
+    return life_s

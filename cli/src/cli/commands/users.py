@@ -1,0 +1,162 @@
+"""`muster users`: who may use the cluster, and for what."""
+
+import sys
+from typing import Annotated, Any
+from urllib.parse import quote
+
+from cyclopts import App, Parameter
+
+from cli.client import Client, CommandError, Exit
+from cli.commands.session import Output, ask_new_password, ask_password, client
+from cli.home import find_home, read_credentials, write_credentials
+from cli.logins import log_in
+from cli.output import Format, print_facts, print_json, print_table
+
+UserName = Annotated[str, Parameter(help="A user's name, as `muster users` has it.")]
+Email = Annotated[str | None, Parameter(help="The user's e-mail address.")]
+VirtualClusters = Annotated[
+    list[str] | None,
+    Parameter(
+        name="--virtual-cluster",
+        help="Where the user's jobs may go; once for each. They replace those from before.",
+        negative=(),
+    ),
+]
+
+app = App(
+    name="users",
+    help="The users: list, add, show, set, remove.",
+    default_parameter=Parameter(negative=()),
+)
+
+
+@app.default
+def users(*, output: Output = Format.TABLE) -> None:
+    """The same as list."""
+    list_(output=output)
+
+
+@app.command(name="list")
+def list_(*, output: Output = Format.TABLE) -> None:
+    """All users. Others' e-mail addresses are shown to admins only."""
+    found = client().get("/users").json()
+    if output is Format.JSON:
+        print_json(found)
+        return
+    print_table(
+        ("USER", "ADMIN", "E-MAIL", "VIRTUAL CLUSTERS"),
+        [(each["username"], _admin(each), each["email"], _clusters(each)) for each in found],
+    )
+
+
+@app.command
+def show(user: UserName, *, output: Output = Format.TABLE) -> None:
+    """One user."""
+    found = client().get(_path(user)).json()
+    if output is Format.JSON:
+        print_json(found)
+        return
+    print_facts(
+        {
+            "User": found["username"],
+            "Admin": _admin(found) or "no",
+            "E-mail": found["email"],
+            "Virtual clusters": _clusters(found) or "none",
+        }
+    )
+
+
+@app.command
+def add(
+    user: Annotated[str, Parameter(help="The new user's name.")],
+    *,
+    email: Email = None,
+    virtual_cluster: VirtualClusters = None,
+    admin: Annotated[bool, Parameter(help="The user is an admin.")] = False,
+) -> None:
+    """Make a user (for admins). The password is asked for, or read from the standard input where
+    that is a pipe. Without --virtual-cluster the user's jobs may go to `default`.
+    """
+    server = client()
+    wanted = {
+        "username": user,
+        "password": ask_new_password(),
+        "email": email or "",
+        "admin": admin,
+        "virtualCluster": virtual_cluster,
+    }
+    _say(server.send("POST", "/users", wanted).json())
+
+
+@app.command(name="set")
+def set_(
+    user: UserName,
+    *,
+    password: Annotated[
+        bool,
+        Parameter(
+            help="Set a new password: it is asked for, or read from the standard input where that"
+            " is a pipe. Who changes their own gives the old one first, as an admin need not."
+        ),
+    ] = False,
+    email: Email = None,
+    virtual_cluster: VirtualClusters = None,
+    admin: Annotated[
+        bool | None,
+        Parameter(help="The user is an admin, or none any more.", negative="--no-admin"),
+    ] = None,
+) -> None:
+    """Change a user (for admins; one's own password and e-mail address for all). A new password
+    ends the user's logins.
+    """
+    wanted = {"email": email, "virtualCluster": virtual_cluster, "admin": admin}
+    given = {name: value for name, value in wanted.items() if value is not None}
+    if not given and not password:
+        options = "--password, --email, --virtual-cluster, --admin, --no-admin"
+        raise CommandError(Exit.USAGE, f"Say what to change: {options}.")
+    server = client()
+    me = server.get("/tokens/check").json()
+    is_own = me["username"] == user and not me["admin"] and given.keys() <= {"email"}
+    old = ask_password("Old password") if password and is_own else None
+    new = ask_new_password() if password else None
+    if is_own:
+        secret = {} if new is None else {"oldPassword": old, "newPassword": new}
+        answer = server.send("PUT", "/users/me", given | secret).json()
+    else:
+        secret = {} if new is None else {"password": new}
+        answer = server.send("PUT", "/users", {"data": {"username": user} | given | secret}).json()
+    _say(answer)
+    if new is not None:
+        _stay_logged_in(server, user, new)
+
+
+@app.command
+def remove(user: UserName) -> None:
+    """Remove a user with their tokens and subscriptions (for admins). Their jobs stay, so nobody
+    gets the name again.
+    """
+    _say(client().call("DELETE", f"/api/v2{_path(user)}").json())
+
+
+def _stay_logged_in(server: Client, user: str, password: str) -> None:
+    """A new password has ended all logins of its user, also the one that has set it."""
+    home = find_home()
+    stored = read_credentials(home)
+    if (stored.token, stored.user) == (server.token, user) and stored.renew_at:
+        write_credentials(home, log_in(Client(server.url), user, password))
+
+
+def _say(answer: dict[str, Any]) -> None:
+    sys.stdout.write(f"{answer['message']}\n")
+
+
+def _path(user: str) -> str:
+    return f"/users/{quote(user, safe='')}"
+
+
+def _admin(user: dict[str, Any]) -> str:
+    return "yes" if user["admin"] else ""
+
+
+def _clusters(user: dict[str, Any]) -> str:
+    return ", ".join(user["virtualCluster"])

@@ -1,0 +1,53 @@
+"""Logins: made with a password, renewed while they are used, given back."""
+
+import contextlib
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cli.client import API, Client, CommandError, Exit
+from cli.home import Credentials, read_credentials, write_credentials
+
+AGAIN_S = 60.0
+"""After a renewal that did not go, the next one is tried."""
+
+
+def log_in(client: Client, user: str, password: str) -> Credentials:
+    """A login of the user; CommandError where it is refused."""
+    body = {"username": user, "password": password}
+    answer = client.send("POST", "/authn/basic/login", body).json()
+    return Credentials(client.url, answer["token"], user, _half_way(answer["expirationTime"]))
+
+
+def give_back(credentials: Credentials) -> None:
+    """Revoke a token. One that is over is no error; CommandError where the server is away."""
+    try:
+        Client(credentials.url, credentials.token).call("DELETE", f"{API}/authn/basic/logout")
+    except CommandError as error:
+        if error.code is not Exit.UNAUTHORISED:
+            raise
+
+
+@dataclass
+class Renewal:
+    """Renews the login that commands use when less than half of its life is left."""
+
+    home: Path
+    login: Credentials
+
+    def __call__(self) -> None:
+        """Renew it where it is time. Where that fails, the command's own request tells why."""
+        if not 0 < self.login.renew_at <= time.time():
+            return
+        self.login = replace(self.login, renew_at=time.time() + AGAIN_S)
+        with contextlib.suppress(CommandError, OSError):
+            client = Client(self.login.url, self.login.token)
+            expires_ms = client.send("POST", "/tokens/renew", {}).json()["expirationTime"]
+            self.login = replace(self.login, renew_at=_half_way(expires_ms))
+            if read_credentials(self.home, {}).token == self.login.token:  # no other login since
+                write_credentials(self.home, self.login)
+
+
+def _half_way(expires_ms: int) -> float:
+    """When half of the time until then is over."""
+    return (time.time() + expires_ms / 1000) / 2

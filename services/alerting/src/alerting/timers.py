@@ -1,0 +1,108 @@
+"""What time brings: silence that matters, gauges, and the end of what is too old."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import structlog
+from muster.db import is_transient
+from muster.service import Runtime
+
+from alerting.domain import jobs
+from alerting.domain.deliveries import GiveUp
+from alerting.handlers import Listener, Notified
+from alerting.metrics import AlertingMetrics
+from alerting.settings import AlertingSettings
+from alerting.store import alerts, cleaning, deliveries, watches
+from alerting.subscriptions import Subscriptions
+
+_log = structlog.get_logger()
+
+
+class Timers:
+    """Looks at the time. Silence counts only while the bus answers, and some time after it came:
+    what was not read yet is no silence.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        subscriptions: Subscriptions,
+        listener: Listener,
+        metrics: AlertingMetrics,
+        after: Callable[[Notified], None],
+    ) -> None:
+        assert isinstance(runtime.settings, AlertingSettings)
+        self._settings = runtime.settings
+        self._bus = runtime.bus
+        self._pool = runtime.pool
+        self._relay = runtime.relay
+        self._subscriptions = subscriptions
+        self._listener = listener
+        self._metrics = metrics
+        self._after = after
+        self._up_since: float | None = None
+        self._cleaned = time.monotonic()
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            try:
+                await self._look()
+            except Exception as error:
+                if not is_transient(error):
+                    raise
+                _log.warning("timers wait", error=str(error) or type(error).__name__)
+            await asyncio.sleep(self._settings.alert_timer_poll_s)
+
+    async def _look(self) -> None:
+        if self._is_settled():
+            await self._pass_time()
+        async with self._pool.acquire() as conn:
+            firing = await alerts.firing(conn)
+            counts = await deliveries.counts(conn)
+        self._metrics.firing.clear()
+        for name, number in firing.items():
+            self._metrics.firing.labels(name).set(number)
+        self._metrics.waiting.labels("webhook").set(counts.webhooks)
+        self._metrics.waiting.labels("mail").set(counts.mails)
+        self._metrics.paused.set(counts.paused)
+        self._metrics.disabled.set(counts.disabled)
+        if time.monotonic() - self._cleaned >= self._settings.clean_rows_every_s:
+            self._cleaned = time.monotonic()
+            await self._clean()
+
+    def _is_settled(self) -> bool:
+        if not self._bus.is_up:
+            self._up_since = None
+            return False
+        if self._up_since is None:
+            self._up_since = time.monotonic()
+        return time.monotonic() - self._up_since >= self._settings.alert_settle_s
+
+    async def _pass_time(self) -> None:
+        async with self._relay.transaction() as opened:
+            notified = await self._listener.pass_time(opened, self._settings.alert_timer_batch)
+        self._after(notified)
+
+    async def _clean(self) -> None:
+        settings = self._settings
+        notified = Notified()
+        async with self._relay.transaction() as opened:
+            conn = opened.conn
+            expired = await cleaning.expire(conn, settings.give_up_after_s, settings.clean_rows)
+            await cleaning.clean(
+                conn,
+                days=settings.retention_days,
+                rows=settings.clean_rows,
+                subscriptions=[it.subscription.id for it in self._subscriptions.entries()],
+            )
+            for watch in await watches.forget_jobs(
+                conn, settings.open_job_days, settings.clean_rows
+            ):
+                notified.add((), jobs.forgotten(watch, now=opened.now))
+            await alerts.save_alerts(opened, notified.alerts)
+        self._after(notified)
+        if expired:
+            self._metrics.given_up.labels("any", GiveUp.EXPIRED).inc(expired)
+            _log.warning("deliveries were too old", count=expired)

@@ -1,0 +1,99 @@
+"""The Scheduler's whole word about a gang, as it stands now."""
+
+from muster.contracts.gangs import (
+    GangClass,
+    GangDecision,
+    GangRequest,
+    PodDecision,
+    PodDecisionState,
+    Wait,
+)
+from muster.contracts.model import Reason
+
+from scheduler.domain.moments import moment
+from scheduler.domain.placements import Hold
+from scheduler.domain.requests import Asked
+from scheduler.domain.state import State
+
+DECIDED, DEFERRED, REFUSED, PREEMPTED = (
+    "placement-decided",
+    "placement-deferred",
+    "placement-refused",
+    "gang-preempted",
+)
+
+POSITIONS_PUBLISHED = 256
+"""Where no more gangs wait each is told its place, in some ms for all; of more who asks is told."""
+
+
+def message_of(state: State, gang: Asked, epoch: int) -> GangDecision:
+    """Each pod of the gang: placed, to be given back, lost, waiting or refused."""
+    unplaced = PodDecisionState.REFUSED if gang.is_refused else PodDecisionState.WAITING
+    is_leaving = gang.preemption is not None
+    pods = []
+    for pod in gang.asks:
+        hold = state.ledger.hold_of(pod)
+        pods.append(
+            PodDecision(pod=pod, state=unplaced)
+            if hold is None
+            else placed(hold, is_leaving=is_leaving and (not gang.leaving or pod in gang.leaving))
+        )
+    is_waiting = any(pod.state is unplaced for pod in pods)
+    live = state.cluster.gangs.get(gang.name)
+    gang_class = None if live is None or live.started_at is None else live.gang_class
+    return GangDecision(
+        gang=gang.name,
+        job=gang.request.job,
+        epoch=epoch,
+        gang_class=None if gang_class is None else GangClass(gang_class.value),
+        lender=None if live is None or gang_class is None else live.lender,
+        pods=tuple(pods),
+        reason=gang.published_reason if is_waiting else None,
+        preemption=gang.preemption,
+        wait=_wait(state, gang),
+    )
+
+
+def _wait(state: State, gang: Asked) -> Wait | None:
+    """What costs next to nothing to be known of a gang that waits."""
+    if not state.is_waiting(gang.name):
+        return None
+    cluster = state.cluster
+    if gang.name in state.withheld:
+        return Wait(as_of=cluster.cycle)
+    forecast, live = cluster.forecast, cluster.gangs[gang.name]
+    is_short = len(cluster.queue.gangs) <= POSITIONS_PUBLISHED
+    ahead = forecast.ahead(cluster, live) if is_short else None
+    kept_at = forecast.kept_at(cluster, live)
+    return Wait(
+        as_of=cluster.cycle,
+        position=None if ahead is None else ahead.position,
+        waiting=None if ahead is None else ahead.waiting,
+        expected_start=None if kept_at is None else moment(kept_at),
+    )
+
+
+def ended(request: GangRequest, epoch: int) -> GangDecision:
+    """The gang's end is known. What a Launcher lists that has forgotten it is lost: the names of
+    these pods may have run.
+    """
+    lost = tuple(PodDecision(pod=ask.pod, state=PodDecisionState.LOST) for ask in request.pods)
+    text = "The gang has ended before: its pods are not placed again under the same names."
+    reason = Reason(code="ended", text=text) if lost else None
+    return GangDecision(gang=request.gang, job=request.job, epoch=epoch, pods=lost, reason=reason)
+
+
+def placed(hold: Hold, *, is_leaving: bool = False) -> PodDecision:
+    """A pod that was placed, or lost since."""
+    place = hold.placement
+    state = PodDecisionState.PREEMPTED if is_leaving else PodDecisionState.PLACED
+    return PodDecision(
+        pod=place.pod,
+        state=PodDecisionState.LOST if hold.is_lost else state,
+        node=place.node,
+        address=place.address,
+        log_url=place.log_url,
+        journal=place.journal,
+        gpus=place.gpus,
+        ports=dict(place.ports),
+    )

@@ -1,0 +1,138 @@
+"""The Launcher's words: what each pod is told of the others, and that it fits a record."""
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from launcher.domain.decide import decide
+from launcher.domain.model import Policy
+from muster.contracts.gangs import GangDecision, GangRequest, PodDecision, PodDecisionState
+from muster.contracts.jobs import Execution, JobRequest, JobSpec, TaskRoleSpec
+from muster.contracts.pods import PodRequest
+from muster.protocol.sizes import MAX_RECORD_BYTES, largest_record, size
+
+Place = Callable[[int], str]
+
+NOW = datetime(2026, 1, 1, 12, 0, 0, 123456, UTC)
+JOB = "j" * 26
+POLICY = Policy()
+
+
+def a_role(name: str, instances: int, numbers: int, **more: Any) -> TaskRoleSpec:
+    fields: dict[str, Any] = {
+        "name": name, "instances": instances, "cpu": 1, "memory_mb": 1, "gpus": 0,
+        "ports": {"http": 1, "p" * 100: numbers}, "command": "",
+    }  # fmt: skip
+    return TaskRoleSpec.model_validate(fields | more)
+
+
+def a_spec(roles: tuple[TaskRoleSpec, ...], **more: Any) -> JobSpec:
+    return JobSpec(virtual_cluster="v" * 255, task_roles=roles, **more)
+
+
+def runs(spec: JobSpec, address: Place, order: Iterable[int] = (0,)) -> list[PodRequest]:
+    """What the Launcher says when the gangs with these numbers have got places, one by one."""
+    request = JobRequest(
+        revision=1, job=JOB, name="n" * 255, user="u" * 64, execution=Execution.START,
+        submitted_at=NOW, spec=spec,
+    )  # fmt: skip
+    decision = decide(JOB, None, request, now=NOW, policy=POLICY)
+    gangs = [
+        publish.message for publish in decision.messages if isinstance(publish.message, GangRequest)
+    ]
+    story: list[PodRequest] = []
+    for gang, places in _placed([gangs[number] for number in order], address):
+        message = GangDecision(revision=1, gang=gang, job=JOB, epoch=1, pods=places)
+        decision = decide(JOB, decision.state, message, now=NOW, policy=POLICY)
+        story += [
+            publish.message
+            for publish in decision.messages
+            if isinstance(publish.message, PodRequest)
+        ]
+    return story
+
+
+def _placed(
+    gangs: list[GangRequest], address: Place
+) -> Iterator[tuple[str, tuple[PodDecision, ...]]]:
+    number = 0
+    for gang in gangs:
+        places = []
+        for pod in gang.pods:
+            node = address(number)
+            number += 1
+            places.append(
+                PodDecision(
+                    pod=pod.pod, state=PodDecisionState.PLACED, node=node, address=node,
+                    journal=JOB, gpus=tuple(range(100, 100 + pod.gpus)),
+                    ports={label: tuple(range(20000, 20000 + n)) for label, n in pod.ports.items()},
+                )
+            )  # fmt: skip
+        yield gang.gang, tuple(places)
+
+
+def a_node_each(number: int) -> str:
+    return f"{number:064}"
+
+
+def test_a_pod_is_told_each_address_once_and_whose_it_is() -> None:
+    story = runs(a_spec((a_role("w", 5, 2),)), lambda number: f"10.0.0.{number // 2}")
+    assert len(story) == 5
+    for message in story:
+        assert message.run is not None
+        (peers,) = message.run.peers
+        assert peers.addresses == ("10.0.0.0", "10.0.0.1", "10.0.0.2")
+        assert peers.address_of == (0, 0, 1, 1, 2)
+        assert peers.ports == {"http": ((20000,),) * 5, "p" * 100: ((20000, 20001),) * 5}
+
+
+def test_a_task_that_starts_singly_is_told_of_those_that_have_a_place() -> None:
+    spec = a_spec((a_role("v", 1, 1), a_role("w", 3, 1)), gang=False)
+    first, second, third = runs(spec, lambda number: f"10.0.0.{number}", order=[3, 0, 1])
+    assert first.run is not None
+    assert second.run is not None
+    assert third.run is not None
+    assert [(p.role, p.address_of) for p in first.run.peers] == [("w", (None, None, 0))]
+    assert [p.role for p in second.run.peers] == ["v", "w"]
+    v, w = third.run.peers
+    assert (v.addresses, v.address_of) == (("10.0.0.1",), (0,))
+    assert (w.addresses, w.address_of) == (("10.0.0.2", "10.0.0.0"), (0, None, 1))
+    assert w.ports["http"] == ((20000,), (), (20000,))
+
+
+def test_a_gang_of_500_is_told_of_itself_in_few_bytes() -> None:
+    story = runs(
+        JobSpec(task_roles=(a_role("w", 500, 0, ports={"http": 1}),)),
+        lambda number: f"10.0.0.{number // 8}",
+    )
+    assert max(size(message) for message in story) < 500 * 16
+
+
+@pytest.mark.parametrize(
+    ("roles", "slack_bytes"),
+    [
+        (lambda: (a_role("w" * 100, 1, 1000, gpus=1024),), 4_000),
+        (lambda: (a_role("w" * 100, 500, 1),), 8_000),
+        (lambda: (a_role("w" * 100, 70, 1000),), 8_000),
+        (lambda: tuple(a_role(f"{n:0100}", 1, 9) for n in range(300)), 8_000),
+    ],
+    ids=["alone", "tasks", "ports", "roles"],
+)
+def test_a_job_just_small_enough_fits_its_pods_records(
+    roles: Callable[[], tuple[TaskRoleSpec, ...]], slack_bytes: int
+) -> None:
+    """With the longest command that is let in, the records are nearly full, and not too large."""
+    found = roles()
+    over = largest_record(a_spec(with_command(found, MAX_RECORD_BYTES)))[1] - MAX_RECORD_BYTES
+    spec = a_spec(with_command(found, MAX_RECORD_BYTES - over))
+    assert largest_record(spec) == ("pod-requested", MAX_RECORD_BYTES)
+    story = runs(spec, a_node_each)
+    assert len(story) == sum(role.instances for role in found)
+    largest = max(size(message) for message in (story[0], story[-1]))
+    assert MAX_RECORD_BYTES - slack_bytes < largest <= MAX_RECORD_BYTES
+
+
+def with_command(roles: tuple[TaskRoleSpec, ...], characters: int) -> tuple[TaskRoleSpec, ...]:
+    """The last role's command is so long."""
+    return (*roles[:-1], roles[-1].model_copy(update={"command": "c" * characters}))

@@ -1,0 +1,232 @@
+"""Who may do what: every route of REST, asked by everybody, beside one table."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastapi.routing import APIRoute
+from rest.api.edge import PREFIX
+from rest.handlers.access import digest
+from starlette.routing import Route
+
+PASSWORD = "correct-horse"
+
+NOBODY = frozenset({"no token", "an expired token", "a revoked token"})
+"""Whoever these were, they are nobody."""
+
+ANN, BOB, ADMIN = "ann", "bob", "admin"
+ANNS_PROGRAM, ADMINS_PROGRAM = "ann's application token", "the admin's application token"
+PROGRAMS = frozenset({ANNS_PROGRAM, ADMINS_PROGRAM})
+
+USERS = frozenset({ANN, BOB, ADMIN}) | PROGRAMS
+PEOPLE = USERS - PROGRAMS
+EVERYBODY = USERS | NOBODY
+OWNER = frozenset({ANN, ANNS_PROGRAM})
+OWNER_AND_ADMINS = USERS - {BOB}
+ADMINS = frozenset({ADMIN, ADMINS_PROGRAM})
+"""Groups of callers; what has an owner is ann's."""
+
+NEW = {"username": "new", "password": PASSWORD}
+WISH = {"events": ["job-failed"], "email": "ann@example.org"}
+LOGS = "/api/v2/jobs/ann~digits/attempts/0/taskRoles/worker/taskIndex/0/attempts"
+
+
+def changed(**fields: object) -> dict[str, Any]:
+    """A body that changes the user eve."""
+    return {"data": {"username": "eve"} | fields}
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A request and who may make it."""
+
+    who: frozenset[str]
+    method: str
+    path: str
+    json: dict[str, Any] | None = None
+    text: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+TABLE = [
+    Ask(EVERYBODY, "GET", "/healthz"),
+    Ask(EVERYBODY, "GET", "/readyz"),
+    Ask(EVERYBODY, "GET", "/metrics"),
+    Ask(EVERYBODY, "GET", "/openapi.json"),
+    Ask(EVERYBODY, "GET", "/api/v2/info"),
+    Ask(EVERYBODY, "GET", "/api/v2/authn/info"),
+    Ask(EVERYBODY, "GET", "/api/v2/protocol/schema.json"),
+    Ask(EVERYBODY, "POST", "/api/v2/token", {"username": "ann", "password": PASSWORD}),
+    Ask(EVERYBODY, "POST", "/api/v2/authn/basic/login", {"username": "ann", "password": PASSWORD}),
+    Ask(USERS, "DELETE", "/api/v2/authn/basic/logout"),
+    Ask(USERS, "GET", "/api/v2/tokens"),
+    Ask(OWNER_AND_ADMINS, "GET", "/api/v2/tokens?username=ann"),
+    Ask(USERS, "GET", "/api/v2/tokens/check"),
+    Ask(PEOPLE, "POST", "/api/v2/tokens/renew"),
+    Ask(PEOPLE, "POST", "/api/v2/tokens/application"),
+    Ask(PEOPLE - {BOB}, "DELETE", "/api/v2/tokens/anns-spare-one"),
+    Ask(USERS, "GET", "/api/v2/users"),
+    Ask(USERS, "GET", "/api/v2/users/eve"),
+    Ask(PEOPLE, "PUT", "/api/v2/users/me", {"email": "me@example.org"}),
+    Ask(ADMINS, "POST", "/api/v2/users", NEW),
+    Ask(PEOPLE & ADMINS, "POST", "/api/v2/users", NEW | {"admin": True}),
+    Ask(ADMINS, "PUT", "/api/v2/users", changed(email="eve@example.org")),
+    Ask(ADMINS, "PUT", "/api/v2/users", changed(virtualCluster=["default"])),
+    Ask(PEOPLE & ADMINS, "PUT", "/api/v2/users", changed(password="another-good-one")),
+    Ask(PEOPLE & ADMINS, "PUT", "/api/v2/users", changed(admin=True)),
+    Ask(PEOPLE & ADMINS, "PUT", "/api/v2/users", changed(admin=False)),
+    Ask(ADMINS, "DELETE", "/api/v2/users/eve"),
+    Ask(PEOPLE & ADMINS, "DELETE", "/api/v2/users/another-admin"),
+    Ask(USERS, "POST", "/api/v2/jobs", text="name: no-job"),
+    Ask(USERS, "GET", "/api/v2/jobs"),
+    Ask(USERS, "GET", "/api/v2/jobs/ann~digits"),
+    Ask(USERS, "GET", "/api/v2/jobs/ann~digits/config"),
+    Ask(USERS, "GET", "/api/v2/jobs/ann~digits/why"),
+    Ask(USERS, "GET", "/api/v2/jobs/ann~digits/attempts/0"),
+    Ask(OWNER_AND_ADMINS, "PUT", "/api/v2/jobs/ann~digits/executionType", {"value": "STOP"}),
+    Ask(USERS, "GET", LOGS),
+    Ask(USERS, "GET", f"{LOGS}/0/logs"),
+    Ask(USERS, "GET", f"{LOGS}/0/logs/all"),
+    Ask(USERS, "GET", f"{LOGS}/0/logs/all/events"),
+    Ask(USERS, "GET", "/api/v2/cluster"),
+    Ask(USERS, "GET", "/api/v2/queue"),
+    Ask(USERS, "GET", "/api/v2/cluster/queue"),
+    Ask(USERS, "GET", "/api/v2/cluster/gangs"),
+    Ask(USERS, "GET", "/api/v2/cluster/cells"),
+    Ask(USERS, "GET", "/api/v2/cluster/nodes"),
+    Ask(USERS, "GET", "/api/v2/cluster/nodes/n1"),
+    Ask(ADMINS, "PUT", "/api/v2/cluster/nodes/n1/order", {"value": "drain"}),
+    Ask(ADMINS, "GET", "/api/v2/cluster/export?since=0"),
+    Ask(ADMINS, "GET", "/api/v2/advice"),
+    Ask(ADMINS, "GET", "/api/v2/audit"),
+    Ask(USERS, "GET", "/api/v2/virtual-clusters"),
+    Ask(USERS, "GET", "/api/v2/virtual-clusters/default"),
+    Ask(ADMINS, "GET", "/api/v2/cluster/config"),
+    Ask(ADMINS, "PUT", "/api/v2/cluster/config", text="policy: {}", headers={"If-Match": '"0"'}),
+    Ask(ADMINS, "DELETE", "/api/v2/cluster/config", headers={"If-Match": '"0"'}),
+    Ask(ADMINS, "GET", "/api/v2/cluster/config/versions"),
+    Ask(ADMINS, "GET", "/api/v2/cluster/config/versions/1"),
+    Ask(ADMINS, "POST", "/api/v2/cluster/config/what-if", text="policy: {}"),
+    Ask(ADMINS, "POST", "/api/v2/cluster/config/removal/what-if"),
+    Ask(ADMINS, "POST", "/api/v2/cluster/config/versions/1/what-if"),
+    Ask(ADMINS, "POST", "/api/v2/cluster/config/rollback", {"version": 1}),
+    Ask(USERS, "GET", "/api/v2/alerts/subscriptions"),
+    Ask(USERS, "POST", "/api/v2/alerts/subscriptions", WISH),
+    Ask(ADMINS, "POST", "/api/v2/alerts/subscriptions", WISH | {"events": ["node-lost"]}),
+    Ask(OWNER_AND_ADMINS, "GET", "/api/v2/alerts/subscriptions/anns"),
+    Ask(OWNER_AND_ADMINS, "PUT", "/api/v2/alerts/subscriptions/anns", WISH),
+    Ask(OWNER_AND_ADMINS, "DELETE", "/api/v2/alerts/subscriptions/anns"),
+    Ask(OWNER, "GET", "/api/v2/alerts/subscriptions/anns/secrets"),
+    Ask(OWNER, "POST", "/api/v2/alerts/subscriptions/anns/secrets/rotate"),
+]
+"""What each may do. A route that is not here fails the test."""
+
+
+def all_routes(app: Any) -> Iterator[tuple[str, Route]]:
+    """Every method and route of the application, also those that its document leaves out."""
+    for route in app.routes:
+        included = getattr(route, "original_router", None)
+        prefix = "" if included is None else PREFIX
+        for each in [route] if included is None else included.routes:
+            assert isinstance(each, Route | APIRoute), f"{each} is no route that this test knows"
+            whole = Route(prefix + each.path, each.endpoint)
+            for method in (each.methods or set()) - {"HEAD"}:
+                yield method, whole
+
+
+def route_of(ask: Ask, routes: list[tuple[str, Route]]) -> str | None:
+    """The first route that takes this request, as the application would choose it."""
+    path = ask.path.partition("?")[0]
+    for method, route in routes:
+        if method == ask.method and route.path_regex.match(path):
+            return f"{method} {route.path}"
+    return None
+
+
+class World:
+    """The callers with their tokens, and what they ask about, as they were after each request."""
+
+    def __init__(self, rest: Any) -> None:
+        self.rest = rest
+        self.tokens = {name: f"token-of-{name}" for name in USERS}
+        self.tokens |= {"no token": "", "an expired token": "old", "a revoked token": ""}
+
+    async def make(self) -> None:
+        pool = self.rest.runtime.pool
+        for name in ("ann", "bob", "eve", "another-admin"):
+            body = {"username": name, "password": PASSWORD}
+            assert (await self.rest.client.post("/api/v2/users", json=body)).status_code == 201
+        ann = self.rest.with_token(await self.rest.log_in("ann", PASSWORD))
+        async with ann:
+            content = self.rest.job_file("digits")
+            assert (await ann.post("/api/v2/jobs", content=content)).status_code == 202
+            made = (await ann.post("/api/v2/alerts/subscriptions", json=WISH)).json()
+            await pool.execute("UPDATE subscription SET id = 'anns' WHERE id = $1", made["id"])
+        revoked = await self.rest.log_in("admin", PASSWORD)
+        async with self.rest.with_token(revoked) as client:
+            assert (await client.delete("/api/v2/authn/basic/logout")).status_code == 200
+        self.tokens["a revoked token"] = revoked
+
+    async def restore(self) -> None:
+        """Bring back what the last request may have taken away."""
+        pool = self.rest.runtime.pool
+        await pool.execute(
+            "UPDATE account SET removed_at = NULL, is_admin = username LIKE '%admin'"
+            " WHERE username IN ('ann', 'bob', 'eve', 'admin', 'another-admin')"
+        )
+        await pool.execute("DELETE FROM account WHERE username = 'new'")
+        await pool.execute("UPDATE subscription SET removed_at = NULL")
+        for ident, token in [*self.tokens.items(), ("anns-spare-one", "spare")]:
+            if token and ident != "a revoked token":
+                await pool.execute(
+                    "INSERT INTO token (digest, id, username, is_application, life_s, expires_at)"
+                    " VALUES ($1, $2, $3, $4, 60, now() + $5 * interval '1 s')"
+                    " ON CONFLICT DO NOTHING",
+                    digest(token),
+                    ident,
+                    "ann" if ident.startswith("ann") else "bob" if ident == "bob" else "admin",
+                    ident in PROGRAMS or ident == "anns-spare-one",
+                    -1 if ident == "an expired token" else 3600,
+                )
+
+    async def ask(self, ask: Ask, caller: str) -> tuple[int, str]:
+        """The status and the code of the answer."""
+        await self.restore()
+        async with self.rest.with_token(self.tokens[caller]) as client:
+            given = {"json": ask.json} if ask.text is None else {"content": ask.text}
+            answer = await client.request(ask.method, ask.path, headers=ask.headers, **given)
+        is_json = answer.headers.get("content-type") == "application/json"
+        content = answer.json() if is_json else None
+        return answer.status_code, content.get("code", "") if isinstance(content, dict) else ""
+
+
+async def test_every_route_is_for_those_whom_the_table_names(start_rest: Any) -> None:
+    async with start_rest(token_cache_s=0.001) as rest:
+        routes = list(all_routes(rest.runtime.asgi._app))
+        wanted = {f"{method} {route.path}" for method, route in routes}
+        assert {route_of(ask, routes) for ask in TABLE} == wanted
+        world = World(rest)
+        await world.make()
+        wrong = []
+        for ask in TABLE:
+            for caller in sorted(EVERYBODY):
+                status, code = await world.ask(ask, caller)
+                if caller in ask.who:
+                    is_right = status not in (401, 403, 405, 429, 500) and code != "NoApiError"
+                else:
+                    is_right = status == (401 if caller in NOBODY else 403)
+                if not is_right:
+                    wrong.append(f"{ask.method} {ask.path} as {caller}: {status} {code}")
+        assert wrong == []
+
+
+async def test_the_document_says_which_paths_need_no_token(rest: Any) -> None:
+    document = (await rest.client.get("/openapi.json")).json()
+    free = {
+        f"{method.upper()} {path}"
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+        if operation.get("security") == []
+    }
+    named = {f"{ask.method} {ask.path}" for ask in TABLE if ask.who == EVERYBODY}
+    assert free == {each for each in named if PREFIX in each}
