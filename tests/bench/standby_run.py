@@ -16,9 +16,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx2
-from cli.embedded.apache import ApacheKafka
+from cli.embedded.apache import ADMINISTRATOR, ApacheKafka
 from cli.embedded.broker import EmbeddedBroker
 from cli.embedded.process import free_port
 from muster.bus import Bus, Outgoing
@@ -27,7 +28,7 @@ from muster.contracts.nodes import NodeHeartbeat, NodeReport
 from muster.contracts.topics import Service
 from muster.db import Pool
 from muster.metrics import PlumbingMetrics
-from muster.settings import ServiceSettings
+from muster.settings import PREFIX, ServiceSettings
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 from scheduler import store
@@ -174,7 +175,10 @@ async def kill_leaders(
     folder: Path,
 ) -> list[Killed]:
     """Kill one leader after the other; each time a standby is there. ``folder``: for files."""
-    settings = ServiceSettings(kafka_bootstrap=broker.bootstrap)
+    login: dict[str, Any] = {"kafka_bootstrap": broker.bootstrap}
+    if isinstance(broker, ApacheKafka):
+        login = broker.login(ADMINISTRATOR)
+    settings = ServiceSettings(**login)
     bus = Bus(settings, Service.LAUNCHER, PlumbingMetrics(CollectorRegistry()))
     running = asyncio.create_task(bus.run())
     try:
@@ -182,7 +186,7 @@ async def kill_leaders(
         file.write_text(json.dumps(cluster_data(config)))
         environment = QUICK | {
             "MUSTER_DATABASE_URL": url,
-            "MUSTER_KAFKA_BOOTSTRAP": broker.bootstrap,
+            **{PREFIX + name.upper(): value for name, value in login.items()},
             "MUSTER_CLUSTER_FILE": str(file),
         }
         around = Around(pool, bus, random.Random(2))

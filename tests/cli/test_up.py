@@ -193,6 +193,35 @@ def test_servers_elsewhere_are_used_and_none_is_started(
     assert not (here.home / "postgres").exists()
 
 
+@pytest.mark.apache
+def test_on_apache_kafka_each_service_has_a_log_in_of_its_own(
+    here: Here, apache_installation: Path
+) -> None:
+    here.environment["MUSTER_KAFKA_HOME"] = str(apache_installation)
+    with here.up("--kafka", "apache"):
+        quick = SLEEPER.replace("echo attempt; while", "exit 0; while")
+        assert here.run("submit", "-", "--wait", text=quick).returncode == 0
+        passwords = read_json(here.home / "kafka" / "passwords.json")
+        for service, pid in here.pids().items():
+            if service in ("database", "kafka"):
+                continue
+            environment = Path(f"/proc/{pid}/environ").read_text()
+            user = "agent-here" if service == "runtime-agent" else service
+            assert f"MUSTER_KAFKA_USER={user}\0" in environment
+            assert [name for name, word in passwords.items() if word in environment] == [user]
+        assert here.run("events", "redrive").stdout.endswith("agents: asked\n")
+        with subprocess.Popen(
+            here.command("events", "--from-start", "--topic", "settings-changed", "-o", "json"),
+            env=here.environment,
+            stdout=subprocess.PIPE,
+        ) as followed:
+            assert followed.stdout is not None
+            assert json.loads(followed.stdout.readline())["topic"] == "settings-changed"
+            followed.send_signal(signal.SIGINT)
+    logs = [path.read_text() for path in (here.home / "log").iterdir()]
+    assert not any("the bus refuses" in log for log in logs)
+
+
 def test_a_job_outlives_every_way_to_end_muster_at_no_cost(here: Here) -> None:
     mark = here.home.parent / "mark"
     text = WAITS_FOR_MARK.replace("$MARK", str(mark))

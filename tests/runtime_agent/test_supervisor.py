@@ -315,6 +315,42 @@ def test_a_pod_is_held_to_its_cpus(node: Any) -> None:
     assert end.cpu_time_s <= 1.5 * end.run_time_s
 
 
+def test_a_pod_can_not_have_more_processes_than_its_control_group(node: Any) -> None:
+    forks = "import os, signal; [signal.pause() for _ in range(6) if os.fork() == 0]"
+    end = node.run(f"exec {sys.executable} -c '{forks}'", cgroups=limits("processes", 4))
+    assert end.exit_code == 1
+    assert "Resource temporarily unavailable" in node.log("pod", "stderr")
+
+
+FORK_BOMB = """
+import contextlib, os, signal
+while os.getpid() != first or os.fork() == 0:
+    with contextlib.suppress(OSError):
+        os.fork()
+signal.pause()
+"""
+
+
+def test_a_fork_bomb_and_what_fled_from_it_end_with_a_lost_supervisor(
+    node: Any, kill: Any, patience: Patience
+) -> None:
+    """The control group holds also what has left the session, the environment and its parent."""
+    escape = "env -i setsid --fork bash -c 'echo $$ > escaped; exec sleep 300'"
+    bomb = f"exec {sys.executable} -c 'import os; first = os.getpid(){FORK_BOMB}'"
+    node.start(
+        f"{escape}; until test -s escaped; do :; done; {bomb}", cgroups=limits("processes", 30)
+    )
+    start = node.until("pod", Phase.RUNNING).start
+    (group,) = map(Path, start.cgroup_dirs)
+    patience(lambda: len(pids_in(group / "cgroup.procs")) == 30)
+    (escaped,) = pids_in(node.pods.work_path("pod") / "escaped")
+    kill(node, "pod")
+    node.until("pod", Phase.SUPERVISOR_LOST)
+    patience(lambda: node.pods.kill_leftovers("pod", start) == 0)
+    assert proc.start_ticks(escaped) is None
+    assert not group.exists()
+
+
 def test_control_groups_end_with_their_pod(node: Any) -> None:
     both = limits("cpu", 1) | limits("memory", 64 * 1024 * 1024)
     node.start("until test -e go; do sleep 0.01; done; cat /proc/self/cgroup", cgroups=both)

@@ -20,7 +20,7 @@ MOST_WORDS = 30
 MOST_SUBJECT_CHARACTERS = 72
 SUBJECTS = 50
 """How many of the newest commits are checked; merges don't count."""
-SUBJECTS_SINCE = "2026-11-24T19:00:00+00:00"
+SUBJECTS_SINCE = "2026-11-24T20:10:00+00:00"
 """Older commits are not checked."""
 
 REPLACED = {
@@ -69,7 +69,6 @@ UNFINISHED = frozenset(
         "services/runtime-agent/README.md",
         "services/scheduler/src/scheduler/domain/core/README.md",
         "shared/README.md",
-        "tests/simulation/README.md",
     ]
 )
 """Files that are still to be rewritten. The check skips them, and fails on one that is clean."""

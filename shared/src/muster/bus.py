@@ -102,8 +102,10 @@ class Bus:
         if found.id != before or lacks_topics:
             self._publisher.lacks_topics = False
             if not found.is_embedded:
-                lacking = await set_up_topics(self.settings, topics_of(self.me))
-                self.refusals.note(MAKE_TOPICS, lacking)
+                made = await set_up_topics(self.settings, topics_of(self.me))
+                self.refusals.note(MAKE_TOPICS, made.refused)
+                if made.topics:
+                    _log.info("made topics", topics=made.topics)
         self.identity = found.id
         self._note(None)
         if before not in (None, found.id):

@@ -27,7 +27,7 @@ OPERATIONS = {Operation.READ: 3, Operation.WRITE: 4, Operation.DESCRIBE_CONFIGS:
 RESOURCES = {Resource.TOPIC: 2, Resource.GROUP: 3}
 ANY, LITERAL, ALLOW, ANY_HOST = 1, 3, 3, "*"
 """Kafka's numbers for what an ACL says, and for a filter."""
-LOOK_AGAIN_S = 0.05
+LOOK_AGAIN_S, HOLDS_S = 0.05, 60.0
 
 
 class _GrantAll(CreateAclsRequest):  # type: ignore[misc]
@@ -51,9 +51,9 @@ async def set_up_bus(settings: ServiceSettings, agents: Sequence[str]) -> int:
 
     Raises Broken where the bus refuses it.
     """
-    lacking = await set_up_topics(settings, EVERY_TOPIC)
-    if lacking is not None:
-        raise Broken(f"the bus refuses to make topics: {lacking}")
+    made = await set_up_topics(settings, EVERY_TOPIC)
+    if made.refused is not None:
+        raise Broken(f"the bus refuses to make topics: {made.refused}")
     granted = acls(agents)
     client = AIOKafkaClient(**settings.kafka_client())
     try:
@@ -62,7 +62,7 @@ async def set_up_bus(settings: ServiceSettings, agents: Sequence[str]) -> int:
         for acl, (code, reason) in zip(granted, answer.creation_responses, strict=True):
             if for_code(code) is not NoError:
                 raise Broken(f"the bus refuses to grant {acl}: {for_code(code).__name__}: {reason}")
-        async with asyncio.timeout(settings.bus_timeout_s):
+        async with asyncio.timeout(HOLDS_S):
             while not {_as_kafka_has_it(acl) for acl in granted} <= await _held(client):
                 await asyncio.sleep(LOOK_AGAIN_S)
     finally:

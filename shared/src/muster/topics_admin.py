@@ -95,9 +95,16 @@ def differences(configs: Mapping[str, TopicConfig], settings: ServiceSettings) -
     return different
 
 
-async def set_up_topics(settings: ServiceSettings, topics: Sequence[str]) -> str | None:
-    """Make the topics that are missing, and correct those that are configured otherwise; the
-    topics that the bus refuses to make, with its reasons.
+@dataclass(frozen=True, slots=True)
+class Made:
+    """The topics that were made, and those that the bus refuses to make, with its reasons."""
+
+    topics: Sequence[str] = ()
+    refused: str | None = None
+
+
+async def set_up_topics(settings: ServiceSettings, topics: Sequence[str]) -> Made:
+    """Make the topics that are missing, and correct those that are configured otherwise.
 
     Raises Broken where the bus refuses to correct them.
     """
@@ -106,23 +113,18 @@ async def set_up_topics(settings: ServiceSettings, topics: Sequence[str]) -> str
         await admin.start()
         present = set(await admin.list_topics())
         missing = [topic for topic in topics if topic not in present]
-        made_by_others, refused = await _make(admin, missing, settings) if missing else ((), {})
+        made, made_by_others = await _make(admin, missing, settings) if missing else (Made(), ())
         present.update(made_by_others)
         await _correct(admin, [topic for topic in topics if topic in present], settings)
     finally:
         await admin.close()
-    if not refused:
-        return None
-    reasons = "; ".join(sorted(set(refused.values())))
-    return f"{sorted(refused)} are missing, or this user may not see them: {reasons}"
+    return made
 
 
 async def _make(
     admin: AIOKafkaAdminClient, topics: Sequence[str], settings: ServiceSettings
-) -> tuple[set[str], dict[str, str]]:
-    """Make topics; the names of those that another process has made meanwhile, and those that the
-    bus refuses to make, with its reasons.
-    """
+) -> tuple[Made, set[str]]:
+    """Make topics; what became of it, and those that another process has made meanwhile."""
     size = settings.topic_partitions, settings.topic_replication
     wanted = [
         NewTopic(topic, *size, topic_configs=wanted_config(topic, settings)) for topic in topics
@@ -135,9 +137,11 @@ async def _make(
     made = [topic for topic, error in errors.items() if isinstance(error, NoError)]
     others = {t for t, error in errors.items() if isinstance(error, TopicAlreadyExistsError)}
     refused = {t: str(error) for t, error in errors.items() if t not in {*made, *others}}
-    if made:
-        _log.info("made topics", topics=made)
-    return others, refused
+    if not refused:
+        return Made(made), others
+    reasons = "; ".join(sorted(set(refused.values())))
+    told = f"{sorted(refused)} are missing, or this user may not see them: {reasons}"
+    return Made(made, told), others
 
 
 async def _correct(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -25,8 +25,6 @@ Files = dict[str, str]
 CPU_PERIOD_US = 100_000
 _ROOT = Path("/sys/fs/cgroup")
 _V2_MARK = "cgroup.controllers"
-_V2_NOT_ROOT = "cgroup.type"
-"""A file that every group of version 2 has but the root of the hierarchy."""
 _CONTROLLERS: Mapping[Limit, str] = {
     "memory": "memory",
     "swap": "memory",
@@ -197,29 +195,48 @@ def _can_limit(parent: Path, of: Limit) -> bool:
     return True
 
 
-def _delegated_group() -> Path:
-    """The version 2 group for all pods. Raises OSError where none can be made.
-
-    Root on the machine itself has one below the root of the hierarchy, which systemd leaves alone
-    and which outlives the agent's service. Elsewhere it is the group of this process, if that is
-    delegated (systemd's `Delegate=yes`, a container's own hierarchy).
-    """
-    if not (_ROOT / _V2_NOT_ROOT).exists() and os.geteuid() == 0:
-        group = _ROOT / _PARENT
-        group.mkdir(exist_ok=True)
-        return group
+def _delegated_group() -> Path | None:
+    """The version 2 group for all pods, None where this process may make none. Raises OSError."""
     own = _ROOT / _own_groups()[""].lstrip("/")
-    if own.name == _LEAF:
-        return own.parent
-    (own / _LEAF).mkdir(exist_ok=True)
-    (own / _LEAF / "cgroup.procs").write_text(str(os.getpid()))
-    return own
+    place = place_for_pods([*reversed(_below_root(own)), own], _is_delegated)
+    if place is None:
+        return None
+    group, leaf = place
+    if leaf is not None:
+        leaf.mkdir(exist_ok=True)
+        (leaf / "cgroup.procs").write_text(str(os.getpid()))
+    group.mkdir(exist_ok=True)
+    return group
+
+
+def place_for_pods(
+    groups: Sequence[Path], is_delegated: Callable[[Path], bool]
+) -> tuple[Path, Path | None] | None:
+    """The group for all pods, and the one that the agent moves to first (None: it stays).
+
+    `groups` lead from the root of the hierarchy to the agent's own. Pods go below the first that
+    is delegated: for root on the machine itself the root, for a user that of the user's service
+    manager. Both leave a strange group alone. A service's own group would not do: systemd can't
+    start the service again while a group in it has controllers.
+    """
+    top = next(filter(is_delegated, groups), None)
+    if top is None:
+        return None
+    return top / _PARENT, top / _LEAF if top == groups[-1] else None
+
+
+def _is_delegated(group: Path) -> bool:
+    files = ("", "cgroup.procs", "cgroup.subtree_control")
+    return all(os.access(group / file, os.W_OK) for file in files)
+
+
+def _below_root(group: Path) -> list[Path]:
+    return [folder for folder in group.parents if folder.is_relative_to(_ROOT)]
 
 
 def _pass_controllers(group: Path, controllers: Iterable[str]) -> None:
     """Each by itself: the kernel takes all that a line names or none."""
-    above = [folder for folder in group.parents if folder.is_relative_to(_ROOT)]
-    for folder in (*reversed(above), group):
+    for folder in (*reversed(_below_root(group)), group):
         for controller in controllers:
             with contextlib.suppress(OSError):
                 (folder / "cgroup.subtree_control").write_text(f"+{controller}")
