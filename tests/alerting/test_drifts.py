@@ -52,5 +52,5 @@ def test_old_words_read_anew_are_no_news() -> None:
 
 def test_where_nobody_can_be_named_the_books_are_wrong_all_the_same() -> None:
     outcome = received(None, a_word(gang=NOBODY), now=NOW, policy=POLICY)
-    assert outcome.alerts[0].summary == "The Scheduler's books are wrong"
+    assert outcome.alerts[0].summary == "The Scheduler's accounting is wrong"
     assert "g1" in received(None, a_word(), now=NOW, policy=POLICY).alerts[0].summary

@@ -344,11 +344,11 @@ def test_why_tells_what_would_have_to_be_otherwise(rest: Rest, tmp_path: Path) -
         "  ahead: 4 gangs with 40 GPUs are ahead of it: a0 (10 GPUs), a1 (10 GPUs), a2 (10 GPUs)"
         " and 1 more",
         "  expected: to start in 2h10m (half of the last 30 starts were off by 12% or less)",
-        "  starts: when train-bert (16 GPUs) ends or gives back its GPUs, expected in 2h10m, if"
+        "  starts: when train-bert (16 GPUs) ends or releases its GPUs, expected in 2h10m, if"
         " nobody ahead takes them",
         "  or now: would start now with 6 pods of worker instead of 8",
         "  or now: would start now as opportunistic (nothing is guaranteed then)",
-        "  or now: would start now on what speech lends (borrow: true; it is given back on demand)",
+        "  or now: would start now on what speech lends (borrow: true; it is preempted on demand)",
         "  or: could start if n1 was well",
         "  left out: ends: not found in the time that an answer may take",
     ]
@@ -357,5 +357,5 @@ def test_why_tells_what_would_have_to_be_otherwise(rest: Rest, tmp_path: Path) -
     rest.answer(path, content | {"scheduler": {"asOf": 7, "gangs": [waits]}})
     *_, starts, _ = muster(rest, tmp_path, "why", JOB).out.splitlines()
     assert starts == (
-        "  starts: when those that are ahead of it, or have cells kept for them, have started"
+        "  starts: when those that are ahead of it, or have reserved cells, have started"
     )

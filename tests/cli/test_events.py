@@ -150,8 +150,8 @@ async def test_resync_makes_every_open_subject_speak_again(
         await following.wait()
         assert (heard["topic"], heard["key"]) == ("settings-changed", "exchange/resync")
         assert heard["value"]["revision"] > 1_000_000
-        assert "launcher: 1 to be acknowledged anew" in done.stdout
-        assert "rest: 0 to be acknowledged anew" in done.stdout
+        assert "launcher: 1 to be acknowledged again" in done.stdout
+        assert "rest: 0 to be acknowledged again" in done.stdout
         row = await connection.fetchrow(
             "SELECT revision, acknowledged FROM launcher.subject WHERE subject = 'j1'"
         )

@@ -150,7 +150,8 @@ async def test_an_order_is_answered_by_what_stands_now_and_what_becomes_of_the_p
             "n1: order cordon (was none); 3 pods of 2 jobs stay.",
             "n1: order drain (was cordon); 3 pods of 2 jobs leave.",
             "n1: order drain (stood before); 3 pods of 2 jobs leave.",
-            "n1: order none (was drain); 3 pods of 2 jobs are there; preempted ones still end.",
+            "n1: order none (was drain); 3 pods of 2 jobs are there;"
+            " preempted pods are still being stopped.",
         ]
         assert await said("n2", "drain") == "n2: order drain (was none); no pod is there."
 

@@ -90,7 +90,7 @@ def test_a_drift_is_told_with_its_gang_until_it_is_over(
         watched.after(60.0, cluster)
     assert (watched.value(AUDITS), watched.value(DRIFTED)) == (3, 0)
     assert watched.drift_of("two") is None
-    assert logs[-1]["event"] == "the books are right again"
+    assert logs[-1]["event"] == "the accounting is right again"
 
 
 def test_it_goes_on_after_each_cycle(monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> None:

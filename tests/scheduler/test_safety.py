@@ -383,7 +383,7 @@ class History(Invariants):
 
     @rule(node=st.sampled_from(sorted(NODES)))
     def remove(self, node: str) -> None:
-        """A node that is lost is gone for good, and then speaks again all the same."""
+        """A node that is lost was removed, and then speaks again all the same."""
         lease = self.state.ledger.nodes[node].lease
         if self.state.remove(node):
             assert node not in self.state.ledger.nodes

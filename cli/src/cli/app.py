@@ -32,7 +32,7 @@ COMMANDS = {
     "export": ("cli.commands.export:export", "What the scheduler was given, to be simulated."),
     "simulate": ("cli.commands.simulate:simulate", "Try the scheduler in virtual time."),
     "import": ("cli.commands.import_trace:import_trace", "A public trace, to be simulated."),
-    "events": ("cli.commands.events:app", "Follow the bus; say things again."),
+    "events": ("cli.commands.events:app", "Follow the bus; republish messages."),
 }
 
 

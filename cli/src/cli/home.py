@@ -88,7 +88,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise HomeError(f"{path} can't be read ({error.strerror}): set MUSTER_HOME.") from error
     except ValueError as error:
-        raise HomeError(f"{path} is not valid JSON ({error}): mend or remove it.") from error
+        raise HomeError(f"{path} is not valid JSON ({error}): fix or remove it.") from error
     return content if isinstance(content, dict) else {}
 
 

@@ -95,7 +95,7 @@ def _prospects(gang: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     if otherwise.get("opportunistic"):
         yield "or now", "would start now as opportunistic (nothing is guaranteed then)"
     if lender := (otherwise.get("borrowing") or {}).get("lender"):
-        terms = "borrow: true; it is given back on demand"
+        terms = "borrow: true; it is preempted on demand"
         yield "or now", f"would start now on what {lender} lends ({terms})"
     if nodes := otherwise.get("nodes"):
         are = "were" if len(nodes) > 1 else "was"
@@ -107,9 +107,9 @@ def _prospects(gang: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
 def _when_ended(ends: Mapping[str, Any], *, is_first: bool) -> str:
     count = ends.get("count") or 0
     if not count:
-        return "when those that are ahead of it, or have cells kept for them, have started"
+        return "when those that are ahead of it, or have reserved cells, have started"
     who = _gangs(ends.get("gangs") or (), AHEAD_SHOWN, count)
-    verb = "ends or gives back its GPUs" if count == 1 else "end or give back their GPUs"
+    verb = "ends or releases its GPUs" if count == 1 else "end or release their GPUs"
     at = ends.get("at")
     when = f", expected {until(at)}" if at else ""
     return f"when {who} {verb}{when}{'' if is_first else ', if nobody ahead takes them'}"

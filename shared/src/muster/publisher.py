@@ -101,7 +101,9 @@ class Publisher:
         channels, outcomes = await self._give(records, self._away)
         for record, channel, outcome in zip(records, channels, outcomes, strict=True):
             if isinstance(outcome, Transient) and channel not in self._away:
-                _log.warning("the bus takes no records", channel=str(channel), reason=str(outcome))
+                _log.warning(
+                    "the bus accepts no records", channel=str(channel), reason=str(outcome)
+                )
                 self._away[channel] = record
             elif outcome is not None and not isinstance(outcome, Transient):
                 why = f"{type(outcome).__name__}: {outcome}"
@@ -135,7 +137,7 @@ class Publisher:
             self._away.setdefault(channel, record)
         self._metrics.channels_unavailable.set(len(self._away))
         if away not in self._away:
-            _log.info("the bus takes records again", channel=str(away))
+            _log.info("the bus accepts records again", channel=str(away))
             for hook in self.on_open:
                 hook(away)
 
@@ -146,7 +148,7 @@ class Publisher:
                 if self._producer is not None:
                     await self._producer.client.force_metadata_update()
         except BUS_ERRORS as error:
-            _log.debug("the bus does not tell its partitions", error=str(error))
+            _log.debug("the bus does not answer with its partitions", error=str(error))
 
     async def _give(
         self, records: Sequence[Outgoing], away: Collection[Channel]
@@ -155,7 +157,7 @@ class Publisher:
         began = monotonic()
         channels = [Channel(record.topic) for record in records]
         sent: dict[int, asyncio.Future[Any]] = {}
-        reason = "its channel is away"
+        reason = "its channel is unavailable"
         if all(channel in away for channel in channels):
             return channels, [Transient(reason) for _ in records]
         producer = None
@@ -254,7 +256,7 @@ class Publisher:
             if self._producer is None:
                 # Each of many records would try it otherwise.
                 if monotonic() - self._failed_at < self._settings.bus_watch_s / 2:
-                    raise Transient("it was away a moment ago")
+                    raise Transient("it was unavailable a moment ago")
                 producer = AIOKafkaProducer(
                     **self._settings.kafka_client(),
                     client_id=f"muster-{self._me.value}",
@@ -303,7 +305,7 @@ def _outcome(sent: asyncio.Future[Any] | None, reason: str) -> Outcome:
         return Transient(reason)
     if not sent.done() or sent.cancelled():
         sent.cancel()
-        return Transient(f"it was not taken in time: {reason}")
+        return Transient(f"not published in time: {reason}")
     error = sent.exception()
     if error is None or isinstance(error, REJECTIONS):
         return error

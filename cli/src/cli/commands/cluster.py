@@ -163,7 +163,7 @@ def _state_of(cell: dict[str, Any]) -> str:
     if whom is None:
         return _condition(cell)
     starts = f"{whom['user']}~{whom['name']} ({until(whom['startsAt'])})"
-    return f"{_condition(cell)}, {cell['gpusReserved']} kept for {starts}"
+    return f"{_condition(cell)}, {cell['gpusReserved']} reserved for {starts}"
 
 
 def _condition(cell: dict[str, Any]) -> str:

@@ -31,7 +31,7 @@ TIMEOUT_MS = 10_000
 
 app = App(
     name="events",
-    help="Follow the bus; say things again.",
+    help="Follow the bus; republish messages.",
     default_parameter=Parameter(negative=()),
 )
 
@@ -67,12 +67,12 @@ def follow(
 app.command(
     "cli.commands.recovery:redrive",
     name="redrive",
-    help="Bring the words back that a reader could not handle, once its fault is mended.",
+    help="Republish messages that a reader rejected, once the cause is fixed.",
 )
 app.command(
     "cli.commands.recovery:resync",
     name="resync",
-    help="After a restored backup: say every open subject's last word again.",
+    help="After a restored backup: republish the latest message of every open subject.",
 )
 
 

@@ -31,14 +31,14 @@ SETTINGS = "settings-changed"
 
 
 def redrive() -> None:
-    """Bring the words back that a reader could not handle, once its fault is mended."""
+    """Republish messages that a reader rejected, once the cause is fixed."""
     _on_each_schema(redrive_messages, "said again")
     asyncio.run(_ask_by_setting(REDRIVE_SETTING))
 
 
 def resync() -> None:
-    """After a restored backup: say every open subject's last word again."""
-    _on_each_schema(resync_all, "to be acknowledged anew")
+    """After a restored backup: republish the latest message of every open subject."""
+    _on_each_schema(resync_all, "to be acknowledged again")
     asyncio.run(_ask_by_setting(RESYNC_SETTING))
 
 

@@ -157,8 +157,8 @@ class Lane:
         if entry is None:
             # Another replica may know it already, or its file can't be read just now.
             if claim.attempts < UNKNOWN_TRIES:
-                return Failed("its subscription is not known here", is_receivers=False)
-            return GivenUp(GiveUp.UNSUBSCRIBED, "the subscription is no more")
+                return Failed("the subscription is unknown here", is_receivers=False)
+            return GivenUp(GiveUp.UNSUBSCRIBED, "the subscription was removed")
         if not entry.subscription.enabled:
             return GivenUp(GiveUp.UNSUBSCRIBED, "the subscription is switched off")
         with self._metrics.attempt_seconds.labels(self._channel).time():

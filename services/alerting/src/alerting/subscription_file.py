@@ -56,7 +56,7 @@ class FileSubscription(Subscription):
     def _are_known(cls, events: tuple[AlertEvent, ...]) -> tuple[AlertEvent, ...]:
         if AlertEvent.UNKNOWN in events:
             known = ", ".join(it for it in AlertEvent if it is not AlertEvent.UNKNOWN)
-            raise ValueError(f"an event is unknown; there are {known}")
+            raise ValueError(f"the event is unknown; choose one of {known}")
         return events
 
 

@@ -211,7 +211,9 @@ class Housekeeping:
         if gone:
             _log.info("old jobs were forgotten", jobs=gone)
         if silent:
-            _log.warning("words about pods were never heard: their nodes are gone", pods=silent)
+            _log.warning(
+                "messages on pods were never acknowledged: their nodes are gone", pods=silent
+            )
         for phase in JOB_PHASES_OPEN:
             self._metrics.jobs_open.labels(phase.value).set(open_jobs.get(phase, 0))
 

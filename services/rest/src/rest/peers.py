@@ -147,7 +147,7 @@ class Peers:
     def _must_have_scheduler(self) -> str:
         """Where it is. Raises Rejected where there is none to ask."""
         if self._settings.scheduler_url is None:
-            message = "There is no Scheduler to ask: MUSTER_SCHEDULER_URL is not set."
+            message = "The Scheduler can't be read: MUSTER_SCHEDULER_URL is not set."
             raise Rejected("NotConfiguredError", message)
         return self._settings.scheduler_url
 

@@ -35,7 +35,7 @@ class KnownVirtualClusters:
         Raises Transient where the Scheduler has never told it, Rejected where there is none to ask.
         """
         if self._settings.scheduler_url is None:
-            message = "There is no Scheduler to ask: MUSTER_SCHEDULER_URL is not set."
+            message = "The Scheduler can't be read: MUSTER_SCHEDULER_URL is not set."
             raise Rejected("NotConfiguredError", message)
         try:
             self.last = await self._ask()
@@ -67,7 +67,7 @@ class KnownVirtualClusters:
     async def _ask(self) -> VirtualClusters:
         answer = await self._peers.ask_scheduler(PATH)
         if answer is None:
-            raise Transient("The Scheduler does not tell its virtual clusters.")
+            raise Transient("The Scheduler's virtual clusters can't be read. Try again later.")
         try:
             return VirtualClusters.model_validate(answer)
         except ValidationError as error:

@@ -82,7 +82,10 @@ class Agent:
                 await self.reporter.report()
                 await self.relay.flush()
         except (Transient, TimeoutError, sqlite3.Error) as error:
-            _log.warning("the last words were not taken; the next start says them", why=str(error))
+            _log.warning(
+                "the last messages were not published; the next start publishes them",
+                why=str(error),
+            )
 
     async def _withdraw(self) -> None:
         grace_s = self.settings.withdraw_grace_s
@@ -99,7 +102,7 @@ class Agent:
             async with asyncio.timeout(FLUSH_TIMEOUT_S):
                 await self.reporter.report()
         except (Transient, TimeoutError, sqlite3.Error) as error:
-            _log.debug("the report of the end was not taken", why=str(error))
+            _log.debug("the final report was not published", why=str(error))
         while self.handlers.live() and time.monotonic() < until:
             is_over = all(self.directories.is_over(entry.pod.pod) for entry in self.handlers.live())
             self.watch.look(None)

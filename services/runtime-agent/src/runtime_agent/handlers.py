@@ -150,7 +150,7 @@ class Handlers:
         step = Step(self.memory)
         for entry in entries:
             step.publish_again(entry, how)
-        _log.warning("messages are published again", mark=mark, messages=len(step.outgoing))
+        _log.warning("messages are republished", mark=mark, messages=len(step.outgoing))
         self._commit(step, marks={mark: number})
 
     def on_refused(self, name: str, revision: int) -> None:

@@ -89,7 +89,7 @@ class Reporter:
                 await self.report()
                 wait_s = self.settings.report_s
             except (Transient, sqlite3.Error) as error:
-                _log.debug("a report was not taken", error=str(error))
+                _log.debug("a report was not published", error=str(error))
                 wait_s = self.settings.retry_s
             try:
                 async with asyncio.timeout(wait_s):
@@ -149,7 +149,7 @@ class Reporter:
                     "node-heartbeat", self.facts.node, alive, event_id=event_id, at=at_s
                 )
             except Transient as error:
-                _log.debug("a heartbeat was not taken", error=str(error))
+                _log.debug("a heartbeat was not published", error=str(error))
             await asyncio.sleep(self.settings.heartbeat_s)
 
     async def run_devices(self) -> None:

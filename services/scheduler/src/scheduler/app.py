@@ -98,7 +98,7 @@ class Candidate:
     async def _lead(self, epoch: int) -> None:
         decider, metrics = self._decider, self._decider.metrics
         decider.epoch = epoch
-        _log.info("this process decides now", epoch=epoch, holder=decider.holder)
+        _log.info("this process leads now", epoch=epoch, holder=decider.holder)
         metrics.epoch.set(epoch)
         decider.watch.take_lead()
         try:
@@ -111,7 +111,7 @@ class Candidate:
                 tasks.create_task(self._consumer.run(), name="consumer")
                 tasks.create_task(decider.recorder.run(), name="record")
         except* Deposed:
-            _log.warning("another process decides now", epoch=epoch)
+            _log.warning("another process leads now", epoch=epoch)
         except* (OSError, Transient) as errors:  # what did not end in time, among others
             _log.warning("this process stands by again", errors=[*map(_text_of, errors.exceptions)])
         finally:
@@ -267,7 +267,9 @@ async def follow_file(decider: Decider, path: Path, every_s: float) -> None:
             if error.problems != refused:
                 refused = error.problems
                 decider.metrics.configs.labels("refused").inc()
-                _log.error("the cluster's file is refused; the one before goes on", why=refused)
+                _log.error(
+                    "the cluster file is rejected; the previous one stays in force", why=refused
+                )
             continue
         refused = None
         before = decider.configuring.file

@@ -75,14 +75,14 @@ class Auditor:
             for drift in found:
                 self._metrics.drift.labels(gang, drift.book).inc(abs(drift.has - drift.should))
             _log.error(
-                "the books are wrong",
+                "the accounting is wrong",
                 gang=gang,
                 drifts=[drift.text for drift in found],
                 gangs=len(self.drifts),
             )
         self._messages = self._drift_messages(datetime.fromtimestamp(time.time(), UTC))
         if before and not self.drifts:
-            _log.info("the books are right again")
+            _log.info("the accounting is right again")
 
     def _drift_messages(self, now: datetime) -> list[Outgoing]:
         """What Alerting is to hear of this audit."""
@@ -102,4 +102,4 @@ class Auditor:
         messages, self._messages = self._messages, []
         for failure in await bus.publish(messages) if messages else ():
             if failure is not None:
-                _log.warning("a drift was not told; it is repeated", error=str(failure))
+                _log.warning("a drift was not published; it is repeated", error=str(failure))

@@ -76,7 +76,7 @@ class Configuring:
             raise error
         plan = replace(state.plan(self.config, self.stored), is_honoured=False)
         state.adopt(plan, await asyncio.to_thread(made, state.cluster, plan, at))
-        self._refuse(error, "what is set can't be honoured; it is left out until it can")
+        self._refuse(error, "the configuration can't be applied; it is ignored until it can")
 
     def begin(self, state: Stored) -> None:
         """Decisions begin with this state."""
@@ -101,7 +101,9 @@ class Configuring:
         try:
             await self._take(state, state.plan(*wanted), at())
         except ConfigError as error:
-            self._refuse(error, "the configuration can't be honoured; the one before goes on")
+            self._refuse(
+                error, "the configuration can't be applied; the previous one stays in force"
+            )
             if state.is_outdated:
                 await self._keep(state, wanted, at())
         else:

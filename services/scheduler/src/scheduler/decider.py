@@ -291,7 +291,7 @@ class Decider:
             log(decision)
         for gang, pods in outcome.changes.adopted.items():
             self.metrics.adopted.inc(len(pods))
-            _log.warning("adopted: pods run that had no placement", gang=gang, pods=pods)
+            _log.warning("running pods without a placement were adopted", gang=gang, pods=pods)
         self.metrics.note_runs(outcome.changes.runs.values())
         for node, gangs in outcome.lost.items():
             self.metrics.lost.inc()
@@ -300,7 +300,7 @@ class Decider:
             self.metrics.lost_journals.inc()
             _log.error("an agent has lost its journal, and its pods", node=node, gangs=gangs)
         for node in outcome.returned:
-            _log.info("a lost node is back", node=node)
+            _log.info("a lost node has returned", node=node)
         for node in outcome.removed:
             self.watch.leases.forget(node)
             _log.warning("a lost node was removed", node=node)

@@ -59,7 +59,7 @@ def record(gang: str, state: State | None, given: Input, _now: datetime) -> Deci
             min(ask.gpus, ask.cpu, ask.memory_mb, *ask.ports.values(), *ask.resources.values(), 0)
             < 0
         ):
-            raise Broken(f"the pod {ask.pod} asks for less than nothing")
+            raise Broken(f"the pod {ask.pod} requests a negative amount")
     if isinstance(state, Ended):
         answer = ended(given, state.epoch)
         return Decision(None, (Publish(Kind.GANG, gang, DECIDED, gang, answer, is_open=False),))

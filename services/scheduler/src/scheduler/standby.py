@@ -149,7 +149,10 @@ class Standby:
         except ConfigError as error:
             if str(error) != self._refused:
                 self._refused = str(error)
-                _log.error("the configuration can't be honoured: not standing by", why=str(error))
+                _log.error(
+                    "the configuration can't be applied: this process is no warm standby",
+                    why=str(error),
+                )
             return False
         self._refused = ""
         return True

@@ -119,7 +119,7 @@ class Watch:
     # What nodes say.
 
     def on_report(self, record: Received, message: Model | None) -> None:
-        """A node's report, or a null record: the node is gone for good. One that is not lost yet
+        """A node's report, or a null record: the node was removed. One that is not lost yet
         is removed when it is.
         """
         now = time.monotonic()
@@ -377,7 +377,7 @@ class Watch:
         ]
         for failure in await self.bus.publish(records):
             if failure is not None:
-                _log.debug("the probe was not taken", error=str(failure))
+                _log.debug("the probe was not published", error=str(failure))
 
     async def publish(self, known: dict[str, KnownNode]) -> None:
         """Publish every minute which nodes are lost and which names clash; which nodes are back,
@@ -458,7 +458,9 @@ class Watch:
         for notice, failure in zip(notices, await self.bus.publish(notices), strict=True):
             if failure is not None:
                 why = str(failure)
-                _log.debug("a notice was not taken; it is repeated", topic=notice.topic, error=why)
+                _log.debug(
+                    "a notice was not published; it is repeated", topic=notice.topic, error=why
+                )
 
 
 def probe_keys(partitions: int) -> list[str]:

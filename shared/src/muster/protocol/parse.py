@@ -245,7 +245,7 @@ def _check_size(spec: JobSpec, root: Node) -> None:
         node = find(root, ("taskRoles",))
         tasks = sum(role.instances for role in spec.task_roles)
         message = (
-            f"asks for more than one record can tell: {tasks} tasks need up to {size} bytes on "
+            f"asks for more than one record can hold: {tasks} tasks need up to {size} bytes on "
             f"{topic}, {MAX_RECORD_BYTES} are the most; use fewer instances, GPUs or ports a task, "
             "or shorter commands"
         )

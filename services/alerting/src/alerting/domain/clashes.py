@@ -34,8 +34,8 @@ def received(
         at=notice.since,
         severity=Severity.CRITICAL,
         title=alert.summary,
-        text="The Scheduler places nothing there; what runs there goes on.\n"
-        "Stop the agent of one machine, give it a node name of its own, and start it again.",
+        text="The Scheduler places no pods there; running pods continue.\n"
+        "Stop the agent of one machine, set another MUSTER_NODE, and start it again.",
         thread=f"node/{notice.node}",
         data=notice.model_dump(mode="json", by_alias=True) | {"alert": alert.fingerprint},
     )
@@ -47,7 +47,7 @@ def _alert(key: Key, since: datetime) -> Alert:
     return Alert(
         name=CLASHED,
         severity=Severity.CRITICAL,
-        summary=f"Two machines have the node name {node}: {address} and {other_address}",
+        summary=f"Two machines report as node {node}: {address} and {other_address}",
         labels={"node": node, "address": address, "otherAddress": other_address},
         starts_at=since,
     )

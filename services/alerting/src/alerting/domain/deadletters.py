@@ -33,8 +33,7 @@ def received(
         at=letter.at,
         severity=Severity.CRITICAL,
         title=alert.summary,
-        text=f"{place}: {letter.reason}\n"
-        "Mend the cause, then `muster events redrive` brings the record back.",
+        text=f"{place}: {letter.reason}\nFix the cause, then run `muster events redrive`.",
         thread=f"dead-letters/{letter.reader}/{letter.topic}",
         data={
             "reader": letter.reader,
@@ -91,7 +90,7 @@ def _alert(key: Key, starts_at: datetime) -> Alert:
     return Alert(
         name=RECORDS_REJECTED,
         severity=Severity.CRITICAL,
-        summary=f"Records of {topic} could not be handled by {reader}",
+        summary=f"{reader} rejected records of {topic}",
         labels={"reader": reader, "topic": topic},
         starts_at=starts_at,
     )

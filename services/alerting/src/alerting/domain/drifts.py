@@ -32,7 +32,7 @@ def received(
         severity=Severity.CRITICAL,
         title=alert.summary,
         text="\n".join(message.drifts) + "\nSave `muster export … --since 2h`, restart the leading"
-        " Scheduler, which makes its books anew from the placements, and report it.",
+        " Scheduler, which rebuilds its accounting from the placements, and report the bug.",
         thread=f"accounting/{message.gang}",
         data=message.model_dump(mode="json", by_alias=True) | {"alert": alert.fingerprint},
     )
@@ -44,9 +44,9 @@ def _alert(key: Key, since: datetime) -> Alert:
     return Alert(
         name=DRIFTED,
         severity=Severity.CRITICAL,
-        summary="The Scheduler's books are wrong"
+        summary="The Scheduler's accounting is wrong"
         if gang == NOBODY
-        else f"The Scheduler's books of the gang {gang} are wrong",
+        else f"The Scheduler's accounting of gang {gang} is wrong",
         labels={"gang": gang},
         starts_at=since,
     )

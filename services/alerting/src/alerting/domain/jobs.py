@@ -167,7 +167,7 @@ def _unstuck(
     if known.stuck_since is None:
         return (), ()
     alert = _stuck_alert(known, known.stuck_since).resolved(now)
-    title = f"{job_title(known.user, known.name, known.job)} moves again"
+    title = f"{job_title(known.user, known.name, known.job)} makes progress again"
     event = Event(
         key=f"{AlertEvent.JOB_UNSTUCK}/{known.job}/{known.stuck_since.isoformat()}",
         name=AlertEvent.JOB_UNSTUCK,

@@ -123,7 +123,7 @@ def removed(watch: NodeWatch, *, now: datetime) -> NodeOutcome:
         return NodeOutcome(watch)
     ended = Return(watch.loss.lease, max(now, watch.loss.since))
     after = replace(watch, loss=None, ended=ended)
-    return _gone(watch.loss, after, "It is no part of the cluster any more.", now)
+    return _gone(watch.loss, after, "It is no longer part of the cluster.", now)
 
 
 def time_passed(watch: NodeWatch, *, now: datetime, policy: Policy) -> NodeOutcome:
@@ -143,7 +143,7 @@ def _gone(loss: Loss, after: NodeWatch, text: str, now: datetime) -> NodeOutcome
         name=AlertEvent.NODE_REMOVED,
         at=now,
         severity=Severity.INFO,
-        title=f"Node {after.node} is gone for good",
+        title=f"Node {after.node} was removed",
         text=text,
         thread=f"node/{after.node}",
         data={"node": after.node, "lease": loss.lease, "alert": alert.fingerprint},

@@ -27,7 +27,7 @@ def job_end_text(status: JobStatus) -> str:
         lines.append(f"{verdict.phrase} (code {verdict.code}): {verdict.cause}")
         lines.extend(text for text in (verdict.symptom, verdict.outcome) if text)
         if verdict.evidence:
-            lines.append(f"The line that tells: {verdict.evidence}")
+            lines.append(f"Evidence: {verdict.evidence}")
     if status.trigger is not None:
         lines.append(status.trigger.message)
     return "\n".join(lines)
@@ -35,17 +35,17 @@ def job_end_text(status: JobStatus) -> str:
 
 def stuck_text(state: JobState, dead_letter: str | None, quiet_since: datetime) -> str:
     """Why a job counts as stuck, and what to look at."""
-    since = f"Nothing about it has changed since {quiet_since.isoformat(timespec='seconds')}."
+    since = f"It has not changed since {quiet_since.isoformat(timespec='seconds')}."
     if dead_letter is not None:
         return (
-            f"{since}\nA record about it could not be handled: {dead_letter}.\n"
-            "Mend the cause, then `muster events redrive` brings the record back."
+            f"{since}\nA record about it was rejected: {dead_letter}.\n"
+            "Fix the cause, then run `muster events redrive`."
         )
     match state:
         case JobState.STOPPING:
-            return f"{since}\nIt is stopping: look at the agents of the nodes that its pods are on."
+            return f"{since}\nIt is stopping: check the agents of its pods' nodes."
         case _:
-            return f"{since}\nIt waits and nobody says why: look at Launcher and Scheduler."
+            return f"{since}\nIt waits without a reason: check the Launcher and the Scheduler."
 
 
 def job_data(status: JobStatus) -> dict[str, JsonValue]:

@@ -89,7 +89,7 @@ class WebhookReceiver:
     async def send(self, message: WebhookMessage) -> Answer:
         """Try once. Whatever goes wrong is an answer, not an exception."""
         if not _is_web_address(message.url):
-            return Failed("the address is no http or https URL", can_retry=False)
+            return Failed("the address is not an http or https URL", can_retry=False)
         try:
             async with asyncio.timeout(self._limits.timeout_s):
                 return await self._post(message)

@@ -77,7 +77,7 @@ def decide(  # noqa: PLR0913 - what a decision stands on
         case MessageRejected():
             _on_rejected(turn, given)
         case _:
-            raise Broken(f"a {type(given).__name__} is nothing that the Launcher is told")
+            raise Broken(f"a {type(given).__name__} is no input of the Launcher")
     return turn.decision()
 
 
@@ -102,7 +102,7 @@ def _unknown(
             stop_job(turn, given.stop_requested_by)
             return turn.decision()
         case JobRequest():
-            raise Broken(f"job {ident}: it is not said whether to start or to stop it")
+            raise Broken(f"job {ident}: execution must be START or STOP")
         case GangDecision(pods=()):
             return Decision(None)  # its end is known on both sides; a word would be answered
         case GangDecision():
@@ -368,7 +368,7 @@ def _end_forgotten(turn: Turn) -> None:
 
 
 def _rejected_text(kind: Kind, subject: str) -> str:
-    return f"{kind.value} {subject}: the other side could not handle the Launcher's last word."
+    return f"{kind.value} {subject}: the other side rejected the Launcher's latest message."
 
 
 def _on_rejected(turn: Turn, given: MessageRejected) -> None:

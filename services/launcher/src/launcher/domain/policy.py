@@ -133,7 +133,7 @@ def attributed(job_with_tasks: JobWithTasks, outcome: Outcome) -> Outcome:
         return outcome
     seen = f"{outcome.trigger.message if outcome.trigger else 'A task failed'} ({verdict.phrase})"
     loss = taken.verdict.model_copy(update={"symptom": seen, "evidence": verdict.evidence})
-    return Outcome(loss, _trigger(taken, "was taken away, and the attempt failed with it"))
+    return Outcome(loss, _trigger(taken, "was lost or preempted, and the attempt failed with it"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,13 +30,13 @@ def _verdict(
 SUCCEEDED = _verdict(
     (0, "Succeeded", "succeeded"),
     (Fault.NOBODY, Behavior.UNKNOWN),
-    "The job did what its completion policy asks for.",
+    "The job fulfilled its completion policy.",
     "The job attempt succeeded.",
 )
 NODE_LOST = _verdict(
     (-1001, "PodNodeLost", "node-lost"),
     (Fault.PLATFORM, Behavior.TRANSIENT),
-    "The Scheduler declared lost the place that the task had.",
+    "The Scheduler declared the task's placement lost.",
     "The task failed.",
 )
 FORGOTTEN = _verdict(
@@ -44,7 +44,7 @@ FORGOTTEN = _verdict(
     (Fault.PLATFORM, Behavior.TRANSIENT),
     "The Launcher's database was restored to a time when the task waited. Whether it has run since"
     " is not known.",
-    "The task is tried again under a new name.",
+    "The task is retried under a new pod name.",
 )
 UNEXPLAINED = _verdict(
     (-300, "PodFailedWithoutFailedContainer", "unexplained"),
@@ -67,7 +67,7 @@ _COMPLETED = _verdict(
 _PREEMPTED = _verdict(
     (-1003, "PodPreemptedForCriticalPod", "preempted"),
     (Fault.PLATFORM, Behavior.TRANSIENT),
-    "The Scheduler took back what the task held.",
+    "The Scheduler preempted the task.",
     "The task was stopped, to be retried.",
 )
 _STOPPED = _verdict(
@@ -79,7 +79,7 @@ _STOPPED = _verdict(
 _REFUSED = _verdict(
     (-200, "PodCreationPermanentError", "placement-refused"),
     (Fault.USER, Behavior.PERMANENT),
-    "The cluster can never run what the job asks for.",
+    "The cluster can never run this job.",
     "The job never ran.",
 )
 

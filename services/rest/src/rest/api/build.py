@@ -41,7 +41,7 @@ NO_TELEMETRY: TelemetryConfig = {"tracing": False, "metrics": False, "logs": Fal
 would be a tenth of a submission's cost.
 """
 
-DESCRIPTION = """The front door of Muster. Paths, fields and states are OpenPAI's where it has them.
+DESCRIPTION = """Muster's API. Paths, fields and states are OpenPAI's where it has them.
 Log in at `/api/v2/authn/basic/login` and send the token: `Authorization: Bearer <token>`."""
 
 

@@ -113,7 +113,7 @@ def _fate_of_pods(node: KnownNode, order: Order, before: Order | None) -> str:
     if order is Order.DRAIN:
         return f"{counts} leave"
     if before is Order.DRAIN:
-        return f"{counts} are there; preempted ones still end"
+        return f"{counts} are there; preempted pods are still being stopped"
     return f"{counts} stay"
 
 
@@ -122,7 +122,7 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _no_node(name: str) -> Rejected:
-    return Rejected("NoNodeError", f"No node {name[:80]} has been reported.")
+    return Rejected("NoNodeError", f"There is no node {name[:80]}; `muster nodes` lists them.")
 
 
 ACTIONS = {Order.CORDON: "cordon", Order.DRAIN: "drain", Order.NONE: "uncordon"}
@@ -165,7 +165,7 @@ async def gangs(here: Here, _caller: User, limit: Limit = 1000, after: After = N
 async def _from_scheduler(here: Context, path: str, query: Mapping[str, str | int]) -> Response:
     answer = await here.peers.must_ask_scheduler(path, query)
     if answer is None:
-        raise Transient("The Scheduler does not tell this.")
+        raise Transient("The Scheduler's answer can't be read. Check its version and log.")
     return JSONResponse(answer)
 
 

@@ -141,13 +141,11 @@ class Rollback(BaseModel):
 def _after(if_match: str | None) -> int:
     """The version that a change is to follow. Raises Rejected."""
     if if_match is None:
-        message = (
-            "Say which version yours is to follow: `If-Match: <version>`, 0 where none is set."
-        )
+        message = "The header If-Match is missing: send the current version, or 0 without one."
         raise Rejected("NoVersionError", message)
     found = _ETAG.fullmatch(if_match.strip())
     if found is None:
-        message = "If-Match is the number of a version, as `ETag` has it."
+        message = "If-Match must be a version number, as in `ETag`."
         raise Rejected("InvalidParametersError", message)
     return int(found[1])
 

@@ -72,7 +72,10 @@ def bearer(request: Request) -> tuple[str | None, str]:
         try:
             username, _, token = base64.b64decode(value, validate=True).decode().partition(":")
         except (binascii.Error, UnicodeDecodeError):
-            raise Rejected("UnauthorizedUserError", "The Authorization can't be read.") from None
+            raise Rejected(
+                "UnauthorizedUserError",
+                "The Authorization header can't be read: send `Bearer <token>`.",
+            ) from None
         return username, token
     message = "Log in first, and send the token: `Authorization: Bearer <token>`."
     raise Rejected("UnauthorizedUserError", message)
@@ -84,7 +87,7 @@ async def user_of(request: Request) -> Caller:
     username, token = bearer(request)
     caller = await here.access.caller_of(token)
     if username is not None and (username != caller.username or not caller.is_application):
-        message = "Basic wants a user's name and one of their application tokens."
+        message = "Basic authentication needs a user name and one of the user's application tokens."
         raise Rejected("UnauthorizedUserError", message)
     return caller
 

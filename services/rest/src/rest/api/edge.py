@@ -92,7 +92,7 @@ class Edge:
     def _hold(self, count: int) -> None:
         """Count bytes of bodies in memory. Raises HTTPException where they are too many."""
         if self._held + count > self._settings.bodies_bytes:
-            raise HTTPException(503, "Too much is being sent at once; try again in a moment.")
+            raise HTTPException(503, "The server receives too many requests. Try again later.")
         self._held += count
 
 
@@ -128,7 +128,9 @@ class _Body:
             async with asyncio.timeout_at(self.until):
                 message = await self._receive()
         except TimeoutError:
-            raise HTTPException(408, "The body did not come in time.", CLOSE) from None
+            raise HTTPException(
+                408, "The body was not received in time. Send it again.", CLOSE
+            ) from None
         self._is_whole = not message.get("more_body", False)
         count = len(message.get("body", b""))
         if self.held + count > self._limit:
@@ -154,5 +156,5 @@ async def _too_large(receive: Receive, limit: int) -> HTTPException:
                     break
     except TimeoutError:
         pass
-    message_text = f"The body is larger than {limit} bytes, which are the most here."
+    message_text = f"The body is larger than the limit of {limit} bytes."
     return HTTPException(413, message_text, headers)

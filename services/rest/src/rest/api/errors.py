@@ -154,7 +154,7 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
             return refusal(404, "NoApiError", message)
         case 405:
             allowed = ", ".join(_methods(request))
-            message = f"{request.method} does not go here; what goes: {allowed}."
+            message = f"{request.method} is not allowed here; allowed: {allowed}."
             return refusal(405, "NoApiError", message, headers={"Allow": allowed})
         case 408:
             return refusal(408, "RequestTimeoutError", str(error.detail), headers=headers)
@@ -192,5 +192,7 @@ async def _database(request: Request, error: Exception) -> JSONResponse:
 
 async def _unexpected(request: Request, error: Exception) -> JSONResponse:
     _log.error("a request failed", method=request.method, path=request.url.path, exc_info=error)
-    message = "Something went wrong here; it is in the server's log with the time of this answer."
+    message = (
+        "Internal error. An operator finds the cause in REST's log at the time of this answer."
+    )
     return refusal(500, "UnknownError", message)

@@ -284,7 +284,7 @@ async def why(job: JobName, here: Here, _caller: User) -> Response:
         try:
             scheduler = await here.peers.ask_scheduler(f"/jobs/{listed.id}/why")
         except Transient as error:
-            problem = f"What the Scheduler knows is missing here. {error}"
+            problem = f"The Scheduler's part of the answer is missing. {error}"
     latest = _why_it_waits(scheduler) if listed.state == "WAITING" else None
     content = {
         "name": f"{listed.username}~{listed.name}",

@@ -127,7 +127,7 @@ async def make(request: SubscriptionRequest, here: Here, caller: User, address: 
     signing = _secrets(here, wanted)
     async with transaction(here.pool) as conn:
         if await subscriptions.count_subscriptions(conn, caller.username) >= MAX_SUBSCRIPTIONS:
-            message = f"You have {MAX_SUBSCRIPTIONS} subscriptions, which are the most."
+            message = f"You have {MAX_SUBSCRIPTIONS} subscriptions, the limit; remove one."
             raise Rejected("InvalidParametersError", message)
         await subscriptions.insert_subscription(conn, wanted)
         await _note(conn, caller, "subscription.create", ident, address)
@@ -216,7 +216,7 @@ def _subscription(
         forbidden = sorted(event.value for event in ADMIN_EVENTS.intersection(events))
         if forbidden:
             problem = Problem(
-                "events", f"{', '.join(forbidden)}: only admins can subscribe to this"
+                "events", f"{', '.join(forbidden)}: only admins can subscribe to these"
             )
             message = "Only admins can subscribe to events of the cluster."
             raise Rejected("ForbiddenUserError", message, (problem,))

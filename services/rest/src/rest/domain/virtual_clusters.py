@@ -136,7 +136,7 @@ def check_requests(job: ParsedJob, known: VirtualClusters | None) -> tuple[Probl
     if known is None:
         if name == DEFAULT and not job.named:
             return ()
-        message = "could not be checked: the Scheduler has not told what there is"
+        message = "was not checked: the Scheduler has not answered yet"
         return (Problem(PLACE, message, *job.virtual_cluster_place),)
     here = known.virtual_clusters[name]
     is_guaranteed = job.spec.priority >= 0

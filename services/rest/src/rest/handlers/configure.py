@@ -143,7 +143,9 @@ class Configuration:
         try:
             return Running.model_validate(answer)
         except ValidationError as error:
-            raise Transient("The Scheduler does not tell what is set.") from error
+            raise Transient(
+                "The Scheduler's configuration can't be read. Try again later."
+            ) from error
 
     async def set(self, text: bytes, who: Who) -> Made:
         """Set what a text says. Raises Rejected, Transient."""
@@ -229,9 +231,7 @@ class Configuration:
             answer = await self._peers.ask_scheduler_about(CHECK, text, within_s)
             checked = _Checked.model_validate(answer)
         except (Transient, ValidationError) as error:
-            message = (
-                "The Scheduler can't be asked whether this can be honoured: nothing is changed."
-            )
+            message = "The Scheduler can't check this change, so nothing was changed."
             raise Transient(f"{message} Try again when it answers.") from error
         if not has_lines:  # nobody has seen the text
             for each in (*checked.errors, *checked.warnings):
@@ -286,7 +286,7 @@ def _detail(version: Version, what_if: WhatIf) -> dict[str, Any]:
 
 def _conflict(newest: Version | None) -> Rejected:
     if newest is None:
-        message = "Nothing is set now: say version 0."
+        message = "No configuration is set: send version 0."
     else:
         message = (
             f"Version {newest.number} holds now, by {newest.change.by}: look at it, and say this"

@@ -103,7 +103,7 @@ class SettingsPublisher:
         async with self._pool.acquire() as conn:
             rows = await load_published(conn)
             if behind := self._behind(rows, received):
-                _log.info("going on above what was said before", settings=len(behind))
+                _log.info("settings are published above older revisions", settings=len(behind))
                 await lift_revisions(conn, behind)
                 rows = await load_published(conn)
         unknown = received.keys() - {row.setting for row in rows}

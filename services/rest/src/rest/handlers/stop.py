@@ -50,7 +50,7 @@ async def set_execution(
         detail = {"job": job.id}
         entry = audit.Entry(caller.username, "job.stop", f"{username}~{name}", address, detail)
         await audit.record(conn, [entry])
-    _log.info("a job shall stop", job=job.id, name=f"{username}~{name}", by=caller.username)
+    _log.info("a job is asked to stop", job=job.id, name=f"{username}~{name}", by=caller.username)
     return job
 
 

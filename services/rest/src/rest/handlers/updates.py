@@ -17,8 +17,8 @@ SUBMITTED = "job-submitted"
 
 REJECTED_REASON = Reason(
     code="dead-letter",
-    text="The Launcher could not handle the job; an admin finds the reason on"
-    " job-submitted.dead-letter and brings it back by `muster events redrive`.",
+    text="The Launcher rejected the job. An admin finds the reason on"
+    " job-submitted.dead-letter, fixes the cause and runs `muster events redrive`.",
 )
 
 
@@ -41,7 +41,7 @@ def decide_update(job: str, row: JobRow | None, given: Input, _now: datetime) ->
         case Due():
             return Decision(row)
         case _:
-            raise TypeError(f"{type(given).__name__} says nothing about a job here")
+            raise TypeError(f"{type(given).__name__} is no message on a job")
 
 
 def _apply(job: str, row: JobRow | None, status: JobStatus) -> Decision[JobRow]:

@@ -130,7 +130,7 @@ class WhatIfs:
         try:
             comparison = _Comparison.model_validate(answer)
         except ValidationError as error:
-            raise Transient("The Scheduler does not tell what the change would do.") from error
+            raise Transient("The Scheduler's comparison can't be read. Try again later.") from error
         rows = [] if comparison.report is None else comparison.report.virtualClusters
         delay_s = self._settings.config_delay_s
         harmed = tuple(row.problem() for row in rows if row.is_harmed(delay_s))
@@ -144,13 +144,13 @@ class WhatIfs:
             found = WhatIf("failed", str(error))
         if found.state == "running":
             message = (
-                "What it would have made of the last days is being looked at: ask again in some"
-                " seconds, or say whatIf=false to set it without."
+                "The comparison with the last days still runs: send the request again in some"
+                " seconds, or send whatIf=false to skip it."
             )
             raise Rejected(RUNNING, message)
         if found.state == "failed":
-            message = f"What it would have made of the last days is not known: {found.reason}"
-            raise Rejected(FAILED, f"{message} Say whatIf=false to set it all the same.")
+            message = f"The comparison with the last days failed: {found.reason}"
+            raise Rejected(FAILED, f"{message} Send whatIf=false to skip it.")
         if found.harmed and not accepts_delays:
             raise Rejected(DELAYS, _refusal(found), found.harmed)
         return found
@@ -161,4 +161,4 @@ def _refusal(found: WhatIf) -> str:
     first, rest = found.harmed[0].message, len(found.harmed) - 1
     more = f" So it is with {rest} more virtual clusters." if rest else ""
     text = f"On the events of {found.report.days:g} days: {first}{more}"
-    return f"{text} Say acceptDelays=true to set it all the same."
+    return f"{text} Send acceptDelays=true to set it all the same."

@@ -125,7 +125,12 @@ def requested(pod: Pod | None, request: PodRequest, around: Surroundings) -> Dec
         case PodAction.UNKNOWN:
             if pod is not None:
                 return Decision(pod)
-            return _refuse(request, around, Refusal.BAD_REQUEST, "Its action is not known here.")
+            return _refuse(
+                request,
+                around,
+                Refusal.BAD_REQUEST,
+                "The request's action is unknown to this agent's version.",
+            )
         case never:
             assert_never(never)
 
@@ -140,7 +145,7 @@ def _for_another_journal(pod: Pod | None, request: PodRequest, around: Surroundi
 
 def _accept(request: PodRequest, around: Surroundings) -> Decision:
     if request.run is None:
-        return _refuse(request, around, Refusal.BAD_REQUEST, "It does not say what to run.")
+        return _refuse(request, around, Refusal.BAD_REQUEST, "The request has no `run`.")
     if around.is_stopping:
         stopping = Stopping(WITHDRAWN, 0.0)
         return _end_unstarted(_pod(request, stop=stopping), around)

@@ -48,7 +48,7 @@ _TRANSIENT, _PERMANENT, _UNKNOWN = Behavior.TRANSIENT, Behavior.PERMANENT, Behav
 _REFUSALS: Mapping[Refusal, _Rule] = {
     Refusal.AGENT_RESET: _Rule(
         "agent-reset", -1010, "PodAgentReset", Fault.PLATFORM, _TRANSIENT,
-        "The agent of the node has lost its memory since the pod was placed.",
+        "The node's agent has lost its journal since the pod was placed.",
     ),
     Refusal.PORT_CONFLICT: _Rule(
         "port-conflict", 253, "ContainerPortConflict", Fault.PLATFORM, _TRANSIENT,
@@ -103,7 +103,7 @@ _STOPS: Mapping[str, _Rule] = {
     ),
     OVER: _Rule(
         "over", -1018, "PodOver", Fault.PLATFORM, _TRANSIENT,
-        "The Launcher did not know the pod, or knew of its end.",
+        "The Launcher did not know the pod, or knew that it had ended.",
     ),
     PREEMPTED: _Rule(
         "preempted", -1003, "PodPreemptedForCriticalPod", Fault.PLATFORM, _TRANSIENT,
@@ -131,7 +131,7 @@ _SIGNALS: Mapping[int, _Rule] = {
     # OpenPAI calls these four the platform's. But a program can kill itself, or exit with the code;
     # what Muster or a control group did has a rule of its own, and never comes here.
     2: _Rule("sigint", 130, "SigIntReceived", Fault.UNKNOWN, _UNKNOWN, "It was interrupted."),
-    3: _Rule("sigquit", 131, "SigQuitReceived", Fault.UNKNOWN, _UNKNOWN, "It was told to quit."),
+    3: _Rule("sigquit", 131, "SigQuitReceived", Fault.UNKNOWN, _UNKNOWN, "It received SIGQUIT."),
     9: _Rule("sigkill", 137, "SigKillReceived", Fault.UNKNOWN, _UNKNOWN,
              "Neither Muster nor a memory limit killed it: the job did, or somebody on its node."),
     15: _Rule("sigterm", 143, "SigTermReceived", Fault.UNKNOWN, _UNKNOWN,

@@ -118,7 +118,9 @@ class Configurations:
             try:
                 text = await self._body(request)
             except TimeoutError:
-                yield _error(408, "RequestTimeoutError", "The body did not come in time.")
+                yield _error(
+                    408, "RequestTimeoutError", "The body was not received in time. Send it again."
+                )
                 return
             if text is None:
                 yield _error(413, "RequestTooLargeError", "The configuration is too large.")

@@ -166,7 +166,7 @@ async def _alone(decider: Leading, wait_s: float) -> AsyncIterator[State]:
         raise Transient("The Scheduler is deciding or reconfiguring; try again later.") from None
     try:
         if not decider.is_leading:  # it follows another's gangs now
-            raise Transient("Another process decides.")
+            raise Transient("This Scheduler is a standby.")
         yield decider.state
     finally:
         decider.deciding.release()
@@ -193,7 +193,7 @@ def _number(request: Request, name: str, default: int) -> int:
 async def _shown(answer: Answer | None, write: Callable[[object], str] = to_record) -> Response:
     """An answer as JSON, which is written in steps where it has long lists."""
     if answer is None:
-        return _error(404, "NotFoundError", "The Scheduler knows nothing of this.")
+        return _error(404, "NotFoundError", "The Scheduler does not know this.")
     fields: list[str] = []
     for name, value in answer.items():
         if isinstance(value, list | Iterator):
@@ -264,7 +264,7 @@ class Seated(StreamingResponse):
                 async with asyncio.timeout(self._seats.stall_s):
                     await send(message)
             except TimeoutError as error:
-                raise Broken("Who asked for it takes nothing any more.") from error
+                raise Broken("The reader of this export has stopped reading.") from error
 
         async with self._seats:
             try:
@@ -291,10 +291,12 @@ def _guarded(answer: Handle, decider: Leading, settings: SchedulerSettings) -> H
 
 
 def _standing_by() -> JSONResponse:
-    return _error(503, "StandbyError", "Another process decides; ask that one, or wait.")
+    return _error(
+        503, "StandbyError", "This Scheduler is a standby: ask the leader, or try again later."
+    )
 
 
-def _busy(why: str = "Others are exporting; try again later.") -> JSONResponse:
+def _busy(why: str = "Too many exports are running. Try again later.") -> JSONResponse:
     busy = _error(503, "BusyError", why)
     busy.headers["retry-after"] = str(RETRY_AFTER_S)
     return busy

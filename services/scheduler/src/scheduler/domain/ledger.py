@@ -108,7 +108,7 @@ class Ledger:
             self.settle(name, now)
 
     def remove(self, name: str) -> bool:
-        """A lost node is gone for good: only its lease is kept, in case it is not. False where it
+        """A lost node was removed: only its lease is kept, in case it is not. False where it
         is not lost, or the Launcher has not let go of its pods yet.
         """
         node = self.nodes.get(name)

@@ -78,7 +78,7 @@ def ended(request: GangRequest, epoch: int) -> GangDecision:
     these pods may have run.
     """
     lost = tuple(PodDecision(pod=ask.pod, state=PodDecisionState.LOST) for ask in request.pods)
-    text = "The gang has ended before: its pods are not placed again under the same names."
+    text = "The gang has ended. Its pods are not placed again under the same names."
     reason = Reason(code="ended", text=text) if lost else None
     return GangDecision(gang=request.gang, job=request.job, epoch=epoch, pods=lost, reason=reason)
 

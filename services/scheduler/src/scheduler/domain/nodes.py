@@ -131,11 +131,11 @@ class Node:
         if self.report is None:
             return "it has not reported yet"
         if not self.is_alive:
-            return "it has not been heard yet"
+            return "no heartbeat from it has been received yet"
         if self.clash is not None:
             return f"two machines report under its name: {' and '.join(self.clash.addresses)}"
         if not self.knows_lease:
-            return "it is back, and has not reported since"
+            return "it has returned but not reported yet"
         if not self.report.is_healthy:
             return self.report.problem or "it is unhealthy"
         return "it is stopping" if self.report.is_stopping else None
@@ -216,7 +216,7 @@ def nonsense(report: NodeReport) -> str | None:
     if any(not 0 <= port <= MOST_PORTS for port in ports):
         return f"a port is not within 0 to {MOST_PORTS}"
     if min(sizes) < 0:
-        return "it has, or a pod holds, less than nothing"
+        return "an amount is negative"
     return None
 
 

@@ -45,8 +45,8 @@ class Asked:
     ``published_reason``: the reason in its last message, of ``published_at``.
     ``preemption``: it is preempted; ``leaving``: only these pods of it are. ``downgrade``: since
     when and for whom it has no cells. ``shape``: of all pods that were wanted first;
-    ``expected_s``: how long it will run, as it was learnt then. ``ran_from``: since when the last
-    pods that it let go had run. ``job``: as its first message names it.
+    ``expected_s``: how long it will run, as learnt then. ``ran_from``: since when the last pods
+    that it released had run. ``job``: as its first message names it.
     """
 
     request: GangRequest

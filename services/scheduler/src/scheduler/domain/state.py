@@ -164,7 +164,7 @@ class State:
         return sorted(gangs & self.gangs.keys())
 
     def remove(self, name: str) -> bool:
-        """A lost node is gone for good. False where it can't be removed yet."""
+        """A lost node was removed. False where it can't be removed yet."""
         self._seen.nodes.pop(name, None)
         return self.ledger.remove(name)
 
@@ -431,7 +431,7 @@ class State:
         if reason is None:
             return None
         if not self.cluster.hardware.machines:
-            text = "No node has reported yet: the gang starts when enough nodes have."
+            text = "No node has reported yet. The gang starts when enough nodes have reported."
             return Reason(code=HEALTH, text=text, numbers=dict(reason.numbers))
         return published_reason(
             reason, self.gangs, self.cluster.forecast.kept_at(self.cluster, live)
