@@ -155,7 +155,7 @@ async def test_what_is_asked_can_be_asked_again_while_it_is_looked_at(
         assert (await asked(client, HALF))["report"]["all"]["later"]["gangs"] == 3
         assert outcomes(runtime, "busy") >= 1
         same = await asked(client, "policy: {graceSeconds: 30}")
-        assert (same["state"], same["reason"]) == ("none", "It is what holds already.")
+        assert (same["state"], same["reason"]) == ("none", "The configuration is in force already.")
         removal = await asked(client, "")
         assert removal == same, "nothing is set"
 

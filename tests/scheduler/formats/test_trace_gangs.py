@@ -348,4 +348,4 @@ def test_no_more_rows_are_taken_than_may_be(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_list_without_rows_is_no_event() -> None:
     came = imported(mapping())
-    assert (list(came.lines()), came.told()) == ([], "0 rows: 0 gangs with 0 pods")
+    assert (list(came.lines()), came.summary()) == ([], "0 rows: 0 gangs with 0 pods")

@@ -50,7 +50,7 @@ class FormatError(Rejected):
         super().__init__("InvalidFormat", f"Line {first.line}: {first.path} {first.message}")
 
 
-def told(file: str, finding: Finding, kind: str = "") -> str:
+def finding_text(file: str, finding: Finding, kind: str = "") -> str:
     """A finding as people read it: ``file:line: field: message``."""
     place = f"{file}:{finding.line}" if finding.line else file
     said = f"{finding.path}: {finding.message}" if finding.path else finding.message

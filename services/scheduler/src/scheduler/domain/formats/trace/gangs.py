@@ -80,7 +80,7 @@ class Imported:
             event: Fields = {"at": whole(at), "event": "gang-requested"}
             yield to_line(event | {"gang": gang_fields(_file(gang, at, self.mapping))})
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """What came of the rows, for people."""
         gangs, pods = _many(len(self.gangs), "gang"), _many(self.pods, "pod")
         source = f"{_many(self.rows, 'row')}: {gangs} with {pods}"
