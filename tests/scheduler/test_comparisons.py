@@ -221,7 +221,7 @@ async def test_a_sites_policy_that_fails_is_told(
     told = await found(change={"policy": {"orderBy": ["spiteful", "age"]}})
     first, *others = told["text"]
     assert first.startswith("The policy spiteful of the order failed: ValueError: no ann x x ")
-    assert first.endswith("…; who it is about goes last in it.")
+    assert first.endswith("…; its gang or user goes last.")
     assert len(first) < 300
     assert others == without["text"]
     lines = told["table"].splitlines()
