@@ -63,9 +63,6 @@ RENAMED = {
 
 UNFINISHED = frozenset(
     [
-        "cli/README.md",
-        "services/alerting/README.md",
-        "services/rest/README.md",
         "services/runtime-agent/README.md",
         "services/scheduler/src/scheduler/domain/core/README.md",
         "shared/README.md",
