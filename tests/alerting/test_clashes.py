@@ -35,7 +35,7 @@ def test_it_is_told_once_with_both_addresses_until_nothing_more_is_said() -> Non
     (event,), (alert,) = first.events, first.alerts
     assert (event.name, event.at, alert.name) == ("node-name-clash", at(-60), "NodeNameClash")
     assert alert.labels == {"node": "n1", "address": "10.0.0.1", "otherAddress": "10.0.0.2"}
-    assert alert.summary == "Two machines have the node name n1: 10.0.0.1 and 10.0.0.2"
+    assert alert.summary == "Two machines report as node n1: 10.0.0.1 and 10.0.0.2"
     assert event.title == alert.summary
     again = received(first.watch, a_notice(60), now=at(60), policy=POLICY)
     assert not again.events + again.alerts

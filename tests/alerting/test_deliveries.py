@@ -1,5 +1,6 @@
 """Who is told; when it is tried again; when a receiver is left in peace."""
 
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -20,6 +21,7 @@ from alerting.domain.deliveries import (
     Sent,
     deliveries,
     next_attempt,
+    owners_at_share,
     receiver_after,
 )
 from alerting.domain.events import Event, JobLabels, Severity
@@ -125,3 +127,23 @@ def test_one_refused_message_is_not_held_against_its_receiver() -> None:
 def test_a_receiver_that_is_gone_is_disabled() -> None:
     receiver = receiver_after(Receiver("s1", "1"), Gone("HTTP 410"), now=NOW, policy=POLICY)
     assert receiver.disabled == "HTTP 410"
+
+
+@given(st.integers(1, 64), st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=300))
+def test_owners_share_the_slots_of_a_lane(slots: int, turns: list[tuple[bool, int]]) -> None:
+    """Each turn one of ten owners takes a slot where it may, or one of its deliveries ends."""
+    under_way: Counter[str] = Counter()
+    for takes, number in turns:
+        owner, free = f"owner-{number}", slots - under_way.total()
+        if not takes:
+            under_way[owner] = max(0, under_way[owner] - 1)
+            under_way += Counter()
+            continue
+        may = free > 0 and owner not in owners_at_share(under_way, slots)
+        if free > 0 and under_way[owner] == 0:
+            assert may, "an owner that has none gets any free slot"
+        if may:
+            assert free > 1 or under_way[owner] == 0, "the last slot is for who has none"
+            under_way[owner] += 1
+        assert max(under_way.values(), default=0) <= (slots + 1) // 2, "nobody has more than half"
+        assert under_way.total() <= slots

@@ -47,7 +47,7 @@ def test_a_secret_may_be_in_a_file_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "notice"),
     [
-        (b"node-lost, ", b"node-gone, ", "line 4: subscriptions.0.events: an event is unknown"),
+        (b"node-lost, ", b"node-gone, ", "line 4: subscriptions.0.events: the event is unknown"),
         (b"email: team", b"mail: team", "line 9: subscriptions.1.mail"),
         (b"id: team", b"id: ops", "line 7: subscriptions.1.id: another subscription has this id"),
         (b"OPS_SECRET", b"NO_SECRET", "line 6: subscriptions.0.secrets: the environment variable"),

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from alerting.domain.addresses import is_allowed, networks_of
 from alerting.domain.deliveries import Failed, Gone, Sent
-from alerting.receivers.guard import Resolve
 from alerting.receivers.webhook import WebhookLimits, WebhookMessage, WebhookReceiver
+from muster.address_guard import Resolve
+from muster.addresses import is_public_or_within, networks_of
 from muster.webhook_secrets import signing_secret
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
@@ -89,19 +89,19 @@ async def test_both_secrets_verify_while_one_replaces_the_other(
     ],
 )
 def test_what_is_not_public_is_refused(address: str) -> None:
-    assert not is_allowed(address, ())
+    assert not is_public_or_within(address, ())
 
 
 @pytest.mark.parametrize("address", ["1.1.1.1", "2606:4700::1111", "::ffff:1.1.1.1"])
-def test_what_is_public_is_allowed(address: str) -> None:
-    assert is_allowed(address, ())
+def test_what_is_public_is_public_or_within(address: str) -> None:
+    assert is_public_or_within(address, ())
 
 
-def test_what_the_operator_allows_is_allowed() -> None:
+def test_what_the_operator_allows_is_public_or_within() -> None:
     allowed = networks_of("10.0.0.0/8, fd00::/8")
-    assert is_allowed("10.1.2.3", allowed)
-    assert is_allowed("fd00::1", allowed)
-    assert not is_allowed("192.168.1.1", allowed)
+    assert is_public_or_within("10.1.2.3", allowed)
+    assert is_public_or_within("fd00::1", allowed)
+    assert not is_public_or_within("192.168.1.1", allowed)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "2130706433", "0x7f.1"])

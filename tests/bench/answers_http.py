@@ -197,7 +197,6 @@ async def both(nodes: int, asked: int) -> AsyncIterator[Answering]:
         file = Path(home) / "cluster.json"
         file.write_text(json.dumps(cluster_data(config)))
         common = {
-            "MUSTER_INTERNAL_TOKEN": "bench",
             "MUSTER_LEASE_TIMEOUT_S": "3600",
             "MUSTER_DATABASE_URL": server.dsn,
             "MUSTER_KAFKA_BOOTSTRAP": broker.bootstrap,

@@ -201,7 +201,7 @@ def test_cells_are_shown_as_a_tree(rest: Rest, tmp_path: Path) -> None:
             "1",
             "nlp, pin lab",
             "-1",
-            "cordoned, 1 kept for ann~bert (now)",
+            "cordoned, 1 reserved for ann~bert (now)",
         ],
         ["5 more cells; --limit shows more of them."],
         ["as of cycle 7"],
@@ -245,6 +245,8 @@ def node(name: str, **more: Any) -> dict[str, Any]:
         "memoryMBUsed": 0,
         "pods": [],
         "problem": None,
+        "missingLimits": [],
+        "singleUser": None,
     } | more
 
 

@@ -52,7 +52,7 @@ def test_credentials_are_private_and_for_their_server_only(tmp_path: Path) -> No
 
 def test_a_broken_file_is_named_with_the_mend(tmp_path: Path) -> None:
     (tmp_path / "state.json").write_text("{")
-    with pytest.raises(ValueError, match=r"state\.json is not valid JSON.*mend or remove"):
+    with pytest.raises(ValueError, match=r"state\.json is not valid JSON.*fix or remove"):
         read_json(tmp_path / "state.json")
 
 
@@ -65,11 +65,11 @@ def test_a_write_leaves_no_other_file(tmp_path: Path) -> None:
 
 def test_ports_and_secrets_are_the_same_at_the_next_start(tmp_path: Path) -> None:
     first = HomeState(tmp_path)
-    port, secret = first.port("launcher"), first.secret("internal_token")
+    port, secret = first.port("launcher"), first.secret("cluster_key")
     first.mark_done("demo")
     second = HomeState(tmp_path)
     assert second.port("launcher") == port
-    assert second.secret("internal_token") == secret
+    assert second.secret("cluster_key") == secret
     assert second.is_done("demo")
     assert stat.S_IMODE((tmp_path / "state.json").stat().st_mode) == 0o600
 

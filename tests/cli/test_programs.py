@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from cli.standalone.programs import SERVICES, Choices, Endpoints, programs
+from muster.service_keys import service_key
 
 ENDPOINTS = Endpoints(
     "127.0.0.1:9092",
@@ -11,7 +12,7 @@ ENDPOINTS = Endpoints(
     {name: 18080 + place for place, name in enumerate(SERVICES)},
 )
 CHOICES = Choices(
-    internal_token="internal",
+    cluster_key="the-cluster-key-of-this-test-is-long",
     webhook_key="webhook-key",
     bus_settings={},
     bus_logins={name: {"kafka_password": f"password-of-{name}"} for name in SERVICES},
@@ -35,6 +36,25 @@ def test_the_agent_gets_neither_database_nor_webhook_key(monkeypatch: pytest.Mon
     agent = " ".join(_environments()["runtime-agent"].values())
     for secret in ("marker-secret", "webhook-key", "admin-password"):
         assert secret not in agent
+
+
+def test_only_rest_has_the_cluster_key_and_each_other_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MUSTER_CLUSTER_KEY", CHOICES.cluster_key)
+    monkeypatch.setenv("MUSTER_SERVICE_KEY", "a-key-of-another-service")
+    monkeypatch.setenv("MUSTER_NODE", "gpu-7")
+    made = _environments()
+    told = {name for name, each in made.items() if CHOICES.cluster_key in each.values()}
+    assert told == {"rest"}
+    keys = {name: each.get("MUSTER_SERVICE_KEY") for name, each in made.items()}
+    assert keys == {
+        "rest": None,
+        "launcher": None,
+        "scheduler": service_key(CHOICES.cluster_key, "scheduler"),
+        "runtime-agent": service_key(CHOICES.cluster_key, "agent/gpu-7"),
+        "alerting": None,
+    }
 
 
 def test_the_mail_servers_password_is_for_alerting_alone(monkeypatch: pytest.MonkeyPatch) -> None:

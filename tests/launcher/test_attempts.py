@@ -58,7 +58,7 @@ def test_a_gang_that_the_scheduler_knows_to_have_ended_is_followed_by_the_next_a
     assert story.phase() is JobPhase.BACKOFF
     verdict = story.status().verdict
     assert verdict is not None
-    assert (verdict.rule, "ended before" in verdict.symptom) == ("node-lost", True)
+    assert (verdict.rule, "has ended" in verdict.symptom) == ("node-lost", True)
     assert story.stops().keys() == ({"j1-0-worker-0-0", "j1-0-worker-1-0"} if runs else set())
     story.wait(1).place().start().end("1-worker-0-0").end("1-worker-1-0")
     assert story.status().state is JobState.SUCCEEDED

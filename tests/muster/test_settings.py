@@ -12,6 +12,8 @@ from scheduler.settings import SchedulerSettings
 MEANT_FOR_BOTH = {
     "http_port",  # its own port, of the service that reads it
     "webhook_key",  # the same key
+    "service_key",  # its own key, of the service that reads it
+    "resolver_threads",  # the same bound
     "foreign_port_s",  # the same time
 }
 SERVICES: list[type[ServiceSettings]] = [

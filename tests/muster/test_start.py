@@ -9,12 +9,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import asyncpg
+import httpx2
 import pytest
 from cli.embedded.process import free_port
 from muster.contracts.topics import Service
 from muster.errors import Broken
-from muster.service import Runtime, running
+from muster.service import Runtime, health_routes, running
 from muster.settings import ServiceSettings
+from prometheus_client import CollectorRegistry
+from starlette.applications import Starlette
 
 TIMEOUT_S = 60
 
@@ -125,3 +128,40 @@ def test_the_migrations_understand_what_the_services_understand(empty_database_u
 def test_every_service_tells_wrong_settings_by_name(program: str) -> None:
     code, said = ends(program, MUSTER_BATCH_RECORDS="many")
     assert (code, "MUSTER_BATCH_RECORDS: " in said, "Traceback" in said) == (2, True, False)
+
+
+@pytest.mark.parametrize("program", ["scheduler", "runtime_agent"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "a-name.example"])
+def test_a_service_without_its_key_does_not_listen_for_other_machines(
+    program: str, host: str
+) -> None:
+    code, said = ends(program, MUSTER_HTTP_HOST=host)
+    assert code == 2
+    (line,) = said.splitlines()
+    assert line.startswith("MUSTER_SERVICE_KEY is not set, and MUSTER_HTTP_HOST")
+    assert "python -m muster.derive_key" in line
+
+
+def test_a_short_cluster_key_is_told_but_not_shown() -> None:
+    code, said = ends("rest", MUSTER_CLUSTER_KEY="hunter2")
+    assert (code, "MUSTER_CLUSTER_KEY: " in said, "hunter2" in said) == (2, True, False)
+
+
+async def test_metrics_are_for_this_machine_or_those_with_the_token() -> None:
+    for token, peer, sent, status in (
+        ("", "127.0.0.1", "", 200),
+        ("", "::1", "", 200),
+        ("", "10.0.0.1", "", 401),
+        ("", "10.0.0.1", "Bearer ", 401),
+        ("t0ken", "127.0.0.1", "", 401),
+        ("t0ken", "10.0.0.1", "Bearer guess", 401),
+        ("t0ken", "10.0.0.1", "Bearer t0ken", 200),
+    ):
+        settings = ServiceSettings(kafka_bootstrap="127.0.0.1:1", metrics_token=token)
+        runtime = Runtime(Service.LAUNCHER, settings, CollectorRegistry())
+        app = Starlette(routes=health_routes(runtime))
+        door = httpx2.ASGITransport(app=app, client=(peer, 1))
+        async with httpx2.AsyncClient(transport=door, base_url="http://launcher") as client:
+            answer = await client.get("/metrics", headers={"Authorization": sent})
+            assert (token, peer, sent, answer.status_code) == (token, peer, sent, status)
+            assert (await client.get("/healthz")).status_code == 200

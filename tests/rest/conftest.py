@@ -21,6 +21,7 @@ from muster.service import Runtime, running
 from rest.app import build
 from rest.handlers.updates import jobs_aggregate
 from rest.settings import RestSettings
+from service_auth import CLUSTER_KEY
 
 PASSWORD = "correct-horse"
 WAIT_S = 60
@@ -137,7 +138,7 @@ def start_rest(database_url: str) -> Start:
             "kafka_bootstrap": "127.0.0.1:1",
             "admin_password": PASSWORD,
             "webhook_key": "a-key-of-this-test",
-            "internal_token": "internal-marker-token",
+            "cluster_key": CLUSTER_KEY,
             "peer_timeout_s": WAIT_S,
             "fetch_wait_busy_ms": 10,
             "fetch_wait_idle_ms": 50,
@@ -187,6 +188,7 @@ class FakeAgent:
     asked: list[tuple[str, Mapping[str, str], str]]
     writers: list[asyncio.StreamWriter] = field(default_factory=list)
     is_slow: bool = False
+    redirect: str = ""
 
     def hang_up(self) -> None:
         for writer in self.writers:
@@ -201,7 +203,10 @@ class FakeAgent:
         query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
         self.asked.append((parts.path, query, headers.get("authorization", "")))
         log = self.logs.get(parts.path)
-        if log is None:
+        if self.redirect:
+            head = f"HTTP/1.1 302 Found\r\nLocation: {self.redirect}\r\nContent-Length: 0\r\n\r\n"
+            writer.write(head.encode())
+        elif log is None:
             writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
         else:
             start = int(query.get("offset", 0))

@@ -393,7 +393,7 @@ async def test_why_answers_what_rest_knows_where_the_scheduler_does_not(
             why = answer.json()
             assert why["reason"]["text"] == reason.text
             assert why["scheduler"] is None
-            assert "Scheduler knows is missing" in why["schedulerProblem"]
+            assert "Scheduler's part of the answer is missing" in why["schedulerProblem"]
     async with start_rest() as rest:
         why = (await rest.client.get("/api/v2/jobs/admin~waits/why")).json()
         assert (why["scheduler"], why["schedulerProblem"]) == (None, None)

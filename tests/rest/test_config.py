@@ -96,7 +96,7 @@ async def test_without_the_schedulers_word_nothing_is_changed(
             scheduler.answers[CHECK] = away
             answer = await put(rest, 0)
             assert (answer.status_code, answer.json()["code"]) == (503, "UnavailableError")
-            assert "nothing is changed" in answer.json()["message"]
+            assert "nothing was changed" in answer.json()["message"]
         assert (await rest.client.get(f"{PATH}/versions")).json()["versions"] == []
         removed = await rest.client.delete(PATH, headers={"If-Match": "0"})
         assert removed.status_code == 202, "the file stands for itself"

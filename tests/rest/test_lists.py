@@ -4,7 +4,10 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
+import asyncpg
 from muster.contracts.jobs import JobState
+from rest.domain.listing import Listing
+from rest.store.jobs import conditions
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -60,3 +63,57 @@ async def test_answers_are_what_the_openapi_document_says(rest: Any) -> None:
     (item,) = (await rest.client.get("/api/v2/jobs")).json()
     again = json.loads(JobListItem.model_validate(item).model_dump_json(by_alias=True))
     assert item == again
+
+
+async def test_a_keyword_is_found_in_any_part_of_a_name_and_nowhere_else(rest: Any) -> None:
+    user = await rest.make_user("Zoe.Q")
+    async with user:
+        for name in ("Train_ResNet-50", "ab", "überall"):
+            answer = await user.post("/api/v2/jobs", content=rest.job_file(name))
+            assert answer.status_code in (202, 400)  # not every name is one
+    for keyword, count in (
+        ("resnet", 1),
+        ("NET-5", 1),
+        ("n_r", 1),
+        ("ab", 1),
+        ("zoe.q", 2),
+        ("e", 2),
+        ("efau", 2),
+        ("zoe.q train", 0),
+        ("q train_resnet", 0),
+        ("50 default", 0),
+        ("resnet%", 0),
+        ("res_et", 0),
+        ("  ", 0),
+        ("", 2),
+    ):
+        found = await rest.client.get("/api/v2/jobs", params={"keyword": keyword})
+        assert len(found.json()) == count, keyword
+
+
+async def test_a_rare_keyword_is_found_by_its_index_among_many(
+    rest: Any, database_url: str
+) -> None:
+    conn = await asyncpg.connect(database_url, server_settings={"search_path": "rest"})
+    await conn.execute(
+        "INSERT INTO job (id, username, name, virtual_cluster, total_tasks, total_gpus,"
+        " total_task_roles, submitted_at, state) SELECT 'j' || n, 'user' || n % 50,"
+        " 'train_' || n || '_' || substr(md5(n::text), 1, 8), 'default', 1, 1, 1,"
+        " now() - n * interval '1 s', 'SUCCEEDED' FROM generate_series(1, 20000) AS n"
+    )
+    await conn.execute("ANALYZE job")
+    for asked in (
+        Listing(keyword="_19999_"),
+        Listing(keyword="no-such-job", states=("RUNNING",), usernames=("user1",)),
+    ):
+        where, args = conditions(asked)
+        plan = await conn.fetch(
+            f"EXPLAIN SELECT * FROM job {where} ORDER BY submitted_at DESC, id DESC LIMIT 5000",
+            *args,
+        )
+        text = "\n".join(row[0] for row in plan)
+        assert "job_trigrams" in text, text
+        assert "Seq Scan" not in text
+    await conn.close()
+    (found,) = (await rest.client.get("/api/v2/jobs?keyword=_19999_")).json()
+    assert found["name"].startswith("train_19999_")

@@ -1,6 +1,7 @@
 """Logs: located, read, followed by text and by events, from the agent that has them."""
 
 import asyncio
+import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -8,6 +9,8 @@ import httpx2
 import pytest
 from muster.contracts.jobs import JobState, JobStatus, TaskRoleStatus, TaskState, TaskStatus
 from muster.contracts.model import Reason
+from muster.service_keys import refusal, service_key
+from service_auth import CLUSTER_KEY
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LOGS = "/api/v2/jobs/admin~logged/attempts/0/taskRoles/worker/taskIndex/0/attempts/0/logs"
@@ -39,7 +42,10 @@ async def test_logs_are_located_and_read(rest: Any, agent: Any) -> None:
     answer = await rest.client.get(locations[0]["uri"])
     assert answer.content == agent.logs["/logs/pod-1/stdout"]
     assert answer.headers["content-type"].startswith("text/plain")
-    assert agent.asked[0][2] == "bearer internal-marker-token"
+    token = agent.asked[0][2].removeprefix("bearer ")
+    key, path = service_key(CLUSTER_KEY, "agent/n"), "/logs/pod-1/stdout"
+    assert refusal(key, "agent/n", path, token, now_s=time.time()) is None
+    assert CLUSTER_KEY not in token
     part = await rest.client.get(locations[0]["uri"], params={"offset": 4})
     assert part.text.startswith("two\n")
     tail = (await rest.client.get(LOGS, params={"tail-mode": "true"})).json()["locations"]
@@ -243,3 +249,52 @@ async def test_a_text_whose_agent_goes_away_does_not_look_whole(
     said = capsys.readouterr().out
     assert "an answer could not be sent to its end" in said
     assert "a request failed" not in said
+
+
+@pytest.mark.parametrize(
+    ("networks", "url"),
+    [
+        ("10.0.0.0/8", "{agent}"),
+        ("127.0.0.0/8", "http://169.254.169.254/latest/meta-data"),
+        ("127.0.0.0/8", "http://[::ffff:10.0.0.1]:80"),
+        ("127.0.0.0/8", "http://2130706433.invalid"),
+        ("127.0.0.0/8", "{agent}/?"),
+        ("127.0.0.0/8", "{agent}/#"),
+        ("127.0.0.0/8", "http://root:secret@127.0.0.1"),
+        ("127.0.0.0/8", "file:///etc"),
+        ("127.0.0.0/8", "gopher://127.0.0.1"),
+    ],
+)
+async def test_a_node_that_lies_about_its_address_leads_rest_nowhere(
+    start_rest: Any, agent: Any, networks: str, url: str
+) -> None:
+    async with start_rest(agent_networks=networks) as rest:
+        agent.logs["/logs/pod-1/stdout"] = b"one\n"
+        agent.url = url.format(agent=agent.url)
+        await run_task(rest, agent)
+        answer = await rest.client.get(f"{LOGS}/stdout")
+        if ".invalid" in url:
+            assert answer.status_code == 503
+        else:
+            assert (answer.status_code, answer.json()["code"]) == (502, "AgentAddressError")
+            assert "Node n reports" in answer.json()["message"]
+        assert agent.asked == []
+
+
+async def test_an_address_outside_the_networks_is_told_with_node_and_setting(
+    start_rest: Any, agent: Any
+) -> None:
+    async with start_rest(agent_networks="10.0.0.0/8") as rest:
+        await run_task(rest, agent)
+        said = (await rest.client.get(f"{LOGS}/stdout")).json()["message"]
+        for word in ("Node n ", agent.url, "127.0.0.1", "MUSTER_AGENT_NETWORKS"):
+            assert word in said
+        metrics = (await rest.client.get("/metrics")).text
+        assert "muster_rest_agent_addresses_refused_total 1.0" in metrics
+
+
+async def test_an_agent_that_redirects_leads_rest_nowhere(rest: Any, agent: Any) -> None:
+    await run_task(rest, agent)
+    agent.redirect = f"{agent.url}/elsewhere"
+    assert (await rest.client.get(f"{LOGS}/stdout")).status_code == 503
+    assert [path for path, *_ in agent.asked] == ["/logs/pod-1/stdout"]

@@ -142,7 +142,7 @@ async def test_before_the_scheduler_has_said_a_word_jobs_are_taken_unchecked(
     async with start_rest(scheduler_url=scheduler.url) as rest:
         accepted = await submit(rest.client, job_file(rest, "early", "vision"))
         assert accepted.status_code == 202
-        (told,) = (w for w in accepted.json()["warnings"] if "could not be checked" in w["message"])
+        (told,) = (w for w in accepted.json()["warnings"] if "was not checked" in w["message"])
         assert told["path"] == "defaults.virtualCluster"
         assert (await rest.client.get(f"/api/v2{PATH}")).status_code == 503
 

@@ -14,6 +14,7 @@ import httpx2
 import pytest
 from launcher_double import Launcher, an_agent, wanted
 from muster.contracts.pods import PodState, PodStatus
+from muster.service_keys import agent
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -21,6 +22,7 @@ from runtime_agent.pods import PodDirectories
 from runtime_agent.settings import AgentSettings
 from runtime_agent.store import Journal
 from runtime_agent.supervisor import lock
+from service_auth import ServiceAuth
 
 pytestmark = pytest.mark.kafka
 
@@ -232,8 +234,8 @@ async def test_a_job_can_be_followed_in_one_trace_through_its_pod(
 async def test_logs_are_served_while_the_pod_runs_and_end_with_it(
     launcher: Launcher, settings: AgentSettings
 ) -> None:
-    headers = {"Authorization": f"Bearer {settings.internal_token.get_secret_value()}"}
-    async with an_agent(settings), httpx2.AsyncClient(headers=headers, timeout=60) as http:
+    auth = ServiceAuth(agent(settings.node))
+    async with an_agent(settings), httpx2.AsyncClient(auth=auth, timeout=60) as http:
         log_url = (await launcher.report()).log_url
         gate = settings.agent_home.parent / "gate"
         wait = f"until test -e {gate}; do sleep 0.01; done"

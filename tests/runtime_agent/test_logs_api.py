@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx2
 import pytest
-from prometheus_client import Gauge
+from muster.metrics import PlumbingMetrics
+from muster.service_keys import agent, make_token, service_key
+from muster.token_guard import TokenGuard
+from prometheus_client import CollectorRegistry, Gauge
 from runtime_agent.api.logs import LogServer
 from runtime_agent.logreader import LogReader, extent
 from runtime_agent.pods import PodDirectories
 from runtime_agent.settings import AgentSettings
 from runtime_agent.supervisor.logs import BoundedFile, PodLogs
 from runtime_agent.supervisor.records import ExitRecord, PodSpec, write_record
+from service_auth import CLUSTER_KEY, ServiceAuth
 from starlette.applications import Starlette
 from starlette.requests import Request
 
-TOKEN = {"Authorization": "Bearer between services"}
+NODE = "node-1"
+KEY = service_key(CLUSTER_KEY, agent(NODE))
+
+
+def a_token(path: str, *, node: str = NODE, key: str = KEY, later_s: float = 0) -> dict[str, str]:
+    """The header of a request that REST makes `later_s` from now."""
+    token = make_token(key, agent(node), path, now_s=time.time() + later_s)
+    return {"Authorization": f"Bearer {token}"}
+
+
+TOKEN = a_token("/logs/pod-1/stdout")
 
 
 class Served:
@@ -29,8 +44,10 @@ class Served:
         self.pods.prepare(PodSpec("pod-1", {}), "true")
         self.logs = PodLogs(self.pods.logs_path("pod-1"), 1000)
         self.stopping = asyncio.Event()
-        settings = AgentSettings(internal_token="between services", follow_look_s=0.01)
-        self.server = LogServer(self.pods, settings, Gauge("x", "x", registry=None), self.stopping)
+        settings = AgentSettings(node=NODE, service_key=KEY, follow_look_s=0.01)
+        guard = TokenGuard(agent(NODE), settings.service_key, PlumbingMetrics(CollectorRegistry()))
+        gauge = Gauge("x", "x", registry=None)
+        self.server = LogServer(self.pods, settings, gauge, guard, self.stopping)
         self.app = Starlette(routes=self.server.routes())
 
     def end(self) -> None:
@@ -122,27 +139,54 @@ async def test_who_goes_away_before_the_first_piece_does_not_count_as_a_follower
 
 
 @pytest.mark.parametrize(
-    ("path", "headers", "status"),
+    ("path", "status"),
     [
-        ("/logs/pod-1/stdout", {}, 401),
-        ("/logs/pod-1/stdout", {"Authorization": "Bearer guess"}, 401),
-        ("/logs/pod-2/stdout", TOKEN, 404),
-        ("/logs/pod-1/secrets", TOKEN, 404),
-        ("/logs/..%2F..%2Fetc/all", TOKEN, 404),
-        ("/logs/.hidden/all", TOKEN, 404),
-        ("/logs/pod-1/stdout?tail=many", TOKEN, 400),
-        ("/logs/pod-1/stdout?offset=-1", TOKEN, 400),
+        ("/logs/pod-2/stdout", 404),
+        ("/logs/pod-1/secrets", 404),
+        ("/logs/..%2F..%2Fetc/all", 404),
+        ("/logs/.hidden/all", 404),
+        ("/logs/pod-1/stdout?tail=many", 400),
+        ("/logs/pod-1/stdout?offset=-1", 400),
     ],
 )
-async def test_what_may_not_or_cannot_be_read_is_refused(
-    http: httpx2.AsyncClient, path: str, headers: dict[str, str], status: int
+async def test_what_cannot_be_read_is_refused(
+    http: httpx2.AsyncClient, path: str, status: int
 ) -> None:
-    assert (await http.get(path, headers=headers)).status_code == status
+    auth = ServiceAuth(agent(NODE))
+    assert (await http.get(path, auth=auth)).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("headers", "words"),
+    [
+        ({}, "missing"),
+        ({"Authorization": "Bearer guess"}, "missing"),
+        ({"Authorization": f"Bearer {KEY}"}, "missing"),
+        (a_token("/logs/pod-2/stdout"), "another path"),
+        (a_token("/logs/pod-1/stdout", node="node-2"), "another audience"),
+        (a_token("/logs/pod-1/stdout", key=service_key(CLUSTER_KEY, "agent/node-2")), "derive"),
+        (a_token("/logs/pod-1/stdout", later_s=-300), "clock"),
+        (a_token("/logs/pod-1/stdout", later_s=300), "clock"),
+    ],
+)
+async def test_who_has_no_token_for_this_node_and_pod_reads_nothing(
+    served: Served, http: httpx2.AsyncClient, headers: dict[str, str], words: str
+) -> None:
+    served.logs.take("stdout", b"one", 0.0)
+    answer = await http.get("/logs/pod-1/stdout", headers=headers)
+    assert (answer.status_code, words in answer.json()["message"]) == (401, True), answer.text
+    assert (await http.get("/logs/pod-1/stdout", headers=TOKEN)).status_code == 200
+
+
+@pytest.mark.parametrize("off_s", [-80, 25])
+async def test_a_clock_may_differ_a_little(http: httpx2.AsyncClient, off_s: float) -> None:
+    headers = a_token("/logs/pod-1/stdout", later_s=off_s)
+    assert (await http.get("/logs/pod-1/stdout", headers=headers)).status_code == 200
 
 
 async def test_the_logs_of_a_pod_are_listed(served: Served, http: httpx2.AsyncClient) -> None:
     served.logs.take("stderr", b"oh\n", 0.0)
-    listed = (await http.get("/logs/pod-1", headers=TOKEN)).json()["logs"]
+    listed = (await http.get("/logs/pod-1", headers=a_token("/logs/pod-1"))).json()["logs"]
     assert {each["name"]: each["end"] for each in listed}["stderr"] == 3
 
 

@@ -32,6 +32,7 @@ from muster.metrics import PlumbingMetrics
 from muster.readers import Follower
 from muster.records import Received
 from muster.service import Runtime, running
+from muster.service_keys import SCHEDULER, service_key
 from muster.settings import ServiceSettings
 from prometheus_client import CollectorRegistry
 from scheduler.app import build
@@ -40,7 +41,7 @@ from scheduler.domain.core.model import Decision
 from scheduler.domain.rules import Rules
 from scheduler.domain.state import State
 from scheduler.settings import SchedulerSettings
-from scheduler_answers import TOKEN
+from service_auth import CLUSTER_KEY
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 DEADLINE_S = 60.0
@@ -317,7 +318,7 @@ def settings(database_url: str, fresh_broker: EmbeddedBroker) -> SchedulerSettin
         database_url=database_url,
         kafka_bootstrap=fresh_broker.bootstrap,
         http_port=0,
-        internal_token=TOKEN,
+        service_key=service_key(CLUSTER_KEY, SCHEDULER),
         fetch_wait_busy_ms=10,
         fetch_wait_idle_ms=10,
         bus_watch_s=0.1,
@@ -362,10 +363,10 @@ def another_scheduler(settings: SchedulerSettings, tmp_path: Path) -> RunAnother
     ) -> AsyncIterator[asyncio.subprocess.Process]:
         log = log or tmp_path / f"{secrets.token_hex(4)}.log"
         changed = settings.model_copy(update=changes)
-        names = changed.model_fields_set - {"database_url", "internal_token"}
+        names = changed.model_fields_set - {"database_url", "service_key"}
         environment = {f"MUSTER_{name.upper()}": str(getattr(changed, name)) for name in names}
         environment["MUSTER_DATABASE_URL"] = changed.database_url.get_secret_value()
-        environment["MUSTER_INTERNAL_TOKEN"] = TOKEN
+        environment["MUSTER_SERVICE_KEY"] = changed.service_key.get_secret_value()
         with log.open("wb") as output:
             started = await asyncio.create_subprocess_exec(
                 sys.executable,

@@ -104,7 +104,7 @@ def test_nodes_that_speak_one_after_the_other_have_their_pods_adopted_so(kit: Ki
     assert code == "still-running"
     assert "g-w-1" in text
     assert "n1" in text
-    assert "not been heard" in text
+    assert "no heartbeat from it" in text
     state.ledger.receive("n1", "", 1.0)
     (grown,) = kit.decide(state, 1.0)
     assert [place.pod for place in grown.pods] == ["g-w-2"]
@@ -174,7 +174,7 @@ def test_a_pod_on_a_lost_node_is_waited_for_until_the_node_is_back(kit: Kit) -> 
     assert "it is lost" in waits(state, "g")[1]
     state.ledger.take_back("n0")
     kit.decide(state, 61.0)
-    assert "has not reported since" in waits(state, "g")[1]
+    assert "has returned but not reported" in waits(state, "g")[1]
     state.report(a_report(kit, "n0", PodOnNode(pod="g-w-0", gpus=(0,)), revision=3, lease=1), 62.0)
     kit.decide(state, 62.0)
     assert the_message(state, "g") == {"g-w-0": ("placed", "n0", (0,))}

@@ -77,7 +77,7 @@ def test_a_gang_that_has_ended_is_answered_and_not_recorded(kit: Kit) -> None:
         ("j-0-w-0", "j-0-w-1"), "lost"
     )
     assert answer.reason is not None
-    assert "ended before" in answer.reason.text
+    assert "has ended" in answer.reason.text
     (again,) = record("j-0", Ended(7), kit.gang("j-0"), kit.start).messages
     assert again.message == GangDecision(gang="j-0", job="j-0", epoch=7)
     with pytest.raises(Broken):

@@ -16,6 +16,7 @@ from muster.contracts.gangs import PodRelease
 from muster.db import Connection
 from muster.errors import Transient
 from muster.service import Runtime
+from muster.service_keys import SCHEDULER
 from scheduler import store
 from scheduler.domain import given
 from scheduler.domain.core.cluster import Cluster
@@ -31,6 +32,7 @@ from scheduler.domain.simulation.side_by_side import SideBySide
 from scheduler.domain.simulation.workload import Workload, enforcing
 from scheduler_answers import asking
 from scheduler_watched import measured, until
+from service_auth import ServiceAuth
 
 Kit = Any
 Others = Any
@@ -341,7 +343,7 @@ async def test_who_may_export_and_what_can_be_asked(
         await others.ask(wanted(kit, "a", ("w", 1, 2)))
         await others.until(lambda: others.states("a") == ["placed"])
         await exported(port)
-        async with asking(port, token="wrong") as stranger:
+        async with asking(port, ServiceAuth(SCHEDULER, "another-cluster-key-" * 2)) as stranger:
             assert (await stranger.get("/export", params={"since": 0})).status_code == 401
         async with asking(port) as client:
 

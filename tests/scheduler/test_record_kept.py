@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 from muster.db import Connection, Pool, open_pool
 from muster.errors import Broken
+from muster.metrics import PlumbingMetrics
+from muster.service_keys import SCHEDULER
+from muster.token_guard import TokenGuard
 from prometheus_client import CollectorRegistry
 from scheduler import store
 from scheduler.api.exporting import Export, Stretch
@@ -368,7 +371,8 @@ async def served(pool: Pool, stall_s: float) -> Starlette:
     await kept.begin(1.0)
     await kept.cycles(2.0, 3)
     comparisons = Comparisons(kept.settings, kept.metrics)
-    return Starlette(routes=routes(Leader(), kept.settings, pool.acquire, comparisons))
+    guard = TokenGuard(SCHEDULER, kept.settings.service_key, PlumbingMetrics(CollectorRegistry()))
+    return Starlette(routes=routes(Leader(), kept.settings, pool.acquire, comparisons, guard))
 
 
 async def test_who_comes_while_all_seats_are_taken_hears_so_at_once(pool: Pool) -> None:

@@ -12,7 +12,9 @@ import pytest
 from cli.embedded.process import free_port
 from muster.contracts.nodes import Gpu
 from muster.service import Runtime
+from muster.service_keys import agent
 from scheduler_answers import asking
+from service_auth import ServiceAuth
 
 Kit = Any
 Others = Any
@@ -105,9 +107,9 @@ async def test_the_queue_and_reasons_are_told_over_http_to_those_who_may(
             await others.ask(kit.gang(name, *kit.pods(name, 1, gpus=1), age=age))
         await others.until(lambda: others.states("c") == others.states("b") == ["waiting"])
         async with asking(port) as client:
-            token = client.headers.pop("Authorization")
-            assert (await client.get("/queue")).status_code == 401
-            client.headers["Authorization"] = token
+            assert (await client.get("/queue", auth=None)).status_code == 401
+            theirs = ServiceAuth(agent("node-1"))
+            assert (await client.get("/queue", auth=theirs)).status_code == 401
             queue = (await client.get("/queue?limit=1")).json()
             assert (queue["waiting"], [gang["gang"] for gang in queue["gangs"]]) == (2, ["b"])
             why = (await client.get("/jobs/c/why")).json()

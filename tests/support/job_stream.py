@@ -21,8 +21,10 @@ import asyncpg
 import httpx2
 import pytest
 from muster.ids import parse_pod
+from muster.service_keys import SCHEDULER
 from muster_up import Answer, Http
-from parts_of_muster import AGENTS, GPUS, INTERNAL_TOKEN, Parts
+from parts_of_muster import AGENTS, CLUSTER_KEY, GPUS, Parts
+from service_auth import ServiceAuth
 
 FINAL = ("SUCCEEDED", "FAILED", "STOPPED")
 LOST = (OSError, TimeoutError, asyncio.IncompleteReadError)
@@ -253,10 +255,10 @@ class Jobs:
 
     async def _scheduler_holds(self) -> list[Any]:
         url = f"http://127.0.0.1:{self.parts.ports['scheduler']}/nodes"
-        headers = {"Authorization": f"Bearer {INTERNAL_TOKEN}"}
+        auth = ServiceAuth(SCHEDULER, CLUSTER_KEY)
         try:
             async with httpx2.AsyncClient(timeout=30, trust_env=False) as client:
-                nodes = (await client.get(url, headers=headers)).json()["nodes"]
+                nodes = (await client.get(url, auth=auth)).json()["nodes"]
         except httpx2.HTTPError as error:
             return [repr(error)]
         if len(nodes) != len(AGENTS):

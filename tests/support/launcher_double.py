@@ -29,8 +29,10 @@ from muster.contracts.pods import (
 )
 from muster.contracts.topics import TOPICS, Service
 from muster.service import running
+from muster.service_keys import agent, service_key
 from runtime_agent.app import build
 from runtime_agent.settings import AgentSettings
+from service_auth import CLUSTER_KEY
 
 DEADLINE_S = 60.0
 HEARD = (
@@ -55,7 +57,7 @@ def settings_for(bootstrap: str, home: Path, **more: Any) -> AgentSettings:
         bus_timeout_s=5.0,
         memory_limits=False,
         cpu_limits=False,
-        internal_token="between services",
+        service_key=service_key(CLUSTER_KEY, agent("node-a")),
         **more,
     )
 

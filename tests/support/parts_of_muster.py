@@ -34,7 +34,7 @@ AGENTS = ("runtime-agent", "runtime-agent-2")
 PARTS = (*SERVICES, AGENTS[1], "kafka", "database")
 GPUS = 8
 PASSWORD = "a-password-for-tests"
-INTERNAL_TOKEN = secrets.token_urlsafe(32)
+CLUSTER_KEY = secrets.token_urlsafe(32)
 READY_S = 90.0
 QUICK = {
     "MUSTER_STOP_GRACE_S": "1",
@@ -232,7 +232,7 @@ def _programs(home: Path, parts: Parts) -> dict[str, Program]:
     """
     ports = {name: free_port() for name in (*SERVICES, AGENTS[1])}
     choices = Choices(
-        internal_token=INTERNAL_TOKEN,
+        cluster_key=CLUSTER_KEY,
         webhook_key=secrets.token_urlsafe(32),
         bus_settings=EMBEDDED_BUS,
         topic_partitions=1,

@@ -10,6 +10,9 @@ from typing import Any
 import httpx2
 from muster.contracts.node_orders import Order
 from muster.contracts.nodes import Gpu
+from muster.metrics import PlumbingMetrics
+from muster.service_keys import SCHEDULER
+from muster.token_guard import TokenGuard
 from prometheus_client import CollectorRegistry
 from scheduler.api.routes import routes
 from scheduler.comparisons import Comparisons
@@ -17,11 +20,11 @@ from scheduler.domain.formats.cluster_file import read_cluster
 from scheduler.domain.state import State
 from scheduler.metrics import SchedulerMetrics
 from scheduler.settings import SchedulerSettings
+from service_auth import ServiceAuth
 from starlette.applications import Starlette
 
 Kit = Any
-TOKEN = "between-services"
-"""What a service that runs asks for."""
+AUTH = ServiceAuth(SCHEDULER)
 
 
 class Leader:
@@ -102,11 +105,11 @@ def furnished(kit: Kit) -> State:
 
 
 @asynccontextmanager
-async def asking(port: int, token: str = TOKEN) -> AsyncIterator[httpx2.AsyncClient]:
+async def asking(port: int, auth: httpx2.Auth = AUTH) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of a service that runs."""
     async with httpx2.AsyncClient(
         base_url=f"http://127.0.0.1:{port}",
-        headers={"Authorization": f"Bearer {token}"},
+        auth=auth,
         timeout=60,
         trust_env=False,
     ) as client:
@@ -119,7 +122,8 @@ async def served(state: State, **settings: Any) -> AsyncIterator[tuple[Leader, h
     leader = Leader(state)
     changed = SchedulerSettings(**settings)
     comparisons = Comparisons(changed, SchedulerMetrics(CollectorRegistry()))
-    app = Starlette(routes=routes(leader, changed, _away, comparisons))
+    guard = TokenGuard(SCHEDULER, changed.service_key, PlumbingMetrics(CollectorRegistry()))
+    app = Starlette(routes=routes(leader, changed, _away, comparisons, guard))
     living = asyncio.create_task(leader.live())
     door = httpx2.ASGITransport(app=app)
     async with httpx2.AsyncClient(transport=door, base_url="http://scheduler") as client:

@@ -21,6 +21,7 @@ from launcher.app import build as build_launcher
 from launcher.settings import LauncherSettings
 from muster.contracts.topics import Service
 from muster.service import Runtime, running
+from muster.service_keys import SCHEDULER, agent, service_key
 from rest.app import build as build_rest
 from rest.settings import RestSettings
 from runtime_agent.app import build as build_agent
@@ -83,7 +84,19 @@ class Muster:
     runtimes: dict[Service, Runtime] = field(default_factory=dict)
     stacks: dict[Service, contextlib.AsyncExitStack] = field(default_factory=dict)
     token: str = ""
-    internal_token: str = field(default_factory=lambda: secrets.token_hex(16))
+    cluster_key: str = field(default_factory=lambda: secrets.token_hex(16))
+
+    def _keys(self, service: Service) -> dict[str, str]:
+        """What a service gets of the keys: no other's."""
+        match service:
+            case Service.REST:
+                return {"cluster_key": self.cluster_key}
+            case Service.SCHEDULER:
+                return {"service_key": service_key(self.cluster_key, SCHEDULER)}
+            case Service.RUNTIME_AGENT:
+                node = self.settings[service]["node"]
+                return {"service_key": service_key(self.cluster_key, agent(node))}
+        return {}
 
     def choose_port(self, service: Service) -> None:
         """One that no other has, where it has none."""
@@ -100,7 +113,7 @@ class Muster:
             **bus_settings(self.bootstrap, user_of(service)),
             "database_url": self.database_url,
             "http_port": self.ports[service],
-            "internal_token": self.internal_token,
+            **self._keys(service),
             "fetch_wait_busy_ms": 10,
             "fetch_wait_idle_ms": 20,
             "bus_watch_s": 0.2,

@@ -12,6 +12,8 @@ from bus_logins import kafka_client
 from cli.embedded.broker import EmbeddedBroker
 from cli.embedded.process import free_port
 from muster.contracts.topics import EVERY_TOPIC, Service
+from muster.service_keys import SCHEDULER, service_key
+from service_auth import ServiceAuth
 from whole_muster import PASSWORD, Muster, a_job, a_muster, eventually
 
 pytestmark = pytest.mark.system
@@ -103,9 +105,9 @@ def _json(value: Any) -> Any:
 
 async def _scheduler_nodes(muster: Muster) -> list[dict[str, Any]]:
     url = f"http://127.0.0.1:{muster.ports[Service.SCHEDULER]}/nodes"
-    headers = {"Authorization": f"Bearer {muster.internal_token}"}
+    auth = ServiceAuth(SCHEDULER, muster.cluster_key)
     async with httpx2.AsyncClient(timeout=60, trust_env=False) as client:
-        answer = await client.get(url, headers=headers)
+        answer = await client.get(url, auth=auth)
     found = answer.json()["nodes"]
     assert isinstance(found, list)
     return found
@@ -125,7 +127,8 @@ async def test_a_secret_is_in_no_topic_table_log_or_answer(
         "POST", "/api/v2/users", json={"username": "eve", "password": MARKER, "email": "e@x.org"}
     )
     await eventually(muster.unsettled, lambda count: count == 0)
-    secrets = [MARKER, PASSWORD, muster.token, muster.internal_token]
+    secrets = [MARKER, PASSWORD, muster.token, muster.cluster_key]
+    secrets.append(service_key(muster.cluster_key, SCHEDULER))
     places = {
         "the answer": refused.text,
         "the bus": (await everything_on_the_bus(fresh_broker.bootstrap)).decode(errors="replace"),

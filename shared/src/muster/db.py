@@ -43,8 +43,9 @@ LONGEST_MS = 2**31 - 1
 """What the server takes as a time: 24 days. One that is to be longer is as long as that."""
 
 
-async def open_pool(settings: DatabaseSettings, schema: str) -> Pool:
-    """Open the pool of a service whose tables are in ``schema``.
+async def open_pool(settings: DatabaseSettings, schema: str, *, is_reserved: bool = False) -> Pool:
+    """Open the pool of a service whose tables are in ``schema``, or its reserved one: small, made
+    at its first use, for what must not wait behind slow statements.
 
     Raises OSError or asyncpg.PostgresError where the database can't be reached.
     """
@@ -56,8 +57,8 @@ async def open_pool(settings: DatabaseSettings, schema: str) -> Pool:
 
     return await asyncpg.create_pool(
         settings.database_url.get_secret_value(),
-        min_size=1,
-        max_size=settings.database_connections,
+        min_size=0 if is_reserved else 1,
+        max_size=(settings.reserved_connections if is_reserved else settings.database_connections),
         init=set_up,
         reset=_leave_as_it_is,
         timeout=10,

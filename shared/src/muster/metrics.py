@@ -43,6 +43,11 @@ class PlumbingMetrics:
             ["topic"],
             registry=registry,
         )
+        self.tokens_refused = Counter(
+            "muster_service_tokens_refused",
+            "HTTP requests refused because their service token was missing or not valid.",
+            registry=registry,
+        )
         self.stray = Counter(
             "muster_stray_messages",
             "Messages on pods from another node or journal than their placement names.",

@@ -4,6 +4,7 @@ endpoints, tasks; and an orderly stop. The service itself is built by its own ``
 
 import asyncio
 import contextlib
+import hmac
 import signal
 import socket
 import sys
@@ -25,6 +26,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
+from muster.addresses import is_loopback
 from muster.aggregates import Aggregate
 from muster.bus import Bus, is_cancelled
 from muster.contracts.topics import Service
@@ -38,6 +40,7 @@ from muster.process import hide_memory
 from muster.readers import Consumer, Follower, OnRecord
 from muster.records import Received
 from muster.relay import Relay
+from muster.service_keys import bearer_token
 from muster.settings import DatabaseSettings, ServiceSettings
 from muster.telemetry import set_up_logging, set_up_tracing
 
@@ -60,6 +63,7 @@ class Runtime:
         self.asgi: ASGIApp | None = None
         self.stopping = asyncio.Event()
         self._pool: Pool | None = None
+        self._reserved_pool: Pool | None = None
         self._incarnations: Incarnations | None = None
         self._relay: Relay | None = None
         self._tasks: list[tuple[str, Callable[[], Awaitable[None]]]] = [("bus", self.bus.run)]
@@ -69,6 +73,14 @@ class Runtime:
         """The database pool of a service that has one."""
         assert self._pool is not None, "this service has no database"
         return self._pool
+
+    @property
+    def reserved_pool(self) -> Pool:
+        """A few connections of a service that has a database, which no slow statement may hold:
+        readiness and authentication use it.
+        """
+        assert self._reserved_pool is not None, "this service has no database"
+        return self._reserved_pool
 
     @property
     def relay(self) -> Relay:
@@ -103,6 +115,9 @@ class Runtime:
                 wait = min(wait * 2, self.settings.retry_longest_s)
             else:
                 self._pool, self._incarnations = pool, incarnations
+                self._reserved_pool = await open_pool(
+                    self.settings, self.me.value, is_reserved=True
+                )
                 self._relay = Relay(self.bus, pool, incarnations)
                 self.spawn("relay", self._relay.run)
                 self.spawn("services started", incarnations.follower.run)
@@ -154,8 +169,8 @@ class Runtime:
     async def is_ready(self) -> dict[str, bool]:
         """What the service needs, and whether it answers."""
         ready = {"bus": self.bus.is_up, "bus_rights": not self.bus.refusals.reasons}
-        if self._pool is not None:
-            ready["database"] = await answers(self._pool)
+        if self._reserved_pool is not None:
+            ready["database"] = await answers(self._reserved_pool)
         return ready
 
     async def close(self) -> None:
@@ -171,6 +186,8 @@ class Runtime:
                 _log.debug("the database was not left in order", error=str(error))
             finally:
                 self._pool.terminate()
+        if self._reserved_pool is not None:
+            self._reserved_pool.terminate()
 
 
 async def _open_checked_pool(settings: DatabaseSettings, me: Service) -> Pool:
@@ -202,8 +219,18 @@ Build = Callable[[Runtime], AbstractAsyncContextManager[None]]
 """A service's wiring: what it sets up before the tasks start, and takes down after they ended."""
 
 
+METRICS_REFUSED = (
+    "Send the token of MUSTER_METRICS_TOKEN (Authorization: Bearer); where it is not set, only the"
+    " service's own machine may read metrics.\n"
+)
+
+
 def health_routes(runtime: Runtime) -> list[BaseRoute]:
-    """``/healthz``: the process is alive. ``/readyz``: bus and database answer. ``/metrics``."""
+    """``/healthz``: the process is alive. ``/readyz``: bus and database answer. Both are for
+    everybody and say nothing else. ``/metrics`` has names of virtual clusters, topics and nodes: it
+    is for this machine's processes, or for those that send MUSTER_METRICS_TOKEN where it is set.
+    """
+    token = runtime.settings.metrics_token.get_secret_value()
 
     async def healthz(_request: Request) -> Response:
         return PlainTextResponse("ok")
@@ -212,7 +239,14 @@ def health_routes(runtime: Runtime) -> list[BaseRoute]:
         ready = await runtime.is_ready()
         return JSONResponse(ready, 200 if all(ready.values()) else 503)
 
-    async def metrics(_request: Request) -> Response:
+    async def metrics(request: Request) -> Response:
+        if token:
+            given = bearer_token(request.headers.get("authorization", ""))
+            is_allowed = hmac.compare_digest(given.encode(), token.encode())
+        else:
+            is_allowed = request.client is not None and is_loopback(request.client.host)
+        if not is_allowed:
+            return PlainTextResponse(METRICS_REFUSED, 401, {"WWW-Authenticate": "Bearer"})
         return Response(generate_latest(runtime.registry), media_type=CONTENT_TYPE_LATEST)
 
     return [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics)]

@@ -13,9 +13,13 @@ from pydantic import (
     PositiveInt,
     SecretStr,
     ValidationError,
+    field_validator,
     model_validator,
 )
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from muster.addresses import is_loopback
+from muster.service_keys import KEY_BYTES
 
 SECRETS_DIR = Path("/run/secrets")
 PREFIX = "MUSTER_"
@@ -132,8 +136,10 @@ class ServiceSettings(KafkaSettings):
         description="Proxies whose X-Forwarded headers are used: addresses, separated by commas;"
         " empty: none.",
     )
-    internal_token: SecretStr = Field(
-        SecretStr(""), description="Shared by the services for their reads over HTTP; empty: none."
+    metrics_token: SecretStr = Field(
+        SecretStr(""),
+        description="/metrics is for those that send it (Authorization: Bearer); empty: for this"
+        " machine's processes only.",
     )
     instance: str = Field(default_factory=socket.gethostname, description="This replica's name.")
 
@@ -202,6 +208,46 @@ def problems(error: ValidationError) -> list[str]:
     return found
 
 
+class ClusterKeySettings(ServiceSettings):
+    """Settings of REST, and of the command that derives service keys."""
+
+    cluster_key: SecretStr = Field(
+        SecretStr(""),
+        description="The services that REST reads over HTTP have keys derived from it"
+        " (muster.derive_key); empty: REST reads only services without a key.",
+    )
+
+    @field_validator("cluster_key")
+    @classmethod
+    def _is_long(cls, key: SecretStr) -> SecretStr:
+        if 0 < len(key.get_secret_value()) < KEY_BYTES:
+            raise ValueError(
+                f"has less than {KEY_BYTES} characters; make one: openssl rand -hex 32"
+            )
+        return key
+
+
+class ReadByRestSettings(ServiceSettings):
+    """Settings of a service that REST reads over HTTP."""
+
+    service_key: SecretStr = Field(
+        SecretStr(""),
+        description="REST's tokens are checked with it: `python -m muster.derive_key AUDIENCE`"
+        " prints it. Empty: no token is needed, and the service listens on loopback only.",
+    )
+
+    @model_validator(mode="after")
+    def _others_need_a_key(self) -> Self:
+        """Raises ValueError where other machines could read without a token."""
+        if not self.service_key.get_secret_value() and not is_loopback(self.http_host):
+            raise ValueError(
+                f"MUSTER_SERVICE_KEY is not set, and MUSTER_HTTP_HOST ({self.http_host}) lets other"
+                " machines connect: set it to what `python -m muster.derive_key AUDIENCE` prints"
+                " beside REST's MUSTER_CLUSTER_KEY"
+            )
+        return self
+
+
 class DatabaseSettings(ServiceSettings):
     """Settings of a service that keeps its truth in PostgreSQL."""
 
@@ -209,6 +255,10 @@ class DatabaseSettings(ServiceSettings):
         SecretStr("postgresql://127.0.0.1:5432/muster"), description="The PostgreSQL database."
     )
     database_connections: PositiveInt = Field(6, description="Connections of one process.")
+    reserved_connections: PositiveInt = Field(
+        2,
+        description="More of them, for readiness and authentication: they wait for no slow query.",
+    )
     statement_timeout_s: PositiveFloat = Field(
         30.0,
         description="The time limit of a statement. A second later the database ends it by itself,"

@@ -15,7 +15,7 @@ from alerting.domain.events import Event, Severity
 from alerting.lanes import Lane, LaneLimits, Sender
 from alerting.metrics import AlertingMetrics
 from alerting.settings import AlertingSettings
-from alerting.store.deliveries import Claim, add_deliveries
+from alerting.store.deliveries import Claim, Listed, add_deliveries
 from alerting.subscriptions import Entry, Subscriptions
 from muster.contracts.subscriptions import AlertEvent, Subscription
 from muster.db import open_pool, transaction
@@ -50,10 +50,14 @@ class Post:
         self.subscriptions = Subscriptions(SecretStr("key"), self.metrics)
         self.by_id: dict[str, Subscription] = {}
 
-    def subscribe(self, *ids: str) -> None:
+    def subscribe(self, *ids: str, owner: str = "") -> None:
+        """Of one owner, or each of an owner of its own."""
         for ident in ids:
             self.by_id[ident] = Subscription(
-                id=ident, owner="ada", events=(AlertEvent.JOB_FAILED,), webhook_url="http://x/"
+                id=ident,
+                owner=owner or f"owner-of-{ident}",
+                events=(AlertEvent.JOB_FAILED,),
+                webhook_url="http://x/",
             )
         self.subscriptions.use_file({it.id: Entry(it, "1") for it in self.by_id.values()})
 
@@ -64,9 +68,9 @@ class Post:
             for job in jobs
         ]
         wanted = [it for e in events for it in made_from(self.by_id.values(), e)]
-        versions = dict.fromkeys(self.by_id, version)
+        listed = {it.id: Listed(it.owner, version) for it in self.by_id.values()}
         async with transaction(self.pool) as conn:
-            await add_deliveries(conn, [(event, None) for event in events], wanted, versions)
+            await add_deliveries(conn, [(event, None) for event in events], wanted, listed)
 
     @asynccontextmanager
     async def lane(

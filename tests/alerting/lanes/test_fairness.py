@@ -1,12 +1,16 @@
 """Lanes are bounded and fair: a receiver that is slow costs its neighbours nothing."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from alerting.domain.deliveries import Answer, DeliveryPolicy, Failed, Sent
+from alerting.receivers.webhook import WebhookLimits, WebhookMessage, WebhookReceiver
 from alerting.store.deliveries import CLAIM, Claim
+from muster.addresses import networks_of
 from muster.db import transaction
+from muster.webhook_secrets import signing_secret
 
 pytestmark = pytest.mark.postgres
 
@@ -101,7 +105,48 @@ async def test_claiming_costs_what_is_due_and_not_what_waits(post: Any) -> None:
     await post.notify(*(f"j{n}" for n in range(2000)))
     async with transaction(post.pool) as conn:
         await conn.execute("ANALYZE delivery")
-        plan = await conn.fetch(f"EXPLAIN {CLAIM}", "webhook", [], 8, "me", 60.0)
+        plan = await conn.fetch(f"EXPLAIN {CLAIM}", "webhook", [], [], 8, "me", 60.0)
     text = "\n".join(row[0] for row in plan)
     assert "delivery_waiting" in text
     assert "Seq Scan on delivery" not in text
+
+
+async def test_an_owner_with_many_receivers_that_hang_delays_no_other_owner(post: Any) -> None:
+    post.subscribe(*(f"hangs-{n}" for n in range(20)), owner="mallory")
+    post.subscribe("good", owner="ada")
+    under_way: list[str] = []
+
+    async def behave(claim: Claim) -> Answer:
+        if claim.subscription != "good":
+            under_way.append(claim.subscription)
+            await asyncio.Event().wait()
+        return Sent()
+
+    await post.notify(*(f"j{n}" for n in range(10)))
+    async with post.lane(behave):
+        await post.until(post.counted("sent"), 10)
+        await post.notify("late")
+        await post.until(post.counted("sent"), 11)
+    assert all(it.startswith("good:") for it in post.sent)
+    assert len(under_way) == post.limits.slots // 2
+
+
+async def test_a_quick_receiver_waits_for_no_slow_one_of_another_owner_over_http(
+    post: Any, start_receiver: Callable[..., Any]
+) -> None:
+    slow, quick = await start_receiver(is_hanging=True), await start_receiver()
+    post.subscribe(*(f"slow-{n}" for n in range(20)), owner="mallory")
+    post.subscribe("quick", owner="ada")
+    limits = WebhookLimits(allowed=networks_of("127.0.0.0/8"))
+    async with WebhookReceiver(limits) as way:
+
+        async def behave(claim: Claim) -> Answer:
+            url = quick.url if claim.subscription == "quick" else slow.url
+            secret = signing_secret("key", claim.subscription, 1)
+            return await way.send(WebhookMessage(claim.id, url, claim.body, (secret,), claim.now))
+
+        await post.notify(*(f"j{n}" for n in range(5)))
+        async with post.lane(behave):
+            await slow.wait_for(1)
+            await quick.wait_for(5)
+            await post.until(post.counted("sent"), 5)

@@ -61,7 +61,7 @@ def cordon(node: NodeName) -> None:
 
 @app.command
 def drain(node: NodeName) -> None:
-    """Place nothing new on a node, and let what runs there leave, at no cost to its users. For
+    """Place nothing new on a node, and preempt its pods, at no cost to their users. For
     admins.
     """
     _order(node, "drain")

@@ -5,11 +5,13 @@ Services differ from a cluster's in these variables alone.
 
 import os
 import signal
+import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from muster.service_keys import SCHEDULER, agent, service_key
 from muster.settings import PREFIX
 
 from cli.standalone.processes import Program
@@ -32,7 +34,9 @@ KEPT_BACK = frozenset(
     {
         "PYTHONDONTWRITEBYTECODE",  # without bytecode every start would compile every library anew
         "MUSTER_ADMIN_PASSWORD",  # secrets are given to those services that need them
+        "MUSTER_CLUSTER_KEY",
         "MUSTER_DATABASE_URL",
+        "MUSTER_SERVICE_KEY",
         "MUSTER_SMTP_PASSWORD",
         "MUSTER_TOKEN",
         "MUSTER_WEBHOOK_KEY",
@@ -57,7 +61,7 @@ class Endpoints:
 class Choices:
     """What a person or an earlier start decided."""
 
-    internal_token: str
+    cluster_key: str
     webhook_key: str
     bus_settings: dict[str, str]
     bus_logins: Mapping[str, Mapping[str, str]]  # by service; none: the bus knows no users
@@ -109,7 +113,6 @@ def _environment(
         "MUSTER_TOPIC_PARTITIONS": str(choices.topic_partitions),
         "MUSTER_HTTP_HOST": "127.0.0.1",
         "MUSTER_HTTP_PORT": str(endpoints.ports[name]),
-        "MUSTER_INTERNAL_TOKEN": choices.internal_token,
     }
     settings |= {
         PREFIX + key.upper(): value for key, value in choices.bus_logins.get(name, {}).items()
@@ -118,12 +121,18 @@ def _environment(
         settings["MUSTER_DATABASE_URL"] = endpoints.database_url
     if name == "rest":
         settings["MUSTER_SCHEDULER_URL"] = endpoints.url("scheduler")
+        settings["MUSTER_CLUSTER_KEY"] = choices.cluster_key
         settings |= _if_set("MUSTER_ADMIN_PASSWORD", choices.admin_password)
     if name in ("rest", "alerting"):
         settings["MUSTER_WEBHOOK_KEY"] = choices.webhook_key
     if name == "alerting":
         settings |= _if_set("MUSTER_SMTP_PASSWORD", os.environ.get("MUSTER_SMTP_PASSWORD"))
+    if name == "scheduler":
+        settings["MUSTER_SERVICE_KEY"] = service_key(choices.cluster_key, SCHEDULER)
     if name == "runtime-agent":
+        node = os.environ.get("MUSTER_NODE") or socket.gethostname()
+        settings["MUSTER_NODE"] = node
+        settings["MUSTER_SERVICE_KEY"] = service_key(choices.cluster_key, agent(node))
         settings["MUSTER_AGENT_HOME"] = str(home / "agent")
         settings["MUSTER_AGENT_ON_STOP"] = "keep" if choices.keep_jobs else "withdraw"
         settings["MUSTER_FAKE_GPUS"] = str(choices.fake_gpus)

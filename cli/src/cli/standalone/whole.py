@@ -134,7 +134,7 @@ class Whole:
         if fake_gpus is None:
             fake_gpus = 0 if has_gpu_driver() else FAKE_GPUS
         return Choices(
-            internal_token=self._secret("internal_token"),
+            cluster_key=self._secret("cluster_key"),
             webhook_key=self._secret("webhook_key"),
             bus_settings=EMBEDDED_BUS if self._brings_embedded_broker() else {},
             bus_logins=self._bus_logins(),

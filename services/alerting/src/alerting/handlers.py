@@ -30,6 +30,7 @@ from alerting.domain.repeated import Key, Repeated, RepeatedOutcome
 from alerting.store import alerts as alert_store
 from alerting.store import deliveries as delivery_store
 from alerting.store import watches
+from alerting.store.deliveries import Listed
 from alerting.store.repeated import CLASH_WATCHES, DEAD_LETTER_WATCHES, DRIFT_WATCHES, TABLES, Table
 from alerting.subscriptions import Subscriptions
 
@@ -116,9 +117,12 @@ class Listener:
         notified.deliveries = [
             it for event, _ in notified.events for it in deliveries(subscriptions, event)
         ]
-        versions = {entry.subscription.id: entry.version for entry in entries}
+        listed = {
+            entry.subscription.id: Listed(entry.subscription.owner, entry.version)
+            for entry in entries
+        }
         await delivery_store.add_deliveries(
-            opened.conn, notified.events, notified.deliveries, versions
+            opened.conn, notified.events, notified.deliveries, listed
         )
         await alert_store.save_alerts(opened, notified.alerts)
 

@@ -1,7 +1,8 @@
 """Delivers: one lane for each channel, with a bounded number of deliveries under way.
 
 What waits stays in the database, so memory does not grow with a receiver that is away. A receiver
-has few slots of its lane, and none while it is paused, so one that hangs delays no other. A worker
+has few slots of its lane, and none while it is paused, so one that hangs delays no other. Owners of
+subscriptions share the slots, so one with many receivers that hang delays no other owner. A worker
 that dies loses its lease and somebody else tries again; a recorded success is never sent again.
 """
 
@@ -31,11 +32,12 @@ from alerting.domain.deliveries import (
     Next,
     Sent,
     next_attempt,
+    owners_at_share,
     receiver_after,
 )
 from alerting.metrics import AlertingMetrics
 from alerting.store import deliveries as store
-from alerting.store.deliveries import Claim, Lease
+from alerting.store.deliveries import Busy, Claim, Lease
 from alerting.subscriptions import Entry, Subscriptions
 
 _log = structlog.get_logger()
@@ -88,6 +90,7 @@ class Lane:
         self._limits = limits
         self._metrics = metrics
         self._busy: Counter[str] = Counter()
+        self._owners: Counter[str] = Counter()
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
@@ -112,6 +115,7 @@ class Lane:
                     continue
                 for claim in claimed:
                     self._busy[claim.subscription] += 1
+                    self._owners[claim.owner] += 1
                     group.create_task(self._deliver(claim))
                 if not claimed:
                     await self._rest()
@@ -128,9 +132,12 @@ class Lane:
         if free <= 0:
             return []
         full = [it for it, n in self._busy.items() if n >= self._limits.receiver_slots]
+        at_share = owners_at_share(self._owners, self._limits.slots)
+        self._metrics.owners_at_share.labels(self._channel).set(len(at_share))
+        busy = Busy(full, sorted(at_share))
         async with transaction(self._pool) as conn:
             lease = Lease(secrets.token_hex(8), self._limits.lease_s)
-            return await store.claim(conn, self._channel, lease, busy=full, limit=free)
+            return await store.claim(conn, self._channel, lease, busy=busy, limit=free)
 
     async def _deliver(self, claim: Claim) -> None:
         try:
@@ -138,9 +145,8 @@ class Lane:
                 answer = await self._try(claim)
                 await self._finish(asyncio.create_task(self._until_recorded(claim, answer)))
         finally:
-            self._busy[claim.subscription] -= 1
-            if self._busy[claim.subscription] <= 0:
-                del self._busy[claim.subscription]
+            _count_down(self._busy, claim.subscription)
+            _count_down(self._owners, claim.owner)
             self._woken.set()
 
     async def _finish(self, recording: "asyncio.Task[None]") -> None:
@@ -228,3 +234,9 @@ class Lane:
         else:
             assert isinstance(answer, Failed)
             log.info("a delivery is tried again", at=after.at.isoformat(), reason=answer.reason)
+
+
+def _count_down(counts: Counter[str], name: str) -> None:
+    counts[name] -= 1
+    if counts[name] <= 0:
+        del counts[name]

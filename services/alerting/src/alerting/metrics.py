@@ -36,6 +36,12 @@ class AlertingMetrics:
             buckets=SECONDS,
             registry=registry,
         )
+        self.owners_at_share = Gauge(
+            "muster_alerting_owners_at_share",
+            "Owners of subscriptions that get no further slot now, as they have their share.",
+            ["channel"],
+            registry=registry,
+        )
         self.waiting = Gauge(
             "muster_alerting_deliveries_waiting",
             "Waiting deliveries, by channel.",

@@ -7,6 +7,7 @@ from email.headerregistry import Address
 from pathlib import Path
 from typing import Self
 
+from muster.addresses import networks_of
 from muster.settings import DatabaseSettings
 from pydantic import (
     Field,
@@ -18,7 +19,6 @@ from pydantic import (
     model_validator,
 )
 
-from alerting.domain.addresses import networks_of
 from alerting.domain.deliveries import DeliveryPolicy
 from alerting.domain.policy import Policy
 from alerting.receivers.mail import MailServer, MailTls

@@ -14,6 +14,7 @@ from rest.cluster import TOPICS as CLUSTER_TOPICS
 from rest.cluster import Cluster
 from rest.handlers.access import Access, make_admin
 from rest.handlers.configure import Configuration
+from rest.handlers.limit import RequestLimits
 from rest.handlers.maintain import maintain
 from rest.handlers.passwords import Passwords
 from rest.handlers.publish import TOPIC as SETTINGS
@@ -51,15 +52,16 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
     virtual_clusters = KnownVirtualClusters(peers, settings)
     if settings.scheduler_url is not None:
         runtime.spawn("virtual clusters", virtual_clusters.run)
-    passwords = Passwords(runtime.pool, settings, metrics)
+    passwords = Passwords(runtime.reserved_pool, settings, metrics)
     context = Context(
         pool=runtime.pool,
         relay=runtime.relay,
         bus=runtime.bus,
         settings=settings,
         metrics=metrics,
-        access=Access(runtime.pool, settings, metrics, passwords),
+        access=Access(runtime.reserved_pool, settings, metrics, passwords),
         passwords=passwords,
+        limits=RequestLimits(settings, metrics),
         submissions=submissions,
         publisher=publisher,
         cluster=cluster,

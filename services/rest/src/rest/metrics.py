@@ -46,6 +46,17 @@ class RestMetrics:
             ["peer"],
             registry=registry,
         )
+        self.limited = Counter(
+            "muster_rest_requests_limited",
+            "Requests answered 429, by the kind of caller that sent too many: user or address.",
+            ["caller"],
+            registry=registry,
+        )
+        self.peer_refused = Counter(
+            "muster_rest_agent_addresses_refused",
+            "Log requests refused because the agent's address is outside the allowed networks.",
+            registry=registry,
+        )
         self.config_changes = Counter(
             "muster_rest_config_changes",
             "Changes of virtual clusters and policy, by outcome.",

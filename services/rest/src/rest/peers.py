@@ -4,15 +4,19 @@ the Scheduler. It changes nothing there.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import httpx2
 import structlog
+from muster.address_guard import AddressRefused, GuardedTransport, Resolver
+from muster.addresses import is_within, networks_of
 from muster.errors import Rejected, Transient
+from muster.service_keys import SCHEDULER, agent, make_token, service_key
 
 from rest.metrics import RestMetrics
 from rest.settings import RestSettings
@@ -21,6 +25,9 @@ _log = structlog.get_logger()
 
 MAX_PEER_BYTES = 8 * 1024 * 1024
 """Of the Scheduler's answer."""
+
+MAX_REFUSAL_BYTES = 4096
+URL_SHOWN, ADDRESSES_SHOWN = 100, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +43,10 @@ class LogPiece:
 @dataclass(frozen=True, slots=True)
 class LogAsk:
     """Which part of a log: from ``offset``, or only the last ``tail`` bytes; and on, with
-    ``follow``.
+    ``follow``. ``log_url`` is what the agent of ``node`` reported.
     """
 
+    node: str
     log_url: str
     pod: str
     stream: str
@@ -73,33 +81,51 @@ class OpenLog:
 
 
 class Peers:
-    """Reads agents and the Scheduler."""
+    """Reads agents and the Scheduler. Agents report their own addresses, so REST connects to those
+    in the allowed networks only.
+    """
 
     def __init__(self, settings: RestSettings, metrics: RestMetrics) -> None:
         self._settings = settings
         self._metrics = metrics
+        self._key = settings.cluster_key.get_secret_value()
+        networks = networks_of(settings.agent_networks)
+        self._resolver = Resolver(settings.resolver_threads)
         timeout = httpx2.Timeout(settings.peer_timeout_s, pool=settings.peer_timeout_s)
-        limits = httpx2.Limits(max_connections=settings.log_streams_of_all + 100)
-        token = settings.internal_token.get_secret_value()
-        self._client = httpx2.AsyncClient(
+        self._agents = httpx2.AsyncClient(
+            transport=GuardedTransport(
+                self._resolver, lambda address: is_within(address, networks)
+            ),
             timeout=timeout,
-            limits=limits,
-            headers={"Authorization": f"Bearer {token}"} if token else {},
             follow_redirects=False,
             trust_env=False,
+        )
+        self._scheduler = httpx2.AsyncClient(
+            timeout=timeout, follow_redirects=False, trust_env=False
         )
 
     async def close(self) -> None:
         """Give connections back."""
-        await self._client.aclose()
+        await self._agents.aclose()
+        await self._scheduler.aclose()
+        self._resolver.close()
+
+    def _token(self, audience: str, path: str) -> dict[str, str]:
+        """The header that opens one path of a service; ``path`` is not quoted."""
+        if not self._key:
+            return {}
+        key = service_key(self._key, audience)
+        return {"Authorization": f"Bearer {make_token(key, audience, path, now_s=time.time())}"}
 
     @asynccontextmanager
     async def open_log(self, ask: LogAsk) -> AsyncIterator[OpenLog]:
         """A pod's log as its agent sends it.
 
-        Raises Rejected where the agent has no such log, Transient where it can't be reached.
+        Raises Rejected where the agent has no such log or its address is not allowed, Transient
+        where it can't be reached.
         """
-        url = f"{ask.log_url.rstrip('/')}/logs/{quote(ask.pod)}/{quote(ask.stream)}"
+        path = f"/logs/{ask.pod}/{ask.stream}"
+        url = _base(ask) + quote(path)
         query: dict[str, str | int] = {"offset": ask.offset}
         if ask.tail is not None:
             query["tail"] = ask.tail
@@ -109,14 +135,26 @@ class Peers:
         waits = self._settings.peer_timeout_s
         timeout = httpx2.Timeout(waits, read=None) if ask.follow else httpx2.Timeout(waits)
         try:
-            async with self._client.stream("GET", url, params=query, timeout=timeout) as answer:
+            async with self._agents.stream(
+                "GET",
+                url,
+                params=query,
+                timeout=timeout,
+                headers=self._token(agent(ask.node), path),
+            ) as answer:
                 if answer.status_code == 404:
                     raise Rejected("NoTaskLogError", "The node has no such log (any more).")
+                if answer.status_code == 401:
+                    raise self._not_let_in(f"The agent of node {ask.node}", await _start_of(answer))
                 if answer.status_code != 200:
                     raise Transient(f"The node's agent answers {answer.status_code}.")
                 start = int(answer.headers.get("x-log-offset", ask.offset))
                 end = answer.headers.get("x-log-end")
                 yield OpenLog(start, None if end is None else int(end), _pieces(answer, start))
+        except AddressRefused as error:
+            self._metrics.peer_refused.inc()
+            _log.warning("an agent's address is not allowed", node=ask.node, url=url[:URL_SHOWN])
+            raise Rejected("AgentAddressError", _outside(ask, error.addresses)) from error
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             self._metrics.peer_failures.labels("agent").inc()
             _log.warning("an agent can't be read", url=url, error=repr(error))
@@ -132,7 +170,11 @@ class Peers:
         """
         url = self._must_have_scheduler().rstrip("/") + "/export"
         try:
-            async with self._client.stream("GET", url, params=query) as answer:
+            async with self._scheduler.stream(
+                "GET", url, params=query, headers=self._token(SCHEDULER, "/export")
+            ) as answer:
+                if answer.status_code == 401:
+                    raise self._not_let_in("The Scheduler", await _start_of(answer))
                 code = RECORD_REFUSALS.get(answer.status_code)
                 if code is not None:
                     raise Rejected(code, _error_text(await answer.aread()))
@@ -163,7 +205,8 @@ class Peers:
         if self._settings.scheduler_url is None:
             return None
         url = self._settings.scheduler_url.rstrip("/") + path
-        opening = self._client.stream("GET", url, params=query)
+        headers = self._token(SCHEDULER, unquote(path))
+        opening = self._scheduler.stream("GET", url, params=query, headers=headers)
         return await self._answer(url, opening, self._settings.peer_timeout_s)
 
     async def ask_scheduler_about(self, path: str, text: bytes, within_s: float) -> Any:
@@ -172,14 +215,24 @@ class Peers:
         """
         url = self._must_have_scheduler().rstrip("/") + path
         timeout = httpx2.Timeout(self._settings.peer_timeout_s, read=within_s)
-        opening = self._client.stream("POST", url, content=text, timeout=timeout)
+        headers = self._token(SCHEDULER, unquote(path))
+        opening = self._scheduler.stream(
+            "POST", url, content=text, timeout=timeout, headers=headers
+        )
         return await self._answer(url, opening, within_s)
+
+    def _not_let_in(self, who: str, body: bytes) -> Transient:
+        """What an operator has to mend: a key or a clock."""
+        why = _error_text(body) if self._key else "REST has no MUSTER_CLUSTER_KEY."
+        return Transient(f"{who} refuses REST's request. {why}")
 
     async def _answer(
         self, url: str, opening: AbstractAsyncContextManager[httpx2.Response], within_s: float
     ) -> Any:
         try:
             async with asyncio.timeout(within_s), opening as answer:
+                if answer.status_code == 401:
+                    raise self._not_let_in("The Scheduler", await _start_of(answer))
                 return await _read(answer)
         except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError, ValueError, Transient) as error:
             self._metrics.peer_failures.labels("scheduler").inc()
@@ -187,6 +240,44 @@ class Peers:
             if isinstance(error, Transient):
                 raise
             raise Transient("The Scheduler does not answer; try again later.") from error
+
+
+def _base(ask: LogAsk) -> str:
+    """The agent's address. Raises Rejected where it is none: a query or a fragment in it would hide
+    the path that follows, a user's name would send credentials.
+    """
+    try:
+        url = httpx2.URL(ask.log_url)
+        is_plain = url.scheme in ("http", "https") and bool(url.host) and not url.userinfo
+    except (httpx2.InvalidURL, UnicodeError):
+        is_plain = False
+    if not is_plain or "?" in ask.log_url or "#" in ask.log_url:
+        raise Rejected(
+            "AgentAddressError",
+            f"Node {ask.node} reports {ask.log_url[:URL_SHOWN]!r} as the address of its logs,"
+            " which is no plain http or https address: check MUSTER_LOG_URL and MUSTER_ADDRESS"
+            " on that node.",
+        )
+    return ask.log_url.rstrip("/")
+
+
+def _outside(ask: LogAsk, addresses: Sequence[str]) -> str:
+    return (
+        f"Node {ask.node} reports {ask.log_url[:URL_SHOWN]} as the address of its logs"
+        f" ({', '.join(addresses[:ADDRESSES_SHOWN])}), which is in none of the networks that REST"
+        " may connect to: an operator adds the nodes' network to MUSTER_AGENT_NETWORKS of REST, or"
+        " looks at what is wrong with the node."
+    )
+
+
+async def _start_of(answer: httpx2.Response) -> bytes:
+    """The first bytes of a refusal."""
+    content = b""
+    async for piece in answer.aiter_bytes():
+        content += piece
+        if len(content) > MAX_REFUSAL_BYTES:
+            break
+    return content[:MAX_REFUSAL_BYTES]
 
 
 async def _read(answer: httpx2.Response) -> Any:
@@ -207,11 +298,11 @@ RECORD_REFUSALS = {400: "InvalidParametersError", 404: "NoRecordError"}
 
 
 def _error_text(body: bytes) -> str:
-    """The Scheduler's words."""
+    """A service's own words on why it refuses."""
     try:
         return str(json.loads(body)["message"])
     except (ValueError, TypeError, KeyError):
-        return "The Scheduler has no record of that."
+        return "It gives no reason."
 
 
 async def _content(answer: httpx2.Response) -> AsyncIterator[bytes]:

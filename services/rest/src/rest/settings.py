@@ -1,11 +1,20 @@
 """REST's settings. Units are in the names."""
 
+from muster.addresses import networks_of
 from muster.passwords import AdminPassword
-from muster.settings import DatabaseSettings
-from pydantic import AliasChoices, Field, PositiveFloat, PositiveInt, SecretStr
+from muster.protocol import HIGHEST_PRIORITY, LOWEST_PRIORITY
+from muster.settings import ClusterKeySettings, DatabaseSettings
+from pydantic import (
+    AliasChoices,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    SecretStr,
+    field_validator,
+)
 
 
-class RestSettings(DatabaseSettings):
+class RestSettings(DatabaseSettings, ClusterKeySettings):
     """The API, its limits, and its reads of other services."""
 
     http_port: int = Field(
@@ -26,6 +35,25 @@ class RestSettings(DatabaseSettings):
         None,
         description="The Scheduler's address for reasons, queue and quotas; none: REST does not"
         " ask.",
+    )
+    agent_networks: str = Field(
+        "127.0.0.0/8, ::1/128",
+        description="Agents report where REST reads their logs; REST connects to addresses in these"
+        " networks only, as 10.0.0.0/8, fd00::/8. By default this machine, as for `muster up`: a"
+        " cluster's operator names the nodes' network.",
+    )
+    resolver_threads: PositiveInt = Field(4, description="Look-ups of agents' names at once.")
+
+    user_requests_per_s: PositiveFloat = Field(
+        500.0, description="Requests of one user in the long run; then 429. Scripts submit 300/s."
+    )
+    user_requests_burst: PositiveInt = Field(5000, description="Of them at once.")
+    address_requests_per_s: PositiveFloat = Field(
+        50.0, description="Requests of one address without a valid token; then 429."
+    )
+    address_requests_burst: PositiveInt = Field(500, description="Of them at once.")
+    limited_callers: PositiveInt = Field(
+        20_000, description="Users and addresses whose requests are counted."
     )
 
     body_bytes: PositiveInt = Field(
@@ -67,6 +95,14 @@ class RestSettings(DatabaseSettings):
     config_delay_s: PositiveFloat = Field(
         600.0,
         description="The delay of a virtual cluster's gangs above which a change must be accepted.",
+    )
+
+    priority_cap: int = Field(
+        100,
+        ge=LOWEST_PRIORITY,
+        le=HIGHEST_PRIORITY,
+        description="The highest priority that a user may ask for who has no cap of their own:"
+        " 100 is OpenPAI's prod, the highest class that its server took; -1: opportunistic only.",
     )
 
     submit_batch: PositiveInt = Field(100, description="The most submissions in one transaction.")
@@ -132,3 +168,9 @@ class RestSettings(DatabaseSettings):
         5000, description="The most rows removed in one statement."
     )
     audit_days: PositiveInt = Field(365, description="The audit log is kept this long.")
+
+    @field_validator("agent_networks")
+    @classmethod
+    def _are_networks(cls, text: str) -> str:
+        networks_of(text)
+        return text

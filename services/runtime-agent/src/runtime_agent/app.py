@@ -23,7 +23,9 @@ from muster.contracts.topics import Service
 from muster.errors import Broken, Transient
 from muster.records import Received
 from muster.service import Runtime, run_service
+from muster.service_keys import agent as audience_of
 from muster.settings import read
+from muster.token_guard import TokenGuard
 
 from runtime_agent.api.logs import LogServer
 from runtime_agent.confinement import Confinement, confinement_of
@@ -317,7 +319,9 @@ def _spawn(runtime: Runtime, agent: Agent) -> None:
         ("devices", reporter.run_devices),
     ):
         runtime.spawn(name, run)
-    server = LogServer(agent.directories, settings, watch.metrics.log_streams, runtime.stopping)
+    guard = TokenGuard(audience_of(settings.node), settings.service_key, runtime.metrics)
+    streams = watch.metrics.log_streams
+    server = LogServer(agent.directories, settings, streams, guard, runtime.stopping)
     runtime.routes.extend(server.routes())
 
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
-from muster.settings import ServiceSettings
+from muster.settings import ReadByRestSettings
 from pydantic import (
     Field,
     NonNegativeFloat,
@@ -37,7 +37,7 @@ class OnStop(StrEnum):
     KEEP = "keep"
 
 
-class AgentSettings(ServiceSettings):
+class AgentSettings(ReadByRestSettings):
     """The node, its pods, and intervals and limits of the agent."""
 
     http_port: NonNegativeInt = Field(

@@ -15,7 +15,9 @@ from muster.db import is_transient
 from muster.errors import Transient
 from muster.readers import Consumer
 from muster.service import Runtime, run_service
+from muster.service_keys import SCHEDULER
 from muster.settings import read as read_settings
+from muster.token_guard import TokenGuard
 
 from scheduler import store
 from scheduler.api.routes import routes
@@ -309,7 +311,8 @@ async def build(
     runtime.spawn("candidate", candidate.run)
     comparisons = Comparisons(settings, decider.metrics)
     runtime.spawn("what-if", comparisons.run)
-    runtime.routes.extend(routes(decider, settings, runtime.pool.acquire, comparisons))
+    guard = TokenGuard(SCHEDULER, settings.service_key, runtime.metrics)
+    runtime.routes.extend(routes(decider, settings, runtime.pool.acquire, comparisons, guard))
     try:
         yield
     finally:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Self
 
-from muster.settings import DatabaseSettings
+from muster.settings import DatabaseSettings, ReadByRestSettings
 from pydantic import (
     Field,
     NonNegativeFloat,
@@ -34,7 +34,7 @@ are checked before the check counts as stalled.
 """
 
 
-class SchedulerSettings(DatabaseSettings):
+class SchedulerSettings(DatabaseSettings, ReadByRestSettings):
     """When cycles run, when a node is lost, who leads."""
 
     http_port: NonNegativeInt = Field(

@@ -7,9 +7,16 @@ from muster.protocol.parse import ParsedJob, parse_job
 from muster.protocol.problems import ProtocolError
 from muster.protocol.rename import renamed
 from muster.protocol.requests import PRIORITIES, Named
-from muster.protocol.shape import JobFile, job_file_schema
+from muster.protocol.shape import (
+    HIGHEST_PRIORITY,
+    LOWEST_PRIORITY,
+    JobFile,
+    job_file_schema,
+)
 
 __all__ = [
+    "HIGHEST_PRIORITY",
+    "LOWEST_PRIORITY",
     "MAX_BYTES",
     "PRIORITIES",
     "JobFile",

@@ -14,6 +14,8 @@ from muster.protocol.document import Node, read_document
 from muster.protocol.messages import problems_of
 from muster.protocol.problems import MAX_PROBLEMS, ProtocolError, join_path
 from muster.protocol.requests import (
+    HIVED,
+    MUSTER,
     Named,
     RoleRequests,
     lazy_preemption_of,
@@ -36,6 +38,7 @@ class ParsedJob:
 
     ``text`` is the file as it was sent. ``priority_class`` is None where the file names none, and
     a number in words where that is no class.
+    ``priority_place`` is the path, the line and the column at which it does.
     ``virtual_cluster_place`` is the line and the column of the virtual cluster's name; ``named``
     has the GPU types and pins that it wishes for. ``warnings`` name what the job runs without.
     """
@@ -44,6 +47,7 @@ class ParsedJob:
     text: str
     spec: JobSpec
     priority_class: str | None
+    priority_place: tuple[str, int, int]
     virtual_cluster_place: tuple[int, int]
     named: tuple[Named, ...]
     warnings: tuple[Problem, ...]
@@ -81,10 +85,20 @@ def parse_job(data: bytes) -> ParsedJob:
         text=text,
         spec=spec,
         priority_class=priority_of(job)[1],
+        priority_place=_priority_place(job, root),
         virtual_cluster_place=(virtual_cluster.line, virtual_cluster.column),
         named=named(job, root),
         warnings=_bounded(find_warnings(job, root)),
     )
+
+
+def _priority_place(job: JobFile, root: Node) -> tuple[str, int, int]:
+    """Where the file sets the priority, or would."""
+    hived = job.extras.hived_scheduler
+    is_hived = hived is not None and hived.job_priority_class is not None
+    path = (*HIVED, "jobPriorityClass") if is_hived else (*MUSTER, "priority")
+    node = find(root, path)
+    return ".".join(map(str, path)), node.line, node.column
 
 
 def _bounded(warnings: list[Problem]) -> tuple[Problem, ...]:

@@ -5,7 +5,7 @@ it costs its neighbours nothing; one that says it is gone is disabled.
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -156,6 +156,17 @@ def wants(subscription: Subscription, event: Event) -> bool:
 def channel(subscription: Subscription) -> Channel:
     """The way to a subscription's receiver."""
     return Channel.MAIL if subscription.webhook_url is None else Channel.WEBHOOK
+
+
+def owners_at_share(under_way: Mapping[str, int], slots: int) -> frozenset[str]:
+    """The owners that get no further slot of a lane now. ``under_way``: deliveries by owner.
+
+    An owner may have as many deliveries under way as slots are free. A single owner thus gets half
+    of the slots, n busy ones soon 1/(n+1) each, and the last free slot goes to an owner that has
+    none: receivers that hang delay no other owner's.
+    """
+    free = slots - sum(under_way.values())
+    return frozenset(owner for owner, count in under_way.items() if count >= free)
 
 
 def delivery_id(subscription: str, event_key: str) -> str:

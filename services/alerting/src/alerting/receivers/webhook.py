@@ -15,17 +15,21 @@ from pathlib import Path
 from typing import Self
 
 import httpx2
+from muster.address_guard import AddressRefused, GuardedTransport, Resolve, Resolver
+from muster.addresses import Network, is_public_or_within
 from muster.webhook_secrets import PREFIX
 
-from alerting.domain.addresses import Network
 from alerting.domain.deliveries import Answer, Failed, Gone, Sent
-from alerting.receivers.guard import AddressRefused, GuardedTransport, Resolve, Resolver
 
 ANSWER_BYTES = 2_048
 REASON_CHARACTERS = 200
 USER_AGENT = "Muster"
 SECRET_BYTES = (24, 64)
 """The least and the most that Standard Webhooks 1.0 takes."""
+REFUSED = (
+    "its addresses are private or reserved: subscribe a public one,"
+    " or let the operator allow the network in MUSTER_WEBHOOK_ALLOW_NETWORKS"
+)
 TALKATIVE = ("httpx2", "httpcore2")
 """Loggers that write whole addresses, which may hold a secret of the receiver's."""
 
@@ -66,14 +70,12 @@ class WebhookReceiver:
             logging.getLogger(name).setLevel(logging.WARNING)
         self._limits = limits
         self._resolver = Resolver(limits.resolver_threads)
-        # No connection is kept: a pool would share one between names with the same address.
-        inner = httpx2.AsyncHTTPTransport(
-            verify=tls if tls is not None else True,
-            trust_env=False,
-            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0),
-        )
         self._client = httpx2.AsyncClient(
-            transport=GuardedTransport(inner, resolve or self._resolver, limits.allowed),
+            transport=GuardedTransport(
+                resolve or self._resolver,
+                lambda address: is_public_or_within(address, limits.allowed),
+                tls,
+            ),
             timeout=limits.timeout_s,
             follow_redirects=False,
             trust_env=False,
@@ -95,8 +97,8 @@ class WebhookReceiver:
                 return await self._post(message)
         except TimeoutError:
             return Failed(f"no answer within {self._limits.timeout_s:g} s")
-        except AddressRefused as error:
-            return Failed(str(error), can_retry=False)
+        except AddressRefused:
+            return Failed(REFUSED, can_retry=False)
         except httpx2.TimeoutException:
             return Failed(f"no answer within {self._limits.timeout_s:g} s")
         except httpx2.HTTPError as error:

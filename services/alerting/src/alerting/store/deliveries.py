@@ -2,7 +2,7 @@
 their end for good.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -22,6 +22,15 @@ from alerting.domain.events import Event
 from alerting.domain.messages import mail, webhook_body
 from alerting.store.rows import plain
 
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Whose a subscription is, and its version."""
+
+    owner: str
+    version: str
+
+
 TracedEvent = tuple[Event, str | None]
 """An event, and the trace in which it happened."""
 
@@ -32,6 +41,7 @@ class Claim:
 
     id: str
     subscription: str
+    owner: str
     attempts: int
     created_at: datetime
     now: datetime
@@ -52,12 +62,12 @@ _ADD_EVENTS = """
     ON CONFLICT (key) DO NOTHING
 """
 _ADD_RECEIVERS = """
-    INSERT INTO receiver (subscription, channel, version)
-    SELECT * FROM unnest($1::text[], $2::text[], $3::text[])
+    INSERT INTO receiver (subscription, channel, version, owner)
+    SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[])
     ON CONFLICT (subscription) DO UPDATE
-    SET channel = excluded.channel, version = excluded.version,
+    SET channel = excluded.channel, version = excluded.version, owner = excluded.owner,
         failures = 0, paused_until = NULL, disabled = NULL
-    WHERE receiver.version <> excluded.version
+    WHERE (receiver.version, receiver.owner) <> (excluded.version, excluded.owner)
 """
 _ADD_DELIVERIES = """
     INSERT INTO delivery (id, subscription, channel, event_key)
@@ -73,10 +83,10 @@ async def add_deliveries(
     conn: Connection,
     events: Sequence[TracedEvent],
     deliveries: Sequence[Delivery],
-    versions: dict[str, str],
+    listed: Mapping[str, Listed],
 ) -> None:
-    """Write what is to be sent; what was written before stays as it is. ``versions`` are those of
-    the subscriptions: a new one forgives its receiver. One that is gone gets nothing.
+    """Write what is to be sent; what was written before stays as it is. ``listed``: the
+    subscriptions; a new version forgives its receiver. One that is gone gets nothing.
     """
     if not deliveries:
         return
@@ -84,18 +94,19 @@ async def add_deliveries(
     rows = {event.key: _event_row(event, trace) for event, trace in events if event.key in asked}
     await conn.execute(_ADD_EVENTS, [plain(rows[key]) for key in sorted(rows)])
     channels = {it.subscription: it.channel.value for it in deliveries}
-    await note_receivers(conn, channels, versions)
+    await _note_receivers(conn, channels, listed)
     ordered = sorted(deliveries, key=lambda it: it.id)
     columns = [(it.id, it.subscription, it.channel.value, it.event.key) for it in ordered]
     await conn.execute(_ADD_DELIVERIES, *map(list, zip(*columns, strict=True)))
 
 
-async def note_receivers(
-    conn: Connection, channels: dict[str, str], versions: dict[str, str]
+async def _note_receivers(
+    conn: Connection, channels: Mapping[str, str], listed: Mapping[str, Listed]
 ) -> None:
     """Make the rows of receivers; those of a new version are forgiven."""
     ids = sorted(channels)
-    await conn.execute(_ADD_RECEIVERS, ids, [channels[i] for i in ids], [versions[i] for i in ids])
+    rows = [(it, channels[it], listed[it].version, listed[it].owner) for it in ids]
+    await conn.execute(_ADD_RECEIVERS, *map(list, zip(*rows, strict=True)))
 
 
 def _event_row(event: Event, traceparent: str | None) -> dict[str, object]:
@@ -114,8 +125,9 @@ def _event_row(event: Event, traceparent: str | None) -> dict[str, object]:
 
 
 CLAIM = """
-    WITH picked AS (
-        SELECT d.id FROM receiver r CROSS JOIN LATERAL (
+    WITH due AS (
+        SELECT DISTINCT ON (r.owner) d.id, d.next_at, r.owner
+        FROM receiver r CROSS JOIN LATERAL (
             SELECT id, next_at FROM delivery
             WHERE subscription = r.subscription AND state = 'waiting'
             AND next_at <= clock_timestamp()
@@ -124,16 +136,27 @@ CLAIM = """
         ) AS d
         WHERE r.channel = $1 AND r.disabled IS NULL
         AND (r.paused_until IS NULL OR r.paused_until <= clock_timestamp())
-        AND r.subscription <> ALL($2)
-        ORDER BY d.next_at LIMIT $3
+        AND r.subscription <> ALL($2) AND r.owner <> ALL($3)
+        ORDER BY r.owner, d.next_at
+    ), picked AS (
+        SELECT id, owner FROM due ORDER BY next_at LIMIT $4
     )
-    UPDATE delivery AS d SET attempts = d.attempts + 1, lease = $4,
-        lease_until = clock_timestamp() + $5 * interval '1 s'
+    UPDATE delivery AS d SET attempts = d.attempts + 1, lease = $5,
+        lease_until = clock_timestamp() + $6 * interval '1 s'
     FROM picked, event AS e
     WHERE d.id = picked.id AND e.key = d.event_key
-    RETURNING d.id, d.subscription, d.attempts, d.created_at, clock_timestamp() AS now,
-        d.lease, d.event_key, e.body, e.subject, e.text, e.html, e.thread, e.traceparent
+    RETURNING d.id, d.subscription, picked.owner, d.attempts, d.created_at,
+        clock_timestamp() AS now, d.lease, d.event_key, e.body, e.subject, e.text, e.html,
+        e.thread, e.traceparent
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Subscriptions and owners that get no further slot now."""
+
+    subscriptions: Sequence[str]
+    owners: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +168,11 @@ class Lease:
 
 
 async def claim(
-    conn: Connection, channel: Channel, lease: Lease, *, busy: Sequence[str], limit: int
+    conn: Connection, channel: Channel, lease: Lease, *, busy: Busy, limit: int
 ) -> list[Claim]:
-    """Take deliveries that are due, at most one of each receiver and none of ``busy`` ones."""
-    terms = (channel.value, list(busy), limit, lease.name, lease.seconds)
+    """Take deliveries that are due, at most one of each owner and none of ``busy`` ones."""
+    full = (list(busy.subscriptions), list(busy.owners))
+    terms = (channel.value, *full, limit, lease.name, lease.seconds)
     return await fetch(Claim, conn, CLAIM, *terms)
 
 

@@ -10,19 +10,8 @@ from starlette.types import ASGIApp
 
 from rest.api import cluster, config, errors, info, jobs, logs, subscriptions, tokens, users
 from rest.api.context import Context
-from rest.api.edge import PREFIX, Edge
+from rest.api.edge import PREFIX, PUBLIC, Edge
 from rest.api.errors import ErrorBody
-
-PUBLIC = frozenset(
-    {
-        f"{PREFIX}/info",
-        f"{PREFIX}/authn/info",
-        f"{PREFIX}/authn/basic/login",
-        f"{PREFIX}/token",
-        f"{PREFIX}/protocol/schema.json",
-    }
-)
-"""Paths that need no token."""
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
     "4XX": {
@@ -62,7 +51,7 @@ def build_app(context: Context, extra_routes: Sequence[BaseRoute]) -> ASGIApp:
         app.include_router(module.router, prefix=PREFIX, responses=REFUSALS)
     errors.install(app)
     _document(app)
-    return Edge(app, context.metrics, context.settings)
+    return Edge(app, context.metrics, context.settings, context.limits)
 
 
 def _document(app: FastAPI) -> None:

@@ -17,6 +17,7 @@ from rest.cluster import Cluster
 from rest.domain.callers import Caller, check_admin, check_person
 from rest.handlers.access import Access
 from rest.handlers.configure import Configuration
+from rest.handlers.limit import RequestLimits
 from rest.handlers.passwords import Passwords
 from rest.handlers.publish import SettingsPublisher
 from rest.handlers.submit import Submissions
@@ -36,6 +37,7 @@ class Context:
     settings: RestSettings
     metrics: RestMetrics
     access: Access
+    limits: RequestLimits
     passwords: Passwords
     submissions: Submissions
     publisher: SettingsPublisher
@@ -82,8 +84,21 @@ def bearer(request: Request) -> tuple[str | None, str]:
 
 
 async def user_of(request: Request) -> Caller:
-    """Who asks. Raises Rejected where the token is none or not theirs."""
+    """Who asks. Raises Rejected where the token is none or not theirs, TooManyRequests where they
+    have asked too often.
+    """
     here = await context_of(request)
+    try:
+        caller = await _known(here, request)
+    except Rejected:
+        if "authorization" in request.headers:  # else the edge has counted it
+            here.limits.take_address(await address_of(request))
+        raise
+    here.limits.take_user(caller.username)
+    return caller
+
+
+async def _known(here: Context, request: Request) -> Caller:
     username, token = bearer(request)
     caller = await here.access.caller_of(token)
     if username is not None and (username != caller.username or not caller.is_application):

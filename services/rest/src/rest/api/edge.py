@@ -1,4 +1,6 @@
-"""What every request passes on its way in: a bound on its body, a span, a measure of its time."""
+"""What every request passes on its way in: a limit for unknown callers, a bound on its body, a
+span, a measure of its time. Users have a limit of their own once they are known (rest.api.context).
+"""
 
 import asyncio
 import time
@@ -12,6 +14,9 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from rest.api.errors import rejection
+from rest.domain.throttle import TooManyRequests
+from rest.handlers.limit import RequestLimits
 from rest.metrics import RestMetrics
 from rest.settings import RestSettings
 
@@ -19,6 +24,17 @@ PREFIX = "/api/v2"
 JOBS_PATH = f"{PREFIX}/jobs"
 CONFIG_PATH = f"{PREFIX}/cluster/config"
 WHAT_IF_PATH = f"{CONFIG_PATH}/what-if"
+PUBLIC = frozenset(
+    {
+        f"{PREFIX}/info",
+        f"{PREFIX}/authn/info",
+        f"{PREFIX}/authn/basic/login",
+        f"{PREFIX}/token",
+        f"{PREFIX}/protocol/schema.json",
+    }
+)
+"""Paths that need no token."""
+
 UNTRACED = ("/healthz", "/readyz", "/metrics")
 
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
@@ -39,8 +55,11 @@ SECURITY_HEADERS = (
 class Edge:
     """ASGI middleware around the whole API."""
 
-    def __init__(self, app: ASGIApp, metrics: RestMetrics, settings: RestSettings) -> None:
+    def __init__(
+        self, app: ASGIApp, metrics: RestMetrics, settings: RestSettings, limits: RequestLimits
+    ) -> None:
         self._app = app
+        self._limits = limits
         self._metrics = metrics
         self._settings = settings
         self._held = 0
@@ -68,7 +87,11 @@ class Edge:
             str(scope["method"]), kind=SpanKind.SERVER, parent=headers.get("traceparent")
         ) as opened:
             try:
+                if "authorization" not in headers or scope["path"] in PUBLIC:
+                    self._limits.take_address(scope["client"][0] if scope["client"] else "")
                 await self._app(scope, body, sending)
+            except TooManyRequests as error:
+                await rejection(error)(scope, receive, sending)
             finally:
                 self._held -= body.held
                 method = scope["method"] if scope["method"] in METHODS else "other"

@@ -47,6 +47,7 @@ STATUS = {
     "NoVersionError": 428,
     "TooManyRequestsError": 429,
     "NotConfiguredError": 501,
+    "AgentAddressError": 502,
 }
 """OpenPAI's codes and those that it has no name for."""
 
@@ -103,6 +104,11 @@ def install(app: FastAPI) -> None:
 
 async def _rejected(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, Rejected)
+    return rejection(error)
+
+
+def rejection(error: Rejected) -> JSONResponse:
+    """The answer to a request that is rejected."""
     status = STATUS.get(error.code, 400)
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
     if isinstance(error, TooManyRequests):

@@ -26,7 +26,7 @@ from rest.domain.listing import (
     split,
 )
 from rest.domain.views import ListedJob, WholeJob, attempt_state, detail, list_item, verdict_reason
-from rest.domain.virtual_clusters import check_requests, check_virtual_cluster
+from rest.domain.virtual_clusters import check_priority, check_requests, check_virtual_cluster
 from rest.handlers.stop import no_job, set_execution
 from rest.handlers.submit import Submission
 from rest.store.answers import is_known
@@ -132,6 +132,7 @@ async def _check_cluster(
     try:
         known = await here.virtual_clusters.having(job.spec.virtual_cluster)
         check_virtual_cluster(job, caller, known)
+        check_priority(job, caller, here.settings.priority_cap)
         return check_requests(job, known)
     except Rejected:
         if key is None or not await is_known(here.pool, caller.username, key):

@@ -115,9 +115,9 @@ async def read_log(
     answer has 16 MiB at the most. ``X-Log-Offset`` says at which byte it begins, and ``X-Log-End``
     where the log ended.
     """
-    log_url, pod = await _place(here, where)
+    node, log_url, pod = await _place(here, where)
     tail = here.settings.log_tail_bytes if part.tail else None
-    ask = LogAsk(log_url, pod, stream, part.offset, tail, part.follow)
+    ask = LogAsk(node, log_url, pod, stream, part.offset, tail, part.follow)
     held, log = await _open(here, caller.username, ask)
     if part.follow:
         content = _text(here, log.pieces)
@@ -147,8 +147,8 @@ async def follow_log(
     """Follow a log by server-sent events: lines, each with the offset after it as its id, so that
     ``Last-Event-ID`` goes on where a connection broke. The event ``end`` is the last one.
     """
-    log_url, pod = await _place(here, where)
-    ask = LogAsk(log_url, pod, stream, start, None, follow=True)
+    node, log_url, pod = await _place(here, where)
+    ask = LogAsk(node, log_url, pod, stream, start, None, follow=True)
     held, log = await _open(here, caller.username, ask)
     return Held(held, _events(here, log.pieces, start), "text/event-stream", {})
 
@@ -194,8 +194,8 @@ def _not_placed(job: WholeJob, status: JobStatus | None, where: TaskPath) -> Rej
     return Rejected("NoTaskLogError", message)
 
 
-async def _pod(here: Context, where: AttemptPath) -> tuple[TaskStatus, str]:
-    """The task, and the pod of the attempt that is asked for. Raises Rejected."""
+async def _pod(here: Context, where: AttemptPath) -> tuple[str, TaskStatus, str]:
+    """The node, the task, and the pod of the attempt that is asked for. Raises Rejected."""
     job, status, found = await _task(here, where)
     if found.attempt != where.task_attempt:
         message = (
@@ -204,17 +204,17 @@ async def _pod(here: Context, where: AttemptPath) -> tuple[TaskStatus, str]:
         raise Rejected("NoTaskLogError", message)
     if found.pod is None or found.node is None:
         raise _not_placed(job, status, where)
-    return found, found.pod
+    return found.node, found, found.pod
 
 
-async def _place(here: Context, where: AttemptPath) -> tuple[str, str]:
-    """The agent that has the log, and the pod. Raises Rejected."""
-    found, pod = await _pod(here, where)
-    log_url = here.cluster.log_url(found.node) or found.log_url
+async def _place(here: Context, where: AttemptPath) -> tuple[str, str, str]:
+    """The node that has the log, the address of its agent, and the pod. Raises Rejected."""
+    node, found, pod = await _pod(here, where)
+    log_url = here.cluster.log_url(node) or found.log_url
     if log_url is None:
-        message = f"Where the logs of node {found.node} are read is not known (yet)."
+        message = f"Where the logs of node {node} are read is not known (yet)."
         raise Rejected("NoTaskLogError", message)
-    return log_url, pod
+    return node, log_url, pod
 
 
 @contextmanager

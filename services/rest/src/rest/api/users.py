@@ -6,6 +6,7 @@ from fastapi import APIRouter, Path
 from muster.db import Connection, transaction
 from muster.errors import Rejected
 from muster.passwords import MAX_CHARACTERS
+from muster.protocol import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from pydantic import BaseModel, ConfigDict, Field
 
 from rest.api.context import Address, Admin, Context, Here, Person, User
@@ -25,6 +26,16 @@ VirtualClusterNames = Annotated[
 ]
 
 
+PriorityCaps = Annotated[
+    dict[
+        Annotated[str, Field(pattern=r"^([A-Za-z0-9_-]{1,255}|\*)$")],
+        Annotated[int, Field(ge=LOWEST_PRIORITY, le=HIGHEST_PRIORITY)],
+    ],
+    Field(max_length=1000),
+]
+"""By virtual cluster, the highest priority that a user may ask for; `*`: in all others."""
+
+
 class Body(BaseModel):
     """A request about users, in OpenPAI's names."""
 
@@ -42,17 +53,22 @@ class ShownUser(BaseModel):
     extension: dict[str, Any]
     admin: bool
     virtualCluster: list[str]
+    maxPriority: dict[str, int]
     storageConfig: list[str] = []
 
 
 class NewUser(Body):
-    """A user to be made. ``virtualCluster``: where the user's jobs may go; left out: `default`."""
+    """A user to be made. ``virtualCluster``: where the user's jobs may go; left out: `default`.
+    ``maxPriority``: by virtual cluster, or `*` for all others, the highest priority that the user
+    may ask for; what is not named is as MUSTER_PRIORITY_CAP.
+    """
 
     username: Annotated[str, Field(pattern=USERNAME)]
     password: Password
     email: Annotated[str, Field(max_length=320)] = ""
     admin: bool = False
     virtualCluster: VirtualClusterNames | None = None
+    maxPriority: PriorityCaps = {}
     extension: dict[str, Any] = {}
 
 
@@ -67,7 +83,7 @@ class OwnChange(Body):
 
 class UserData(Body):
     """What an admin changes of a user. ``virtualCluster``: where the user's jobs may go. ``admin``:
-    whether they are one.
+    whether they are one. ``maxPriority``: all their priority caps.
     """
 
     username: Annotated[str, Field(pattern=USERNAME)]
@@ -75,6 +91,7 @@ class UserData(Body):
     email: Annotated[str | None, Field(max_length=320)] = None
     extension: dict[str, Any] | None = None
     virtualCluster: VirtualClusterNames | None = None
+    maxPriority: PriorityCaps | None = None
     admin: bool | None = None
 
 
@@ -93,6 +110,7 @@ def _shown(account: Account, caller: Caller) -> ShownUser:
         extension=account.extension if is_whole else {},
         admin=account.is_admin,
         virtualCluster=account.virtual_clusters,
+        maxPriority=account.priority_caps,
     )
 
 
@@ -120,7 +138,9 @@ async def make_user(new: NewUser, here: Here, caller: Admin, address: Address) -
     async with transaction(here.pool) as conn:
         now = await conn.fetchval("SELECT now()")
         clusters = [DEFAULT] if new.virtualCluster is None else new.virtualCluster
-        account = Account(new.username, new.email, new.admin, clusters, new.extension, now)
+        account = Account(
+            new.username, new.email, new.admin, clusters, new.extension, now, new.maxPriority
+        )
         if not await accounts.insert_account(conn, account, password_hash):
             raise await _taken(conn, new.username)
         await _note(conn, caller.username, "user.create", new.username, address)
@@ -224,6 +244,8 @@ async def _change(here: Context, by: tuple[str, str], data: UserData) -> None:
         is_demoted = data.admin is False and await _is_admin_but_not_the_last(conn, data.username)
         await _find(conn, data.username)
         await accounts.update_account(conn, data.username, change)
+        if data.maxPriority is not None:
+            await accounts.set_priority_caps(conn, data.username, data.maxPriority)
         if is_demoted:
             await subscriptions.remove_of_owner(conn, data.username)
         if password_hash is not None:

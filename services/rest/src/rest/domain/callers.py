@@ -1,7 +1,8 @@
 """Who asks, and what they may do."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from muster.errors import Rejected
 
@@ -13,6 +14,8 @@ _USERNAME = re.compile(USERNAME)
 class Caller:
     """A user who is known by a token. ``token`` is its id; an application token may not make or
     revoke tokens. ``virtual_clusters``: where their jobs may go; an admin's go anywhere.
+    ``priority_caps``: the highest priorities that they may ask for, by virtual cluster; `*` is for
+    all others.
     ``number``: which of the nodes' uids their tasks run under.
     """
 
@@ -22,6 +25,7 @@ class Caller:
     is_application: bool
     token: str
     virtual_clusters: frozenset[str] = frozenset()
+    priority_caps: Mapping[str, int] = field(default_factory=dict)
 
 
 def is_username(text: str) -> bool:

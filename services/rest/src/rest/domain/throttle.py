@@ -40,13 +40,14 @@ class Attempt:
 
 def attempt(username: str, address: str) -> Attempt:
     """An attempt from an address."""
-    network = _network(address)
+    network = network_of(address)
     return Attempt(
         _digest("pair", username, network), _digest("user", username), _digest("address", network)
     )
 
 
-def _network(address: str) -> str:
+def network_of(address: str) -> str:
+    """What counts as one address."""
     try:
         parsed = ip_address(address)
     except ValueError:

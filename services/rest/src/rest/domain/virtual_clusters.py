@@ -12,6 +12,9 @@ from muster.protocol import Named, ParsedJob, ProtocolError
 
 from rest.domain.callers import Caller
 
+ALL_OTHERS = "*"
+"""In a user's priority caps: the virtual clusters that are not named."""
+
 PLACE = "defaults.virtualCluster"
 DEFAULT = "default"
 NAMES_SHOWN = 20
@@ -125,6 +128,26 @@ def check_virtual_cluster(job: ParsedJob, caller: Caller, known: VirtualClusters
         problem = Problem(PLACE, f"is not allowed; use one of {allowed}", line, column)
         message = f"{caller.username} may not use the virtual cluster {name}, but {allowed}."
         raise Rejected("ForbiddenUserError", message, (problem,))
+
+
+def check_priority(job: ParsedJob, caller: Caller, cap: int) -> None:
+    """Whether the caller may ask for the job's priority; ``cap`` is for users without one of their
+    own. Raises Rejected, with its place.
+    """
+    name, caps = job.spec.virtual_cluster, caller.priority_caps
+    most = caps.get(name, caps.get(ALL_OTHERS, cap))
+    if caller.is_admin or job.spec.priority <= most:
+        return
+    path, line, column = job.priority_place
+    wanted = f"priority {job.spec.priority}"
+    if job.priority_class is not None and job.priority_class != str(job.spec.priority):
+        wanted += f" ({job.priority_class})"
+    message = (
+        f"{caller.username} may ask for at most priority {most} in the virtual cluster {name}; the"
+        f" job asks for {wanted}. Lower it, or ask an admin to raise maxPriority."
+    )
+    problem = Problem(path, f"is above {most}, the highest allowed", line, column)
+    raise Rejected("ForbiddenUserError", message, (problem,))
 
 
 def check_requests(job: ParsedJob, known: VirtualClusters | None) -> tuple[Problem, ...]:

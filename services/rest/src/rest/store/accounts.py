@@ -1,6 +1,6 @@
 """Users and their tokens. Passwords are argon2 hashes, tokens are digests."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -19,6 +19,7 @@ class Account:
     virtual_clusters: list[str]
     extension: dict[str, Any]
     created_at: datetime
+    priority_caps: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class TokenRow:
     used_at: datetime | None
 
 
-ACCOUNT = "username, email, is_admin, virtual_clusters, extension, created_at"
+ACCOUNT = "username, email, is_admin, virtual_clusters, extension, created_at, priority_caps"
 
 
 async def find_caller(pool: Pool, digest: bytes, use_s: float) -> tuple[Caller, bool] | None:
@@ -70,6 +71,7 @@ async def find_caller(pool: Pool, digest: bytes, use_s: float) -> tuple[Caller, 
         is_application=row["is_application"],
         token=row["id"],
         virtual_clusters=frozenset(row["virtual_clusters"]),
+        priority_caps=row["priority_caps"],
     )
     return caller, row["is_use_due"]
 
@@ -114,13 +116,14 @@ async def insert_account(conn: Connection, account: Account, password_hash: str)
     """Make a user; False where the name is taken, or was by a user who is removed."""
     done = await conn.execute(
         "INSERT INTO account (username, password_hash, email, is_admin, virtual_clusters,"
-        " extension) VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING",
+        " extension, priority_caps) VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING",
         account.username,
         password_hash,
         account.email,
         account.is_admin,
         account.virtual_clusters,
         account.extension,
+        account.priority_caps,
     )
     return bool(done == "INSERT 0 1")
 
@@ -153,6 +156,11 @@ async def update_account(conn: Connection, username: str, change: Change) -> Non
         change.virtual_clusters,
         change.is_admin,
     )
+
+
+async def set_priority_caps(conn: Connection, username: str, caps: dict[str, int]) -> None:
+    """Set all priority caps of a user."""
+    await conn.execute("UPDATE account SET priority_caps = $2 WHERE username = $1", username, caps)
 
 
 async def update_password(conn: Connection, username: str, password_hash: str) -> None:
@@ -239,6 +247,7 @@ async def purge_tokens(conn: Connection) -> None:
 
 _CALLER = """
     SELECT username, number, is_admin, is_application, token.id, virtual_clusters,
+           priority_caps,
            used_at IS NULL OR used_at < now() - $2 * interval '1 s' AS is_use_due
     FROM token JOIN account USING (username)
     WHERE digest = $1 AND (expires_at IS NULL OR expires_at > now()) AND removed_at IS NULL

@@ -9,11 +9,14 @@ from typing import Any
 import asyncpg
 from muster.contracts.jobs import Execution, JobSpec, JobState, JobStatus
 from muster.contracts.model import Reason
-from muster.db import Connection, Pool
+from muster.db import Connection, Pool, transaction
 
 from rest.domain.jobs import JobRow
 from rest.domain.listing import ORDER_FIELDS, Listing
 from rest.domain.views import ListedJob, WholeJob
+
+TRIGRAM = 3
+"""Characters of a keyword from which on an index finds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,23 +165,35 @@ async def find_config(pool: Pool, username: str, name: str) -> str | None:
 
 async def list_jobs(pool: Pool, listing: Listing) -> tuple[list[ListedJob], int | None]:
     """One page of jobs, and how many there are on all pages where that is asked."""
-    where = [
-        _array(listing.usernames),
-        _array(listing.virtual_clusters),
-        _array(listing.states),
-        _array(listing.priorities),
-        listing.keyword,
-    ]
+    where, args = conditions(listing)
     order = ORDER_FIELDS[listing.order]
     direction = "DESC" if listing.is_descending else "ASC"
-    sql = f"{_LIST} ORDER BY {order} {direction}, id {direction} OFFSET $6 LIMIT $7"
-    rows = await pool.fetch(sql, *where, listing.offset, listing.limit)
-    total = await pool.fetchval(_COUNT, *where) if listing.with_total_count else None
+    page = f"OFFSET ${len(args) + 1} LIMIT ${len(args) + 2}"
+    sql = f"{_LIST} {where} ORDER BY {order} {direction}, id {direction} {page}"
+    async with transaction(pool) as conn:
+        # A rare keyword wants the index of keywords, a frequent one that of the order.
+        await conn.execute("SET LOCAL plan_cache_mode = force_custom_plan")
+        rows = await conn.fetch(sql, *args, listing.offset, listing.limit)
+        total = (
+            await conn.fetchval(f"{_COUNT} {where}", *args) if listing.with_total_count else None
+        )
     return [_listed(row) for row in rows], total
 
 
-def _array(values: tuple[str, ...] | None) -> list[str] | None:
-    return None if values is None else list(values)
+def conditions(listing: Listing) -> tuple[str, list[object]]:
+    """The WHERE clause of what is asked, and its arguments."""
+    asked: list[tuple[str, object]] = [
+        ("username = ANY({})", listing.usernames),
+        ("virtual_cluster = ANY({})", listing.virtual_clusters),
+        ("state = ANY({})", listing.states),
+        ("coalesce(priority_class, 'default') = ANY({})", listing.priorities),
+        (_HAS_KEYWORD, listing.keyword),
+    ]
+    if listing.keyword is not None and len(listing.keyword) >= TRIGRAM:
+        asked.append((_HAS_TRIGRAMS, listing.keyword))
+    given = [(text, value) for text, value in asked if value is not None]
+    texts = [text.replace("{}", f"${n}") for n, (text, _) in enumerate(given, start=1)]
+    return f"WHERE {' AND '.join(texts)}" if texts else "", [value for _, value in given]
 
 
 _LISTED = tuple(field.name for field in fields(ListedJob))
@@ -273,13 +288,11 @@ _FIND = f"""
 _CONFIG = """
     SELECT config FROM job JOIN job_file ON job_file.job = job.id WHERE username = $1 AND name = $2
 """
-_WHERE = """
-    WHERE ($1::text[] IS NULL OR username = ANY($1))
-    AND ($2::text[] IS NULL OR virtual_cluster = ANY($2))
-    AND ($3::text[] IS NULL OR state = ANY($3))
-    AND ($4::text[] IS NULL OR coalesce(priority_class, 'default') = ANY($4))
-    AND ($5::text IS NULL OR strpos(lower(username), lower($5)) > 0
-         OR strpos(lower(name), lower($5)) > 0 OR strpos(lower(virtual_cluster), lower($5)) > 0)
+_HAS_KEYWORD = """
+    (strpos(lower(username), lower({}::text)) > 0 OR strpos(lower(name), lower({}::text)) > 0
+     OR strpos(lower(virtual_cluster), lower({}::text)) > 0)
 """
-_LIST = f"SELECT {', '.join(_LISTED)} FROM job {_WHERE}"  # noqa: S608 - columns
-_COUNT = f"SELECT count(*) FROM job {_WHERE}"  # noqa: S608 - columns
+_HAS_TRIGRAMS = "trigrams(username || ' ' || name || ' ' || virtual_cluster) @> trigrams({}::text)"
+"""As the index job_trigrams has it: it finds few rows, of which each is then looked at."""
+_LIST = f"SELECT {', '.join(_LISTED)} FROM job"  # noqa: S608 - columns
+_COUNT = "SELECT count(*) FROM job"

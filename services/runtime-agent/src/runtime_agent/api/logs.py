@@ -3,18 +3,19 @@
 `GET /logs/<pod>` lists what there is; `GET /logs/<pod>/<stdout|stderr|all>` gives a log: whole, its
 `tail` in bytes, a range (`offset`, `limit`), or with `follow=1` on and on until the pod has ended.
 Offsets count over all that the pod has written; `X-Log-Offset` says where the answer begins and
-`X-Log-End` where the log ended. `Authorization: Bearer` carries the token that the services share.
+`X-Log-End` where the log ended. `Authorization: Bearer` carries REST's token for this path of this
+node (muster.service_keys).
 """
 
 from __future__ import annotations
 
 import asyncio
-import hmac
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from muster.token_guard import TokenGuard
 from prometheus_client import Gauge
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -36,6 +37,7 @@ class LogServer:
     directories: PodDirectories
     settings: AgentSettings
     gauge: Gauge
+    guard: TokenGuard
     stopping: asyncio.Event
     open_streams: int = 0
 
@@ -97,10 +99,8 @@ class LogServer:
 
     def _folder(self, request: Request) -> Path | Response:
         """The pod's folder of logs, or why it can't be shown."""
-        token = self.settings.internal_token.get_secret_value()
-        given = request.headers.get("authorization", "").removeprefix("Bearer ")
-        if token and not hmac.compare_digest(given.encode(), token.encode()):
-            return _error(401, "UnauthorizedUserError", "The services' token is missing or wrong.")
+        if (why := self.guard.refusal(request)) is not None:
+            return _error(401, "UnauthorizedUserError", why)
         pod = request.path_params["pod"]
         try:
             folder = self.directories.logs_path(pod)

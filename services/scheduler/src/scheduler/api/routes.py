@@ -1,7 +1,6 @@
 """The routes: who may ask, parsing, and 503 while another process leads."""
 
 import asyncio
-import hmac
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -10,6 +9,7 @@ from typing import Protocol
 
 import structlog
 from muster.errors import Broken, Rejected, Transient
+from muster.token_guard import TokenGuard
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -68,7 +68,11 @@ Handle = Callable[[Request], Awaitable[Response]]
 
 
 def routes(
-    decider: Leading, settings: SchedulerSettings, connect: Connect, comparisons: Comparisons
+    decider: Leading,
+    settings: SchedulerSettings,
+    connect: Connect,
+    comparisons: Comparisons,
+    guard: TokenGuard,
 ) -> list[Route]:
     """``/queue?limit=``, ``/gangs?limit=&after=``, ``/gangs/{gang}``, ``/jobs/{job}/why``,
     ``/nodes``, ``/cells?address=&virtualCluster=&limit=&after=``, ``/virtual-clusters``,
@@ -79,7 +83,7 @@ def routes(
     configurations = Configurations(decider, settings, comparisons)
 
     def route(path: str, handle: Handle, method: str = "GET") -> Route:
-        return Route(path, _guarded(handle, decider, settings), methods=[method])
+        return Route(path, _guarded(handle, decider, guard), methods=[method])
 
     alone = partial(_alone, decider, settings.question_wait_s)
 
@@ -273,13 +277,10 @@ class Seated(StreamingResponse):
                 _log.warning("an export was cut off", error=str(error))
 
 
-def _guarded(answer: Handle, decider: Leading, settings: SchedulerSettings) -> Handle:
-    token = settings.internal_token.get_secret_value()
-
+def _guarded(answer: Handle, decider: Leading, guard: TokenGuard) -> Handle:
     async def handle(request: Request) -> Response:
-        given = request.headers.get("authorization", "")
-        if token and not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
-            return _error(401, "UnauthorizedError", "The internal token is missing or wrong.")
+        if (why := guard.refusal(request)) is not None:
+            return _error(401, "UnauthorizedError", why)
         if not decider.is_leading:
             return _standing_by()
         try:

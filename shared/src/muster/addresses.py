@@ -1,5 +1,6 @@
-"""Which addresses a webhook may be sent to: those of the public internet, and what the operator
-allows. Addresses that carry another one inside (mapped, 6to4, NAT64, Teredo) count as that one.
+"""Which addresses Muster may connect to: those in networks that the operator allows, for webhooks
+those of the public internet too. Addresses that carry another one inside (mapped, 6to4, NAT64,
+Teredo) count as that one.
 """
 
 from collections.abc import Sequence
@@ -28,20 +29,38 @@ read (Azure's wire server; Oracle's metadata in the protocol assignments' range)
 INSIDE: tuple[Network, ...] = (*CLOUD_PLATFORM, SITE_LOCAL)
 
 
-def is_allowed(text: str, allowed: Sequence[Network]) -> bool:
-    """Whether an address, as text, may be connected to."""
-    try:
-        address = _inner(ip_address(text.split("%", 1)[0]))
-    except ValueError:
-        return False
-    if any(address.version == net.version and address in net for net in allowed):
-        return True
+def is_within(text: str, networks: Sequence[Network]) -> bool:
+    """Whether an address, as text, lies in one of the networks."""
+    address = _address(text)
+    return address is not None and any(
+        address.version == net.version and address in net for net in networks
+    )
+
+
+def is_public_or_within(text: str, networks: Sequence[Network]) -> bool:
+    """Whether an address, as text, is one of the public internet or lies in one of the networks."""
+    address = _address(text)
+    if address is None or is_within(text, networks):
+        return address is not None
     return address.is_global and not (
         address.is_multicast
         or address.is_reserved
         or address.is_unspecified
         or any(address.version == net.version and address in net for net in INSIDE)
     )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine's processes reach what listens on this host."""
+    address = _address(host)
+    return host == "localhost" if address is None else address.is_loopback
+
+
+def _address(text: str) -> Address | None:
+    try:
+        return _inner(ip_address(text.split("%", 1)[0]))
+    except ValueError:
+        return None
 
 
 def _inner(address: Address) -> Address:

@@ -1,4 +1,4 @@
-"""Connects webhooks to checked addresses only.
+"""Connects HTTP requests to checked addresses only.
 
 A name is resolved, its addresses are judged, and the connection goes to the very address that was
 judged: a name that answers differently the next time (DNS rebinding) leads nowhere else. TLS still
@@ -7,20 +7,25 @@ asks for the certificate of the name.
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
 
-from alerting.domain.addresses import Network, is_allowed
-
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+IsAllowed = Callable[[str], bool]
+"""Whether an address, as text, may be connected to."""
 
 ADDRESSES_TRIED = 3
 
 
 class AddressRefused(httpx2.TransportError):
-    """The receiver's name leads to no address that webhooks may be sent to."""
+    """A host's name leads to no address that may be connected to."""
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        super().__init__("no address of the host may be connected to")
+        self.addresses = tuple(addresses)
 
 
 class Resolver:
@@ -45,11 +50,16 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
     """Sends each request to an address that was checked just before."""
 
     def __init__(
-        self, inner: httpx2.AsyncBaseTransport, resolve: Resolve, allowed: Sequence[Network]
+        self, resolve: Resolve, is_allowed: IsAllowed, tls: ssl.SSLContext | None = None
     ) -> None:
-        self._inner = inner
+        # No connection is kept: a pool would share one between names with the same address.
+        self._inner = httpx2.AsyncHTTPTransport(
+            verify=tls if tls is not None else True,
+            trust_env=False,
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0),
+        )
         self._resolve = resolve
-        self._allowed = tuple(allowed)
+        self._is_allowed = is_allowed
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Raises AddressRefused, or httpx2.ConnectError where no address answers."""
@@ -65,16 +75,17 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
     async def _checked(self, request: httpx2.Request) -> list[str]:
         url = request.url
         port = url.port or (443 if url.scheme == "https" else 80)
+        wait_s = request.extensions.get("timeout", {}).get("connect")
         try:
-            found = await self._resolve(url.host, port)
+            async with asyncio.timeout(wait_s):
+                found = await self._resolve(url.host, port)
+        except TimeoutError as error:
+            raise httpx2.ConnectTimeout("the name was not resolved in time") from error
         except (OSError, UnicodeError) as error:
             raise httpx2.ConnectError(f"the name can't be resolved: {error}") from error
-        allowed = [address for address in found if is_allowed(address, self._allowed)]
+        allowed = [address for address in found if self._is_allowed(address)]
         if not allowed:
-            raise AddressRefused(
-                "its addresses are private or reserved: subscribe a public one,"
-                " or let the operator allow the network in MUSTER_WEBHOOK_ALLOW_NETWORKS"
-            )
+            raise AddressRefused(found)
         return allowed
 
     async def aclose(self) -> None:
@@ -83,7 +94,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
 
 
 def _pinned(request: httpx2.Request, address: str) -> httpx2.Request:
-    """The same request for one address; its Host header and TLS name stay the receiver's."""
+    """The same request for one address; its Host header and TLS name stay the host's."""
     host = request.url.host
     extensions = dict(request.extensions)
     if host != address:

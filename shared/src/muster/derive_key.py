@@ -1,0 +1,24 @@
+"""Prints the service key of an agent or of the Scheduler: ``python -m muster.derive_key AUDIENCE``.
+
+The cluster key comes from MUSTER_CLUSTER_KEY or a secret file, never from the command line, which
+every process of the machine can read.
+"""
+
+import sys
+
+from muster.service_keys import SCHEDULER, agent, service_key
+from muster.settings import ClusterKeySettings, read
+
+
+def main(words: list[str]) -> None:
+    """Print the key. Ends the process where the audience or the cluster key is wrong."""
+    if len(words) != 1 or not (words[0] == SCHEDULER or words[0].startswith(agent(""))):
+        sys.exit(f"usage: python -m muster.derive_key {SCHEDULER} | {agent('NODE')}")
+    key = read(ClusterKeySettings).cluster_key.get_secret_value()
+    if not key:
+        sys.exit("MUSTER_CLUSTER_KEY is not set: set it to the one of REST")
+    sys.stdout.write(service_key(key, words[0]) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
