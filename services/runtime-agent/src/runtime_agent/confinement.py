@@ -43,7 +43,9 @@ def confinement_of(settings: AgentSettings) -> Confinement:
         cgroup.sweep(parent, time.time() - GROUPS_ARE_OLD_S)
     missing = tuple(of for of in wanted if of not in parents)
     if missing:
-        _log.warning("the agent can't limit pods; see its README, Limits", missing=missing)
+        _log.warning(
+            "the agent can't limit pods; see its docs/operations.md, Limits", missing=missing
+        )
     single_user = _why_single_user(settings)
     if single_user is not None:
         _log.warning("all tasks run as the agent's user, for a single user only", why=single_user)
