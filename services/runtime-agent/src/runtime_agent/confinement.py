@@ -13,6 +13,7 @@ from typing import assert_never
 
 import psutil
 import structlog
+from muster.errors import Broken
 
 from runtime_agent.settings import AgentSettings
 from runtime_agent.supervisor import cgroup
@@ -36,7 +37,13 @@ class Confinement:
 
 
 def confinement_of(settings: AgentSettings) -> Confinement:
-    """Tries what this process may do here, and logs what it may not."""
+    """Tries what this process may do here, and logs what it may not.
+
+    Raises Broken where a folder of MUSTER_TASK_PATHS is missing: no task could start.
+    """
+    for path in settings.task_folders():
+        if not Path(path).exists():
+            raise Broken(f"MUSTER_TASK_PATHS: {path} does not exist; mount it, or leave it out")
     wanted = [of for of in cgroup.LIMITS if _is_wanted(of, settings)]
     parents = cgroup.usable_parents(wanted, settings.cgroup_parent)
     for parent in set(parents.values()):
