@@ -162,9 +162,8 @@ class Candidate:
                 self._decider.messages_arrived(0)
 
     async def _doubt(self) -> None:
-        """A leader whose renewals have failed until another may lead must neither answer nor
-        reconnect the reader. Two checks must find it: a starved process renews first. Raises
-        Transient.
+        """Step down when renewals have failed and another process may lead. Two checks in a row
+        must find that: a starved process gets the chance to renew first. Raises Transient.
         """
         limit_s = self._settings.lead_s
         was_late = False

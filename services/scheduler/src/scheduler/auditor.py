@@ -19,7 +19,7 @@ from scheduler.settings import SchedulerSettings
 _log = structlog.get_logger()
 
 GANGS_NAMED = 20
-"""The most differences of one audit in the log and metrics; the rest is counted."""
+"""The most gangs of one audit in the log, metrics and messages; the rest is counted."""
 
 
 DRIFTS_PUBLISHED = 20

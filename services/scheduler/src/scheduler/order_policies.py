@@ -35,7 +35,7 @@ _log = structlog.get_logger()
 
 def load(failed: Failed) -> Mapping[str, OrderPolicy]:
     """By name; a site's policy replaces Muster's of the same name. One that can't be loaded, or is
-    none, has failed and is left out: `orderBy` can't name it then.
+    none, has failed and is left out: `orderBy` can name only Muster's of that name then.
     """
     policies = dict(BUILT_IN)
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):

@@ -25,7 +25,7 @@ after a fix.
 """
 
 USER_LENGTH = 64
-"""Parts of a key of run times, bounded as REST bounds users' names."""
+"""The most characters of a user in a key of run times: REST's bound of users' names."""
 
 
 @dataclass(frozen=True, slots=True)

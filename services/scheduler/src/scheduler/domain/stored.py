@@ -136,7 +136,7 @@ class Stored(State):
             self.cluster.forecast.calibration.restore(kind, ratios)
 
     def let_go(self) -> None:
-        """No reservation is in the way of another."""
+        """Remove all reservations, before gangs are restored."""
         let_go(self.cluster)
 
     def restore_reservations(

@@ -147,7 +147,7 @@ class Replay:
             history.cut_s = cut_s if history.is_over else 0.0
 
     def _end_unreported(self) -> None:
-        """Gangs that a restarted Scheduler did not know ended right before the restart."""
+        """End gangs that a restarted Scheduler did not know, right before the restart."""
         for gang, run in self._unreported.items():
             history = self.found.histories.get(gang)
             if history is not None:

@@ -96,7 +96,7 @@ class Side:
             self.starts[number] = at
 
     def wait(self, number: int, waited_s: float) -> None:
-        """A gang's wait has ended once more."""
+        """Add one more wait of a gang."""
         before_s = self.waits_s[number]
         self.waits_s[number] = waited_s if math.isnan(before_s) else before_s + waited_s
 

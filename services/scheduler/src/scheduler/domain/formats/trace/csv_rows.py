@@ -112,7 +112,7 @@ class _Text:
         self.first = 1
 
     def begin_row(self) -> None:
-        """The next line begins a row."""
+        """Begin a row with the next line."""
         self.first = self._number + 1
         self._bytes = 0
 
