@@ -47,7 +47,7 @@ class Aggregate(Generic[State]):
 
 @dataclass(frozen=True, slots=True)
 class _Incoming:
-    """What a record tells of one subject, or why it can't be read. ``journal``: of the agent that
+    """A record's input on one subject, or why it can't be read. ``journal``: of the agent that
     acknowledges.
     """
 
@@ -86,7 +86,7 @@ async def apply_due(
     aggregate: Aggregate[State],
     ids: Sequence[str],
 ) -> dict[str, State]:
-    """Tell these aggregates that a time has come. Returns the states that changed."""
+    """Apply a timer's event to these aggregates. Returns the states that changed."""
     run = _Run(aggregate, Subjects(transaction, me), transaction.now)
     await run.load(transaction.conn, set(ids))
     for ident in sorted(ids):
@@ -177,7 +177,7 @@ class _Run(Generic[State]):
 
 
 def _read(me: Service, record: Received) -> list[_Incoming]:
-    """What a record tells me, of each subject; nothing where it is not for me."""
+    """The inputs in a record, one for each subject; none where it is for another service."""
     if is_for_others(me, record):
         return []
     try:

@@ -11,7 +11,7 @@ CLEAN_EVERY_S = 600.0
 CLEAN_ROWS = 5000
 COUNT_EVERY_S = 15.0
 COUNT_MOST = 100_000
-"""Metrics say no more: counting must not cost what the work costs."""
+"""Metrics count no further: counting must not cost as much as the work."""
 
 
 class Upkeep:

@@ -1,5 +1,5 @@
-"""How large the records of a job can become: a job is refused at the door when one of them could
-pass 1 MiB, the most that a record may have.
+"""How large the records of a job can become: a job is rejected at submission when one of them could
+exceed 1 MiB, the most that a record may have.
 
 The bounds are made from the models themselves: each is filled with the longest values that its
 writer may put there, and its JSON is measured.
@@ -41,8 +41,8 @@ MAX_RECORD_BYTES = 1_000_000
 """Of a record's value; the rest of the bus's 1 MiB is for headers and the batch around it."""
 
 TEXT_BYTES = 800
-"""All the words of one task's verdict in `job-updated` together: evidence of 500 characters, cause,
-symptom and outcome."""
+"""The characters of one task's verdict in `job-updated`: evidence of 500 characters, cause, symptom
+and outcome."""
 
 _NODE = "n" * 64
 _LOG_URL = "h" * 96
@@ -155,7 +155,7 @@ def _task_bytes(sized: _Sized) -> _TaskBytes:
 
 
 def _requested_bytes(role: TaskRoleSpec) -> int:
-    """What the role's wishes add to the ask for each pod."""
+    """What the role's requests add to the ask for each pod."""
     is_elastic = role.min_instances is not None
     if not (role.gpu_types or role.pin or role.resources or is_elastic):
         return 0
