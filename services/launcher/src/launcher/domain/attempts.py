@@ -26,7 +26,7 @@ from launcher.domain.verdicts import UNEXPLAINED, end_by, is_loss, is_taken, sto
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a pod ended. ``verdict`` None with a failure: nobody said why."""
+    """How a pod ended. ``verdict`` None with a failure: its agent gave no reason."""
 
     succeeded: bool
     verdict: Verdict | None
@@ -58,8 +58,8 @@ def begin(turn: Turn) -> None:
 def begin_next(turn: Turn) -> None:
     """The next attempt, under a number that was never used."""
     number = max(turn.job.newest_attempt + 1, turn.unused_number)
-    books = account(turn.job.retries, turn.job.outcome)
-    turn.move_job(JobEvent.BEGUN, attempt=number, newest_attempt=number, retries=books)
+    retries = account(turn.job.retries, turn.job.outcome)
+    turn.move_job(JobEvent.BEGUN, attempt=number, newest_attempt=number, retries=retries)
     begin(turn)
 
 
@@ -86,7 +86,7 @@ def begin_task(turn: Turn, task: Task) -> None:
 
 
 def ask(turn: Turn, tasks: Iterable[Task]) -> None:
-    """Want these tasks' pods: together, or each for itself."""
+    """Request these tasks' pods: together, or each for itself."""
     job_with_tasks = turn.job_with_tasks
     if turn.job.spec.gang:
         gang = gang_name(turn.job.id, turn.job.attempt)
@@ -113,8 +113,8 @@ def ran(turn: Turn, task: Task, started_at: datetime | None) -> Task:
 
 
 def saved(turn: Turn, task: Task, at: datetime) -> None:
-    """The task's pod says that its gang's work is saved: who decides whom to preempt is told, with
-    the next word where others may say the same.
+    """The task's pod reports that its gang's work is saved. The Scheduler, which chooses the gangs
+    to preempt, gets it with the next message where other pods may report the same.
     """
     if task.checkpointed_at is not None and at <= task.checkpointed_at:
         return
@@ -130,7 +130,7 @@ def saved(turn: Turn, task: Task, at: datetime) -> None:
 
 
 def pod_ended(turn: Turn, task: Task, end: End) -> None:
-    """The end of a task's pod is known: retry the task, or see what it means for the attempt."""
+    """A task's pod has ended: retry the task, or apply the end to the attempt."""
     event, verdict = _judge(turn, task, end)
     changes: dict[str, Any] = {
         "verdict": verdict,
@@ -150,9 +150,9 @@ def pod_ended(turn: Turn, task: Task, end: End) -> None:
 
 
 def _judge(turn: Turn, task: Task, end: End) -> tuple[TaskEvent, Verdict | None]:
-    """What the end means. A pod that was asked to stop may have failed by itself before; but in a
-    gang that is preempted, that may well be because its peers went away. One that is to come back
-    has not done its work, however well it has ended.
+    """The event of the end. A pod that was asked to stop may have failed by itself before. In a
+    preempted gang the reason may be that its peers went away. A pod that is to be retried has not
+    done its work, even if it succeeded.
     """
     verdict = end.verdict or UNEXPLAINED
     comes_back = task.stop is StopCause.PREEMPTION and _is_surplus_yet(turn, task)
@@ -204,8 +204,8 @@ def _retry_task(
 
 
 def _is_surplus_yet(turn: Turn, task: Task) -> bool:
-    """The gang can do without the task, and has not done yet what it can't do without: of the
-    task's role, where it needs some of it.
+    """The gang does not need the task, and the tasks that it needs have not succeeded yet: those of
+    the task's role, where it needs some of it.
     """
     job = turn.job
     if not job.is_surplus(task):
@@ -216,7 +216,7 @@ def _is_surplus_yet(turn: Turn, task: Task) -> bool:
 
 
 def _let_go(turn: Turn, task: Task) -> None:
-    """Its pod is no longer wanted: at once where it is its own gang, else with the next word."""
+    """Its pod is no longer wanted: at once where it is its own gang, else with the next message."""
     if turn.job.spec.gang:
         turn.set_job(gang_unpublished=True)
     else:
@@ -229,8 +229,8 @@ def _let_go(turn: Turn, task: Task) -> None:
 
 
 def _end_of(turn: Turn, task: Task) -> GangEnd:
-    """How a task that started singly came to its end; one that the attempt did not need any more as
-    the attempt did.
+    """How a task that started singly ended. A task that the attempt no longer needed ends as the
+    attempt does.
     """
     if task.phase is TaskPhase.SUCCEEDED:
         return GangEnd.SUCCEEDED
@@ -333,7 +333,7 @@ def _follow(turn: Turn, outcome: Outcome | None) -> None:
             streak=again.streak,
             retry_at=turn.now + again.delay,
         )
-        # Also where it is due at once: how this attempt ended is said before the next begins.
+        # Also where it is due at once: this attempt's end is published before the next begins.
         turn.move_job(JobEvent.RETRY_DUE)
 
 
