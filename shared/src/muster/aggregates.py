@@ -1,7 +1,7 @@
 """How a service applies records: load, decide, save and publish, set-based for a whole batch.
 
 The decision is a pure function of one aggregate's state and one input, so a decision that raises
-has changed nothing: its record becomes a dead letter and its neighbours in the batch are applied.
+has changed nothing: its record becomes a dead letter and the rest of the batch is applied.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Names that never come back, made from ids; and how to read them."""
+"""Names that are never used again, made from ids; and how to read them."""
 
 from dataclasses import dataclass
 

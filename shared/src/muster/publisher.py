@@ -295,7 +295,7 @@ def _failed(error: KafkaError) -> asyncio.Future[Any]:
 
 
 def _partition(key: bytes, every: Sequence[int], _available: Sequence[int]) -> int:
-    """As the producer would by itself, but for the price."""
+    """The partition that the producer itself would choose, at a lower cost."""
     return every[partition_of(key.decode(), len(every))]
 
 

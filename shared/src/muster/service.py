@@ -174,7 +174,7 @@ class Runtime:
         return ready
 
     async def close(self) -> None:
-        """Let go of the bus and the database."""
+        """Close the bus and the database."""
         await self.bus.close()
         if self._pool is not None:
             try:
@@ -261,7 +261,7 @@ class _Server(uvicorn.Server):
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    """The address that the service will listen on. Raises Broken where it can't be had: uvicorn
+    """The service's listening socket. Raises Broken where the address can't be bound: uvicorn
     itself would end the process from within a task.
     """
     bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -328,7 +328,7 @@ async def running(
 
 
 async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """Cancel until they have ended: some libraries swallow a cancellation now and then."""
+    """Cancel until they have ended: some libraries occasionally swallow a cancellation."""
     pending = set(tasks)
     while pending:
         for task in pending:

@@ -249,7 +249,7 @@ class ReadByRestSettings(ServiceSettings):
 
 
 class DatabaseSettings(ServiceSettings):
-    """Settings of a service that keeps its truth in PostgreSQL."""
+    """Settings of a service that keeps its state in PostgreSQL."""
 
     database_url: SecretStr = Field(
         SecretStr("postgresql://127.0.0.1:5432/muster"), description="The PostgreSQL database."

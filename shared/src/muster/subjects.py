@@ -205,7 +205,7 @@ async def load_due(
 ) -> list[Subject]:
     """Lock the subjects on which something is due: acknowledgements, delayed repeats, and at most
     ``repeats`` repeats. Those whose message is due have it loaded: as many as come to
-    ``limit_bytes``, or one. Rows that another replica has locked are passed over.
+    ``limit_bytes``, or one. It skips rows that another replica has locked.
     """
     return [_subject(row) for row in await conn.fetch(_DUE, now, repeats, DUE_ROWS, limit_bytes)]
 

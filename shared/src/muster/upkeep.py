@@ -1,5 +1,5 @@
-"""What a relay does now and then for the exchange's tables: it counts what waits and deletes closed
-rows.
+"""A relay's periodic upkeep of the exchange's tables: it counts waiting rows and deletes closed
+ones.
 """
 
 import time
@@ -15,7 +15,7 @@ COUNT_MOST = 100_000
 
 
 class Upkeep:
-    """Each does its work when it is time for it, and nothing before."""
+    """Counting and cleaning, each when it is due."""
 
     def __init__(self, pool: Pool, metrics: PlumbingMetrics, closed_subjects_days: int) -> None:
         self._pool = pool

@@ -209,7 +209,7 @@ def _empty() -> dict[str, int]:
     """The records of a job without its tasks."""
     role = TaskRoleSpec(name="r", instances=1, cpu=1, memory_mb=1, gpus=0, command="")
     spec = JobSpec(task_roles=())
-    who = {"job": _JOB, "name": _JOB_NAME, "user": _USER}
+    identity = {"job": _JOB, "name": _JOB_NAME, "user": _USER}
     run = PodRun(
         user=_USER,
         user_number=_BIG,
@@ -228,7 +228,7 @@ def _empty() -> dict[str, int]:
     )
     records: dict[str, Model] = {
         "job-submitted": JobRequest(
-            **who,
+            **identity,
             execution=Execution.START,
             submitted_at=_TIME,
             stop_requested_by=_USER,
@@ -237,7 +237,7 @@ def _empty() -> dict[str, int]:
             seen=_BIG,
         ),
         "job-updated": JobStatus(
-            **who,
+            **identity,
             virtual_cluster=_JOB_NAME,
             state=JobState.SUCCEEDED,
             retries=Retries(user=_BIG, platform=_BIG, resource=_BIG),
@@ -258,7 +258,7 @@ def _empty() -> dict[str, int]:
         ),
         "gang-requested": GangRequest(
             gang=_NAME,
-            **who,
+            **identity,
             virtual_cluster=_JOB_NAME,
             priority=1000,
             submitted_at=_TIME,
