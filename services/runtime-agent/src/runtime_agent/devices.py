@@ -330,7 +330,7 @@ def _text(value: str | bytes) -> str:
 
 
 def _on_a_thread(work: Callable[[], Answer]) -> Future[Answer]:
-    """A thread that the process does not wait for at its end: it may never come back."""
+    """A thread that the process does not wait for at its end: its call may never return."""
     future: Future[Answer] = Future()
 
     def run() -> None:

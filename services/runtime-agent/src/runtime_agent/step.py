@@ -139,7 +139,7 @@ class Step:
     def _decide(self, pod: Pod | None, request: PodRequest) -> Decision:
         is_mine = request.journal == self._memory.journal.id
         if pod is None and is_mine and self._memory.has(request.pod):
-            # The node knows more of the pod than its journal, as after an older one came back: the
+            # The node has more of the pod than its journal, as after a restored older journal: the
             # next look at the pod's directory shows its state.
             pod = Pod(request.pod, request.job, request.gang, Phase.ACCEPTED, request.run)
         return decide.requested(pod, request, self._surroundings(with_held=True))

@@ -135,7 +135,7 @@ class Watch:
             _log.error("an effect failed", effect=type(effect).__name__, error=str(error))
 
     async def run_looks(self) -> None:
-        """Look at pods when they ring, and at all of them now and then."""
+        """Look at pods when they ring, and at all of them at intervals."""
         looked_s = rung_s = 0.0
         while True:
             # One look at many pods costs the journal one write; a single ring need not wait.

@@ -24,7 +24,7 @@ _OOM_SCORE = "500"
 
 @dataclass
 class Child:
-    """A forked process that waits to be let go, and the near ends of its pipes."""
+    """A forked process that waits for its release, and the near ends of its pipes."""
 
     pid: int
     stdout: int
