@@ -1,4 +1,4 @@
-"""The life of an attempt: asked for, its pods ended one by one, decided, over, and what follows."""
+"""The life of an attempt: its request, the ends of its pods, its outcome, its end, its retry."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ def begin_next(turn: Turn) -> None:
 
 
 def begin_task(turn: Turn, task: Task) -> None:
-    """The next attempt of a task that may start singly, or that its gang can do without."""
+    """The next attempt of a task that may start singly, or that its gang does not need."""
     is_gang = turn.job.spec.gang
     unused = turn.unused_number if turn.may_be_forgotten() else 0
     begun = turn.move_task(
@@ -171,8 +171,8 @@ def _judge(turn: Turn, task: Task, end: End) -> tuple[TaskEvent, Verdict | None]
 def _retry_task(
     turn: Turn, task: Task, verdict: Verdict | None, changes: Mapping[str, Any]
 ) -> bool:
-    """Tasks that may start singly have retries of their own, while the attempt goes on; those that
-    their gang can do without come back when the platform has taken them.
+    """Tasks that may start singly have retries of their own, while the attempt goes on. Those that
+    their gang does not need are retried after the platform preempted or lost them.
     """
     is_gang = turn.job.spec.gang
     if turn.job.phase not in ACTIVE:
@@ -241,7 +241,7 @@ def _end_of(turn: Turn, task: Task) -> GangEnd:
 
 
 def decide_attempt(turn: Turn, outcome: Outcome) -> None:
-    """The outcome of the attempt is known: stop what still runs, and wait for its end."""
+    """The outcome of the attempt is known: stop the running tasks, and wait for their ends."""
     if turn.move_job(JobEvent.DECIDED, outcome=outcome):
         stop_all(turn, StopCause.COMPLETION)
     if_over(turn)
@@ -255,7 +255,7 @@ def stop_job(turn: Turn, by: str | None) -> None:
 
 
 def stop_all(turn: Turn, cause: StopCause) -> None:
-    """Stop every task: at once where no pod was asked to run, else with grace."""
+    """Stop every task: at once where no pod was requested, else with grace."""
     for task in turn.tasks():
         if task.phase in (TaskPhase.WAITING, TaskPhase.BACKOFF):
             verdict = stop_verdict(cause, turn.job.stop_requested_by)
@@ -279,20 +279,20 @@ def stop_task(turn: Turn, task: Task, cause: StopCause, grace: timedelta) -> Non
 
 
 def hurry(turn: Turn, task: Task, grace: timedelta) -> None:
-    """The task's pod is to stop already, and now sooner: agents only ever shorten a grace."""
+    """The task's pod is stopping, and must stop sooner now: agents only ever shorten a grace."""
     if turn.job.kill_at is not None and turn.now + grace < turn.job.kill_at:
         cause = task.stop or StopCause.COMPLETION
         turn.publish(stop_message(turn.job_with_tasks, task, cause.value, grace.total_seconds()))
 
 
 def answer_over(turn: Turn, message: PodStatus, is_alive: bool) -> None:
-    """The pod is over for the Launcher: it is to stop, or its name to be forgotten."""
+    """The pod has ended for the Launcher: its agent must stop it, or forget its name."""
     grace_s = turn.policy.lost_grace.total_seconds() if is_alive else None
     turn.publish(ended_message(message, grace_s))
 
 
 def if_over(turn: Turn) -> None:
-    """When the last pod of a decided or stopped attempt has ended, the attempt is over."""
+    """When the last pod of a decided or stopped attempt has ended, the attempt has ended."""
     job = turn.job
     if job.phase not in ENDING or any(task.phase in LIVE for task in turn.tasks()):
         return
@@ -309,7 +309,7 @@ def if_over(turn: Turn) -> None:
 
 
 def _follow(turn: Turn, outcome: Outcome | None) -> None:
-    """What comes after the attempt: its result, or another attempt."""
+    """End the job with the attempt's result, or plan another attempt."""
     if outcome is None:
         turn.move_job(JobEvent.STOPPED, completed_at=turn.now)
         return

@@ -191,7 +191,7 @@ def stop_message(job_with_tasks: JobWithTasks, task: Task, reason: str, grace_s:
 
 
 def lost_message(job_with_tasks: JobWithTasks, task: Task, grace_s: float) -> Publish:
-    """Its node was lost: should it still run, and come back, it is to stop."""
+    """Its node was lost: if the node returns and the pod still runs, it must stop."""
     stop = PodStop(reason="node-lost", grace_s=grace_s)
     return _pod_message(job_with_tasks, task, stop, is_open=False)
 

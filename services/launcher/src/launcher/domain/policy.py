@@ -32,8 +32,8 @@ def completion(job_with_tasks: JobWithTasks, ended: Task) -> Outcome | None:
     one's verdict; as many succeeded as ``min_succeeded_instances`` make it succeed, whatever else
     runs; below 1 disables a bound. Where none is met the end of all tasks makes it succeed: unless
     none did, and some never ran or were taken by the platform. Bounds bear no broken gang: a pod
-    that is preempted, or fails before it ran, fails the attempt. Tasks that the gang can do without
-    are not waited for before they have a place, and what the platform takes of them fails nothing.
+    that is preempted, or fails before it ran, fails the attempt. The attempt does not wait for
+    tasks without a place that the gang does not need, and their preemption or loss fails nothing.
     """
     is_surplus = job_with_tasks.job.is_surplus(ended)
     if job_with_tasks.job.spec.gang and ended.phase is TaskPhase.FAILED and not is_surplus:
@@ -59,8 +59,8 @@ def completion(job_with_tasks: JobWithTasks, ended: Task) -> Outcome | None:
 
 
 def _have_succeeded(role: TaskRoleSpec, present: Iterable[Task]) -> str | None:
-    """How the role's bound is met, if it is; tasks that it can do without and has not
-    don't count.
+    """How the role's bound is met, if it is. Tasks without a place that it does not need don't
+    count.
     """
     phases = [task.phase for task in present if task.role == role.name]
     count, least = phases.count(TaskPhase.SUCCEEDED), role.min_succeeded_instances
