@@ -20,7 +20,7 @@ def log_in(client: Client, user: str, password: str) -> Credentials:
 
 
 def give_back(credentials: Credentials) -> None:
-    """Revoke a token. One that is over is no error; CommandError where the server is away."""
+    """Revoke a token. An expired one is no error; CommandError where the server is away."""
     try:
         Client(credentials.url, credentials.token).call("DELETE", f"{API}/authn/basic/logout")
     except CommandError as error:
@@ -49,5 +49,5 @@ class Renewal:
 
 
 def _half_way(expires_ms: int) -> float:
-    """When half of the time until then is over."""
+    """The middle of the time until then."""
     return (time.time() + expires_ms / 1000) / 2

@@ -20,7 +20,7 @@ PATH = "/cluster/config"
 Comment = Annotated[str, Parameter(help="Why: for the list of versions and the audit log.")]
 After = Annotated[
     int | None,
-    Parameter(name="--after", help="Refuse where another version than this holds by now."),
+    Parameter(name="--after", help="Refuse where another version than this is in force now."),
 ]
 Number = Annotated[int, Parameter(help="A version, as `muster config versions` has it.")]
 
@@ -28,16 +28,16 @@ Number = Annotated[int, Parameter(help="A version, as `muster config versions` h
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Asking:
-    """How the last days are asked."""
+    """Options of the comparison with the last days."""
 
     yes: Annotated[
-        bool, Parameter(name="--yes", help="Set it, whatever it would have delayed.", negative=())
+        bool, Parameter(name="--yes", help="Set it without a confirmation.", negative=())
     ] = False
     no_what_if: Annotated[
         bool,
         Parameter(
             name="--no-what-if",
-            help="It is urgent: set it without looking at the last days.",
+            help="It is urgent: set it without a comparison with the last days.",
             negative=(),
         ),
     ] = False
@@ -47,7 +47,7 @@ class Asking:
     ] = False
 
     def __post_init__(self) -> None:
-        """Raises CommandError where nothing could be shown."""
+        """Raises CommandError where the options contradict each other."""
         if self.dry_run and self.no_what_if:
             raise CommandError(Exit.USAGE, "--dry-run shows what --no-what-if leaves out.")
 
@@ -189,7 +189,7 @@ def remove(
 def diff(
     version: Number,
     other: Annotated[
-        int | None, Parameter(help="With which it is compared; by default the one that holds.")
+        int | None, Parameter(help="The version to compare with; by default the one in force.")
     ] = None,
 ) -> None:
     """What has changed from a version to another one, as a unified diff of their YAML."""
@@ -209,7 +209,7 @@ def diff(
 
 
 def _follows(server: Client, after: int | None) -> dict[str, str]:
-    """The version that a change is to follow: the one that holds, if none is named."""
+    """The version that a change must follow: the one in force, if none is named."""
     number = server.get(PATH).json()["version"] if after is None else after
     return {"If-Match": f'"{number}"'}
 

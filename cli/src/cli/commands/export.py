@@ -18,7 +18,7 @@ from cli.commands.session import client, seconds
 TIMEOUT_S = 60.0
 READ_BYTES = 256 * 1024
 
-Moment = "seconds since 1970, a time like 2026-01-31T13:00:00Z, or so long ago: 30m, 2h, 1d"
+Moment = "seconds since 1970, a time like 2026-01-31T13:00:00Z, or an age: 30m, 2h, 1d"
 
 
 def export(

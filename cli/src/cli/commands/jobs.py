@@ -33,7 +33,7 @@ def submit(
     *,
     name: Annotated[str | None, Parameter(help="Another name than the file's.")] = None,
     wait: Annotated[bool, Parameter(help="Wait for its end; the exit status shows it.")] = False,
-    timeout: Annotated[float | None, Parameter(help="Wait at most so many seconds.")] = None,
+    timeout: Annotated[float | None, Parameter(help="Wait at most this many seconds.")] = None,
     output: Output = Format.TABLE,
 ) -> Exit:
     """Submit a job file."""

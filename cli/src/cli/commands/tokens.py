@@ -28,8 +28,8 @@ def tokens(*, user: OfUser = None, output: Output = Format.TABLE) -> None:
 
 @app.command(name="list")
 def list_(*, user: OfUser = None, output: Output = Format.TABLE) -> None:
-    """The live tokens of a user, by their ids: the server does not keep tokens themselves. USED
-    is some minutes old at the most.
+    """The live tokens of a user, by their ids: the server does not keep the tokens themselves. USED
+    is at most some minutes old.
     """
     found = client().get("/tokens", {"username": user}).json()["tokens"]
     if output is Format.JSON:
@@ -60,7 +60,7 @@ def create(
     *,
     expires: Annotated[
         str | None,
-        Parameter(help="After so long, like 12h or 30d; by default it lives until it is revoked."),
+        Parameter(help="Its life, like 12h or 30d; by default it lives until it is revoked."),
     ] = None,
     output: Output = Format.TABLE,
 ) -> None:

@@ -78,8 +78,8 @@ class MockCluster:
 
 @contextlib.contextmanager
 def _kept_awake(port: int) -> Iterator[None]:
-    """Knock at the broker all the while. Its thread now and then misses the signal that a topic is
-    to be made, and would sleep a second before it looks again.
+    """Connect to the broker again and again. Its thread sometimes misses the signal to make a
+    topic, and would sleep a second before it looks again.
     """
     done = threading.Event()
 

@@ -117,7 +117,7 @@ class _Up:
         if self._asked.is_set():
             self._at_once.set()
         else:
-            self.screen.show("Stopping; once more to stop at once.")
+            self.screen.show("Stopping; a second signal stops at once.")
         self._asked.set()
 
     async def _work(self) -> Exit:
