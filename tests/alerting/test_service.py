@@ -171,7 +171,7 @@ async def test_the_schedulers_wrong_books_are_told_once_and_are_over_when_it_rep
         (resolved,) = await cluster.received("alert-resolved", 1)
     (notified,) = [json.loads(request.body) for request in receiver.requests]
     assert (notified["type"], notified["data"]["gang"]) == ("accounting.drifted", "g1")
-    assert "8 by placements" in notified["data"]["text"]
+    assert "placements have 8" in notified["data"]["text"]
     assert raised["labels"] == resolved["labels"] == {"gang": "g1"}
 
 

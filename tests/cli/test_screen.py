@@ -36,7 +36,7 @@ SPEAKS = """
 import sys
 from cli.standalone.screen import Screen
 for line in ("one", "two"):
-    Screen().say(line)
+    Screen().show(line)
 sys.stderr.write("goes on")
 """
 

@@ -59,6 +59,7 @@ class Here:
             "MUSTER_KAFKA_PORT": str(free_port()),
             "MUSTER_DATABASE_PORT": str(free_port()),
             "MUSTER_FAKE_GPUS": "8",
+            "MUSTER_TASK_PATHS": str(home.parent),  # where a test leaves its mark
         }
 
     def command(self, *words: str) -> list[str]:

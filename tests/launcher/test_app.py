@@ -113,7 +113,11 @@ async def test_jobs_run_to_their_end_over_the_bus(
                 )
             await until_all(others, consumer, 10, JobState.SUCCEEDED)
             async with asyncio.timeout(WAIT_S):
-                while await runtime.is_ready() != {"bus": True, "database": True}:
+                while await runtime.is_ready() != {
+                    "bus": True,
+                    "bus_rights": True,
+                    "database": True,
+                }:
                     await asyncio.sleep(0.02)
             metrics = generate_latest(runtime.registry).decode()
         async with service(database_url, bootstrap):  # a second life has nothing to mend

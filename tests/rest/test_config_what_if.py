@@ -55,7 +55,7 @@ async def test_a_change_that_delays_is_made_when_that_is_accepted(
         refused = await put(rest, 0)
         assert (refused.status_code, refused.json()["code"]) == (409, "DelaysConfigError")
         message = refused.json()["message"]
-        assert message.startswith("On the events of 7 days: This delays 14 gangs of speech. Say")
+        assert message.startswith("On the events of 7 days: This delays 14 gangs of speech. Send")
         (problem,) = refused.json()["errors"]
         assert problem["path"] == "virtualClusters.speech"
         assert (await rest.client.get(f"{PATH}/versions")).json()["versions"] == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import httpx2
@@ -27,13 +27,13 @@ NODE = "node-1"
 KEY = service_key(CLUSTER_KEY, agent(NODE))
 
 
+PATH = "/logs/pod-1/stdout"
+
+
 def a_token(path: str, *, node: str = NODE, key: str = KEY, later_s: float = 0) -> dict[str, str]:
     """The header of a request that REST makes `later_s` from now."""
     token = make_token(key, agent(node), path, now_s=time.time() + later_s)
     return {"Authorization": f"Bearer {token}"}
-
-
-TOKEN = a_token("/logs/pod-1/stdout")
 
 
 class Served:
@@ -78,7 +78,7 @@ async def test_a_log_is_given_whole_by_its_tail_and_in_a_range(
         ("?offset=4&limit=3", "two", "4"),
         ("?offset=400", "", "14"),
     ):
-        answer = await http.get(f"/logs/pod-1/stdout{query}", headers=TOKEN)
+        answer = await http.get(f"/logs/pod-1/stdout{query}", headers=a_token(PATH))
         assert (answer.status_code, answer.text) == (200, text)
         assert (answer.headers["x-log-offset"], answer.headers["x-log-end"]) == (offset, "14")
 
@@ -88,9 +88,9 @@ async def test_offsets_count_also_what_is_no_longer_kept(
 ) -> None:
     for number in range(1000):
         served.logs.take("stdout", b"line %04d\n" % number, 0.0)
-    answer = await http.get("/logs/pod-1/stdout?offset=9000", headers=TOKEN)
+    answer = await http.get("/logs/pod-1/stdout?offset=9000", headers=a_token(PATH))
     assert answer.text.splitlines()[0] == "line 0900"
-    whole = await http.get("/logs/pod-1/stdout", headers=TOKEN)
+    whole = await http.get("/logs/pod-1/stdout", headers=a_token(PATH))
     first = int(whole.headers["x-log-offset"])
     assert first > 0
     assert whole.text.splitlines()[0] == f"line {first // 10:04d}"
@@ -131,7 +131,7 @@ async def test_who_goes_away_before_the_first_piece_does_not_count_as_a_follower
             "path": "/logs/pod-1/stdout",
             "path_params": {"pod": "pod-1", "name": "stdout"},
             "query_string": b"follow=1",
-            "headers": [(b"authorization", TOKEN["Authorization"].encode())],
+            "headers": [(b"authorization", a_token(PATH)["Authorization"].encode())],
         }
     )
     assert (await served.server.read_log(request)).status_code == 200
@@ -159,23 +159,23 @@ async def test_what_cannot_be_read_is_refused(
 @pytest.mark.parametrize(
     ("headers", "words"),
     [
-        ({}, "missing"),
-        ({"Authorization": "Bearer guess"}, "missing"),
-        ({"Authorization": f"Bearer {KEY}"}, "missing"),
-        (a_token("/logs/pod-2/stdout"), "another path"),
-        (a_token("/logs/pod-1/stdout", node="node-2"), "another audience"),
-        (a_token("/logs/pod-1/stdout", key=service_key(CLUSTER_KEY, "agent/node-2")), "derive"),
-        (a_token("/logs/pod-1/stdout", later_s=-300), "clock"),
-        (a_token("/logs/pod-1/stdout", later_s=300), "clock"),
+        (dict, "missing"),
+        (lambda: {"Authorization": "Bearer guess"}, "missing"),
+        (lambda: {"Authorization": f"Bearer {KEY}"}, "missing"),
+        (lambda: a_token("/logs/pod-2/stdout"), "another path"),
+        (lambda: a_token(PATH, node="node-2"), "another audience"),
+        (lambda: a_token(PATH, key=service_key(CLUSTER_KEY, "agent/node-2")), "derive"),
+        (lambda: a_token(PATH, later_s=-300), "clock"),
+        (lambda: a_token(PATH, later_s=300), "clock"),
     ],
 )
 async def test_who_has_no_token_for_this_node_and_pod_reads_nothing(
-    served: Served, http: httpx2.AsyncClient, headers: dict[str, str], words: str
+    served: Served, http: httpx2.AsyncClient, headers: Callable[[], dict[str, str]], words: str
 ) -> None:
     served.logs.take("stdout", b"one", 0.0)
-    answer = await http.get("/logs/pod-1/stdout", headers=headers)
+    answer = await http.get("/logs/pod-1/stdout", headers=headers())
     assert (answer.status_code, words in answer.json()["message"]) == (401, True), answer.text
-    assert (await http.get("/logs/pod-1/stdout", headers=TOKEN)).status_code == 200
+    assert (await http.get("/logs/pod-1/stdout", headers=a_token(PATH))).status_code == 200
 
 
 @pytest.mark.parametrize("off_s", [-80, 25])

@@ -270,6 +270,6 @@ async def test_a_text_is_checked_against_the_hardware_and_nothing_is_changed(
         large = await client.post("/configuration/check", content=b" " * 1001)
         assert large.status_code == 413
         assert (await client.get("/configuration/check")).status_code == 405
-        client.headers.pop("Authorization")
+        client.auth = None
         assert (await client.post("/configuration/check", content="")).status_code == 401
         assert (await client.get("/configuration")).status_code == 401

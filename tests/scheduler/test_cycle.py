@@ -189,7 +189,7 @@ def test_a_wait_is_said_again_when_its_code_changes_else_once_a_minute(kit: Kit)
     for node in ("n0", "n1"):
         state.report(kit.report(node, gpus=4, bad=(0,), revision=3), 201.0)
     assert [type(each) for each in kit.decide(state, 201.0)] == [Reserved]  # nothing is kept now
-    changed = state.gangs["wide"].said
+    changed = state.gangs["wide"].published_reason
     assert changed is not None
     assert changed.code == "health"
 

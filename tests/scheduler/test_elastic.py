@@ -71,7 +71,7 @@ def shrunk(kit: Kit) -> State:
 def test_what_it_can_do_without_is_asked_back_alone(kit: Kit) -> None:
     state = shrunk(kit)
     message = message_of(state, state.gangs["e"], 1)
-    assert sorted(states(state)) == ["preempted", "placed", "placed"]
+    assert sorted(states(state)) == ["placed", "placed", "preempted"]
     assert states(state)[0] == "placed"
     assert message.preemption is not None
     assert (message.preemption.gang, message.preemption.reason.code) == ("b", "surplus")
@@ -165,8 +165,10 @@ async def test_a_restart_knows_what_a_gang_can_do_without(
         await others.ask(asked.model_copy(update={"pods": (*kept, again)}))
         await others.report(_report(kit, others, revision=2, without="b"))
         await others.until(lambda: others.states("b") == ["placed"])
-        rows = await runtime.pool.fetch("SELECT extra::text FROM gang WHERE gang = 'e'")
-        assert [[pod[0] for pod in json.loads(row["extra"])] for row in rows] == [[kept[1].pod]]
+        rows = await runtime.pool.fetch("SELECT elastic_pods::text FROM gang WHERE gang = 'e'")
+        assert [[pod[0] for pod in json.loads(row["elastic_pods"])] for row in rows] == [
+            [kept[1].pod]
+        ]
     async with scheduler():
         await others.ask(asked.model_copy(update={"pods": (*kept[:1], again)}))
         await others.report(_report(kit, others, revision=3, without="c"))

@@ -235,6 +235,7 @@ def _programs(home: Path, parts: Parts) -> dict[str, Program]:
         cluster_key=CLUSTER_KEY,
         webhook_key=secrets.token_urlsafe(32),
         bus_settings=EMBEDDED_BUS,
+        bus_logins={},
         topic_partitions=1,
         fake_gpus=GPUS,
         keep_jobs=False,

@@ -52,8 +52,8 @@ def long_at_first(folder: Path) -> str:
 async def kept(muster: Muster) -> list[dict[str, Any]]:
     """The gangs' rows that were told to leave, or have a reservation."""
     rows = await muster.runtimes[Service.REST].pool.fetch(
-        "SELECT gang, preempted_for, reserved FROM scheduler.gang"
-        " WHERE preempted_until IS NOT NULL OR reserved <> '[]'"
+        "SELECT gang, preempted_for, nominated FROM scheduler.gang"
+        " WHERE preempted_until IS NOT NULL OR nominated <> '[]'"
     )
     return [dict(row) for row in rows]
 

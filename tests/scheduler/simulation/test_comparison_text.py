@@ -74,7 +74,7 @@ def test_other_virtual_clusters_are_counted(what_if: WhatIf, say: Any) -> None:
 def test_no_line_is_wider_than_a_terminal(what_if: WhatIf, say: Any) -> None:
     """Whatever the numbers are, and the names."""
     million = 9_999_999
-    recording = SimpleNamespace(lives=range(3 * million), unended=million, never_ran=million)
+    recording = SimpleNamespace(histories=range(3 * million), unended=million, never_ran=million)
     found = SimpleNamespace(recording=recording, started=million, near=million)
     pair: Any = SimpleNamespace(ignored=million, as_recorded=found)
     pair.before = pair.after = SimpleNamespace(
