@@ -34,7 +34,7 @@ _log = structlog.get_logger()
 TOPICS_FOLLOWED = ("settings-changed", REPORTED)
 
 LINGER_S = 0.1
-"""Who is told waits minutes at times: larger batches cost the database less."""
+"""A notification may wait this long: larger batches cost the database less."""
 
 
 @asynccontextmanager
@@ -76,7 +76,7 @@ def _listen(
     def after(notified: Notified) -> None:
         for event, _ in notified.events:
             metrics.events.labels(event.name).inc()
-            _log.info("told", event_key=event.key, title=event.title)
+            _log.info("notified", event_key=event.key, title=event.title)
         for alert, _ in notified.alerts:
             how = "fires" if alert.ends_at is None else "is resolved"
             _log.info(f"an alert {how}", alert=alert.fingerprint, summary=alert.summary)
@@ -90,7 +90,7 @@ def _listen(
         (removed if record.topic == REPORTED else subscriptions).on_record(record, model)
 
     def gone() -> Collection[str]:
-        # What is read again from its start tells for a moment of what was so long ago.
+        # A topic that is read again from its start shows an old state for a moment.
         return removed.names() if follower.caught_up.is_set() else ()
 
     follower = runtime.follow(TOPICS_FOLLOWED, on_record)
@@ -126,7 +126,7 @@ def _lane(
 
 
 def webhook_sender(subscriptions: Subscriptions, webhooks: WebhookReceiver) -> Sender:
-    """Sends what was claimed as a signed webhook."""
+    """Sends a claimed delivery as a signed webhook."""
 
     async def send(entry: Entry, claim: Claim) -> Answer:
         try:
@@ -140,7 +140,7 @@ def webhook_sender(subscriptions: Subscriptions, webhooks: WebhookReceiver) -> S
 
 
 def mail_sender(mails: MailReceiver) -> Sender:
-    """Sends what was claimed as a mail."""
+    """Sends a claimed delivery as a mail."""
 
     async def send(entry: Entry, claim: Claim) -> Answer:
         letter = Mail(claim.subject, claim.text, claim.html, claim.thread)
@@ -153,8 +153,8 @@ def mail_sender(mails: MailReceiver) -> Sender:
 def consume_after(
     follower: Follower, consumer: Consumer, wait_s: float
 ) -> Callable[[], Awaitable[None]]:
-    """The consumer, once the subscriptions on the bus were read: what happens while nobody is
-    known to ask would be told to nobody.
+    """The consumer, once the subscriptions on the bus were read: events before that would reach no
+    receiver.
     """
 
     async def run() -> None:
@@ -177,7 +177,7 @@ async def _remember(runtime: Runtime, subscriptions: Subscriptions) -> None:
 async def _keep_subscriptions(
     runtime: Runtime, subscriptions: Subscriptions, metrics: AlertingMetrics
 ) -> None:
-    """Write changed subscriptions down; what waits for removed ones is not sent any more."""
+    """Store changed subscriptions; waiting deliveries of removed ones are dropped."""
     settings = runtime.settings
     assert isinstance(settings, AlertingSettings)
     while True:
@@ -202,6 +202,6 @@ async def _keep_subscriptions(
 
 
 def main() -> None:
-    """Run the service until it is told to stop."""
+    """Run the service until SIGTERM or SIGINT."""
     settings = read(AlertingSettings)
     run_service(Service.ALERTING, settings, settings.http_port, build)
