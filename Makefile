@@ -70,7 +70,7 @@ generated: install ## Check that generated files are up to date and break no old
 words: install ## Check that pages, published texts and commit subjects keep plain words
 	$(BIN)/python -m documents.words
 
-generate: install ## Write schemas, the AsyncAPI document and the settings page
+generate: install ## Write schemas, the AsyncAPI and OpenAPI documents, and the settings page
 	$(BIN)/python -m documents.publish
 
 test: install ## Run every test that needs no Java

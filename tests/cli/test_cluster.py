@@ -14,7 +14,7 @@ COLUMNS = 80
 
 QUEUE = {
     "asOf": 7,
-    "waiting": 3,
+    "total": 3,
     "limit": 50,
     "gangs": [
         {
@@ -24,7 +24,7 @@ QUEUE = {
             "name": "a-long-name-of-a-run-with-many-parameters-lr-0001",
             "virtualCluster": "vision-and-robotics",
             "priority": 100,
-            "submittedAt": "2026-01-05T09:30:00+00:00",
+            "submittedAt": "2026-01-05T09:30:00Z",
             "reason": {
                 "code": "preempting",
                 "text": "It waits for 2 gangs to leave.",
@@ -38,7 +38,7 @@ QUEUE = {
             "name": "b",
             "virtualCluster": "nlp",
             "priority": -1,
-            "submittedAt": "2026-01-05T09:30:00+00:00",
+            "submittedAt": "2026-01-05T09:30:00Z",
             "reason": None,
             "gpus": 8,
             "expectedStart": None,
@@ -182,7 +182,7 @@ def test_cells_are_shown_as_a_tree(rest: Rest, tmp_path: Path) -> None:
             priority=-1,
             order="cordon",
             gpusReserved=1,
-            reservedFor={"user": "ann", "name": "bert", "startsAt": "2026-01-01T00:00:00+00:00"},
+            reservedFor={"user": "ann", "name": "bert", "startsAt": "2026-01-01T00:00:00Z"},
             binding={"virtualCluster": "nlp", "pin": "lab"},
         ),
     ]
@@ -313,10 +313,10 @@ def test_why_tells_code_numbers_place_class_and_preemption(rest: Rest, tmp_path:
     assert "  preempted: for a drain, until 12:00: n4 is drained.\n" in said
     assert "  more: 1 gangs are not shown; -o json has all\n" in said
     for gang, whom in (("d-0", "for gang d-0"), (None, "by a change of the configuration")):
-        lazy = runs | {"downgrade": {"gang": gang, "since": "2026-01-31T13:00:00+00:00"}}
+        lazy = runs | {"downgrade": {"gang": gang, "since": "2026-01-31T13:00:00Z"}}
         rest.answer(path, content | {"scheduler": {"gangs": [lazy]}})
         said = muster(rest, tmp_path, "why", JOB).out
-        assert f"  runs: downgraded since 2026-01-31T13:00:00+00:00 {whom}\n" in said
+        assert f"  runs: downgraded since 2026-01-31T13:00:00Z {whom}\n" in said
         assert "class:" not in said
 
 

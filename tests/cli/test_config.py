@@ -27,7 +27,7 @@ def version(number: int, content: Any, **more: Any) -> dict[str, Any]:
         "version": number,
         "action": "set",
         "by": "admin",
-        "at": 1_700_000_000_000,
+        "at": "2023-11-14T22:13:20.000Z",
         "comment": "",
         "rolledBackTo": None,
         "content": content,
@@ -123,14 +123,14 @@ def test_versions_are_listed(rest: Rest, tmp_path: Path) -> None:
         version(3, None, action="rollback", rolledBackTo=1, comment="too early"),
         version(2, None),
     ]
-    content = {"versions": listed, "before": 2}
+    content = {"versions": listed, "total": 5}
     rest.answer(f"GET {PATH}/versions?limit=2", content)
     ran = muster(rest, tmp_path, "config", "versions", "--limit", "2")
     assert [re.split("  +", line) for line in ran.out.splitlines()] == [
         ["VERSION", "MADE (UTC)", "BY", "ACTION", "COMMENT"],
         ["3", "2023-11-14 22:13:20", "admin", "rollback to 1", "too early"],
         ["2", "2023-11-14 22:13:20", "admin", "set"],
-        ["There may be more; --limit shows more of them."],
+        ["There are 3 more; --limit shows more of them."],
     ]
     ran = muster(rest, tmp_path, "config", "versions", "--limit", "2", "-o", "json")
     assert json.loads(ran.out) == content

@@ -2,29 +2,28 @@
 
 import json
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from rest_double import Rest, muster, on_a_terminal
 
-DAY_MS = 86_400_000
-
 
 def token(**more: Any) -> dict[str, Any]:
-    now_ms = int(time.time() * 1000)
+    now = datetime.fromtimestamp(time.time(), UTC)
     return {
         "id": "0123456789abcdef",
         "name": "",
         "application": True,
-        "createdTime": now_ms - 80 * DAY_MS,
-        "expirationTime": now_ms + 900 * DAY_MS,
-        "usedTime": None,
+        "createdAt": (now - timedelta(days=80)).isoformat(),
+        "expiresAt": (now + timedelta(days=900)).isoformat(),
+        "usedAt": None,
     } | more
 
 
 def test_tokens_fit_a_terminal_with_their_whole_ids(rest: Rest, tmp_path: Path) -> None:
-    long_ago = token()["createdTime"]
-    found = [token(name="x" * 64), token(application=False, usedTime=long_ago)]
+    long_ago = token()["createdAt"]
+    found = [token(name="x" * 64), token(application=False, usedAt=long_ago)]
     rest.answer("GET /api/v2/tokens", {"tokens": found})
     lines = on_a_terminal(rest, tmp_path, "tokens")
     assert max(map(len, lines)) <= 80

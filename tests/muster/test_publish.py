@@ -221,7 +221,7 @@ def test_a_change_that_readers_can_live_with_passes(new: dict[str, Any]) -> None
 def test_what_is_stale_or_lost_is_told(tmp_path: Path) -> None:
     docs = tmp_path / "docs"
     shutil.copytree(DOCS / "schemas", docs / "schemas")
-    for name in ("asyncapi.json", "kafka-acls.md", "settings.md"):
+    for name in ("asyncapi.json", "openapi.json", "kafka-acls.md", "settings.md"):
         shutil.copy(DOCS / name, docs)
     assert publish.stale(docs) == []
     (docs / "schemas" / "JobStatus.json").write_text("{}")

@@ -66,7 +66,7 @@ async def test_tokens_are_listed_without_themselves_and_revoked(rest: Any) -> No
     assert made not in listed.text
     assert rest.token not in listed.text
     assert [token["application"] for token in listed.json()["tokens"]] == [False, True]
-    assert [token["expirationTime"] is None for token in listed.json()["tokens"]] == [False, True]
+    assert [token["expiresAt"] is None for token in listed.json()["tokens"]] == [False, True]
     async with rest.with_token(made) as program:
         assert (await program.get("/api/v2/jobs")).status_code == 200
         assert (await program.post("/api/v2/tokens/application")).status_code == 403

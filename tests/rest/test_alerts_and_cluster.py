@@ -286,7 +286,7 @@ async def test_the_schedulers_reasons_and_queue_are_passed_on(
         for path in ("queue", "cluster/queue"):
             queue = await rest.client.get(f"/api/v2/{path}?limit=5")
             assert queue.json() == answers["/queue"]
-        assert "/queue?limit=5" in scheduler.seen
+        assert scheduler.last == "/queue?offset=0&limit=5"
 
 
 async def test_the_schedulers_cells_and_gangs_are_passed_on(
@@ -296,20 +296,20 @@ async def test_the_schedulers_cells_and_gangs_are_passed_on(
     async with start_rest(scheduler_url=scheduler.url) as rest, await rest.make_user("ann") as ann:
         cells = "/api/v2/cluster/cells"
         assert (await ann.get(cells)).json() == {"asOf": 7, "cells": []}
-        assert scheduler.last == "/cells?limit=1000"
-        await ann.get(f"{cells}?address=r0/n0&virtualCluster=vision&limit=5&after=10")
+        assert scheduler.last == "/cells?offset=0&limit=5000"
+        await ann.get(f"{cells}?address=r0/n0&virtualCluster=vision&limit=5&offset=10")
         path, _, query = scheduler.last.partition("?")
         assert path == "/cells"
         assert dict(parse_qsl(query)) == {
             "address": "r0/n0",
             "virtualCluster": "vision",
             "limit": "5",
-            "after": "10",
+            "offset": "10",
         }
         gangs = "/api/v2/cluster/gangs"
-        assert (await ann.get(f"{gangs}?after=g")).json() == {"asOf": 8, "gangs": []}
-        assert scheduler.last == "/gangs?limit=1000&after=g"
-        for odd in ("limit=0", "limit=10001", f"address={'a' * 1025}"):
+        assert (await ann.get(f"{gangs}?offset=3")).json() == {"asOf": 8, "gangs": []}
+        assert scheduler.last == "/gangs?offset=3&limit=5000"
+        for odd in ("limit=-1", "limit=50001", "offset=-1", f"address={'a' * 1025}"):
             assert (await ann.get(f"{cells}?{odd}")).status_code == 400, odd
         scheduler.answers.clear()
         answer = await ann.get(f"{cells}?address=r9")

@@ -42,7 +42,7 @@ async def test_a_login_lives_for_days_and_is_given_back(rest: Any, tmp_path: Pat
     assert (await people.run("admin", "login", "admin", text=f"{PASSWORD}\n")).code == 0
     kept = await people.json("admin", "tokens")
     # The test's own login and the newest one: the one before was given back.
-    assert [(each["application"], each["expirationTime"] is None) for each in kept] == [
+    assert [(each["application"], each["expiresAt"] is None) for each in kept] == [
         (False, False)
     ] * 2
     second = read_credentials(people.home("admin"), {})
@@ -149,4 +149,4 @@ async def test_tokens_are_made_shown_and_revoked(rest: Any, tmp_path: Path) -> N
     when = await people.run("ann", "tokens", "create", "x", "--expires", "soon")
     assert (when.code, "12h or 30d" in when.err) == (2, True)
     made = await people.json("ann", "tokens", "create", "y")
-    assert (made["name"], made["expirationTime"]) == ("y", None)
+    assert (made["name"], made["expiresAt"]) == ("y", None)

@@ -67,7 +67,7 @@ async def test_a_bug_is_a_500_that_tells_nothing_of_its_inside(
     async def broken(*_args: object) -> None:
         raise ZeroDivisionError("inside-marker")
 
-    monkeypatch.setattr("rest.api.jobs.list_jobs", broken)
+    monkeypatch.setattr("rest.store.jobs.list_jobs", broken)
     answer = await rest.client.get("/api/v2/jobs")
     assert answer.status_code == 500
     assert answer.json()["code"] == "UnknownError"

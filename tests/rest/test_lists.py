@@ -65,6 +65,40 @@ async def test_answers_are_what_the_openapi_document_says(rest: Any) -> None:
     assert item == again
 
 
+async def test_each_time_of_openpais_has_a_twin_in_iso_8601(rest: Any) -> None:
+    await rest.submit("timed")
+    job = await rest.job_id("timed")
+    ends = {"completed_at": NOW, "launched_at": NOW, "created_at": NOW}
+    await rest.hear("job-updated", job, rest.status(job, 1, JobState.SUCCEEDED, **ends))
+    (item,) = (await rest.client.get("/api/v2/jobs")).json()
+    for content in (item, (await rest.shown("timed"))["jobStatus"]):
+        irregular = {"submissionTime": "submittedAt", "retryDelayTime": "retryAt"}
+        names = [name for name in content if name.endswith("Time")]
+        assert len(names) >= 5
+        for name in names:
+            twin = content[irregular.get(name, name.removesuffix("Time") + "At")]
+            assert (content[name] is None) == (twin is None), name
+            if twin is not None:
+                assert twin.endswith("Z")
+                assert int(datetime.fromisoformat(twin).timestamp() * 1000) == content[name]
+        assert content["completedAt"] == "2026-01-01T12:00:00.000Z"
+
+
+async def test_the_audit_log_is_paged(rest: Any) -> None:
+    for name in ("a", "b", "c"):
+        await rest.submit(name)
+
+    async def objects(query: str) -> list[str]:
+        entries = (await rest.client.get(f"/api/v2/audit?{query}")).json()["entries"]
+        return [entry["object"] for entry in entries]
+
+    everything = await objects("")
+    assert len(everything) >= 3
+    assert await objects("limit=2") + await objects("offset=2&limit=2") == everything[:4]
+    assert await objects("offset=1000") == []
+    assert (await rest.client.get("/api/v2/audit?limit=50001")).status_code == 400
+
+
 async def test_a_keyword_is_found_in_any_part_of_a_name_and_nowhere_else(rest: Any) -> None:
     user = await rest.make_user("Zoe.Q")
     async with user:

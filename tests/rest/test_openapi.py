@@ -2,14 +2,20 @@
 
 import asyncio
 import json
+import re
 import warnings
 from contextlib import suppress
 from typing import Any
 
+import jsonschema
 import pytest
 import schemathesis
+import yaml
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
+from muster.protocol import parse_job
+from rest.api.build import document
+from rest.api.examples import CONFIG_FILE, EXAMPLES, JOB_FILE
 from schemathesis.checks import not_a_server_error
 from schemathesis.core.result import Ok
 from schemathesis.generation import GenerationMode
@@ -19,7 +25,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-EXAMPLES = 8
+CASES = 8
+DOCUMENT = document()
 CHECKS = (
     not_a_server_error,
     status_code_conformance,
@@ -28,6 +35,21 @@ CHECKS = (
 )
 ANSWER: dict[str, Any] = {
     "asOf": 1,
+    "total": 0,
+    "offset": 0,
+    "limit": 1,
+    "gangs": [],
+    "cells": [],
+    "chain": "a100",
+    "cell": "node",
+    "wanted": 1,
+    "freeAlready": 0,
+    "gpus": 0,
+    "lostGpuSeconds": 0,
+    "isLeast": True,
+    "isCut": False,
+    "reason": None,
+    "moves": [],
     "virtualClusters": {"default": {"gpus": {"quota": 8}}},
     "content": {"policy": {}},
     "errors": [],
@@ -70,7 +92,7 @@ def fuzz(url: str, token: str, mode: GenerationMode) -> None:
                 continue
 
             @settings(
-                max_examples=EXAMPLES,
+                max_examples=CASES,
                 derandomize=True,
                 database=None,
                 phases=[Phase.explicit, Phase.generate],
@@ -101,3 +123,72 @@ async def test_the_document_names_what_clients_need(rest: Any) -> None:
 async def test_no_page_is_served_that_needs_the_internet(rest: Any) -> None:
     for path in ("/docs", "/redoc", "/docs/oauth2-redirect"):
         assert (await rest.client.get(path)).status_code == 404
+
+
+def test_every_operation_has_a_name_of_its_own_and_texts() -> None:
+    names = [operation["operationId"] for operation in operations()]
+    assert len(names) == len(set(names))
+    assert {"submitJob", "listJobs", "listQueue", "logIn"} <= set(names)
+    for operation in operations():
+        name = operation["operationId"]
+        assert re.fullmatch("[a-z]+([A-Z][a-z]+)*", name), name
+        assert operation["tags"], name
+        assert operation["summary"], name
+        assert operation["description"], name
+        for parameter in operation.get("parameters", ()):
+            assert parameter.get("description"), (name, parameter["name"])
+
+
+def test_bodies_and_main_answers_have_examples() -> None:
+    """Also in lists; what is an answer of a few words needs none."""
+    plain = {"Done", "WhoAmI", "TaskAttempts", "LogLocations", "ShownNode", "NodeList"}
+    plain |= {"ShownCluster", "ShownVirtualCluster"}
+    for operation in operations():
+        answers = [operation["responses"][code] for code in operation["responses"] if code < "3"]
+        for part in [operation.get("requestBody", {}), *answers]:
+            for content in part.get("content", {}).values():
+                for name in references(content):
+                    schema = DOCUMENT["components"]["schemas"][name]
+                    assert schema.get("examples") or name in plain, (operation, name)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_is_true(name: str) -> None:
+    """It has all fields of its schema and no others, unless it is a request."""
+    schema = {"$ref": f"#/components/schemas/{name}", "components": DOCUMENT["components"]}
+    jsonschema.validate(EXAMPLES[name], schema)
+    unknown(EXAMPLES[name], DOCUMENT["components"]["schemas"][name], name)
+
+
+def unknown(value: Any, schema: dict[str, Any], place: str) -> None:
+    """Fail on a field that its schema does not name, at any depth."""
+    for each in schema.get("anyOf", ()):
+        if isinstance(value, dict) == ("$ref" in each or each.get("type") == "object"):
+            unknown(value, each, place)
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        unknown(value, DOCUMENT["components"]["schemas"][name], place)
+    elif isinstance(value, list):
+        for each in value:
+            unknown(each, schema.get("items", {}), place)
+    elif isinstance(value, dict) and "properties" in schema:
+        assert value.keys() <= schema["properties"].keys(), place
+        for field, each in value.items():
+            unknown(each, schema["properties"][field], f"{place}.{field}")
+
+
+def test_the_files_of_the_examples_can_be_read() -> None:
+    assert parse_job(JOB_FILE.encode()).spec.virtual_cluster == "vision"
+    assert set(yaml.safe_load(CONFIG_FILE)) == {"virtualClusters", "policy"}
+    login = DOCUMENT["paths"]["/api/v2/authn/basic/login"]["post"]["requestBody"]["content"]
+    for content in login.values():
+        jsonschema.validate(content["example"], content["schema"])
+
+
+def operations() -> list[dict[str, Any]]:
+    return [each for methods in DOCUMENT["paths"].values() for each in methods.values()]
+
+
+def references(content: Any) -> set[str]:
+    """The schemas that a content names, itself or in a list."""
+    return set(re.findall(r"#/components/schemas/(\w+)", json.dumps(content)))

@@ -343,8 +343,8 @@ async def test_answers_show_why_it_waits(kit: Kit) -> None:
     async with served(state) as (_, client):
         queue = (await client.get("/queue")).json()
         shown = [(gang["gang"], gang["position"], gang["gpus"]) for gang in queue["gangs"]]
-        assert (shown, queue["waiting"]) == ([("g", None, 6)], 1)
-        assert (await client.get("/queue?limit=1")).json()["waiting"] == 1
+        assert (shown, queue["total"]) == ([("g", None, 6)], 1)
+        assert (await client.get("/queue?limit=1")).json()["total"] == 1
         for answer in (
             queue["gangs"][0],
             (await client.get("/gangs/g")).json(),

@@ -111,7 +111,7 @@ async def test_the_queue_and_reasons_are_told_over_http_to_those_who_may(
             theirs = ServiceAuth(agent("node-1"))
             assert (await client.get("/queue", auth=theirs)).status_code == 401
             queue = (await client.get("/queue?limit=1")).json()
-            assert (queue["waiting"], [gang["gang"] for gang in queue["gangs"]]) == (2, ["b"])
+            assert (queue["total"], [gang["gang"] for gang in queue["gangs"]]) == (2, ["b"])
             why = (await client.get("/jobs/c/why")).json()
             (gang,) = why["gangs"]
             assert (gang["state"], gang["position"], gang["ahead"]) == ("waiting", 2, ["b"])

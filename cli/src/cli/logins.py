@@ -7,6 +7,7 @@ from pathlib import Path
 
 from cli.client import API, Client, CommandError, Exit
 from cli.home import Credentials, read_credentials, write_credentials
+from cli.output import milliseconds
 
 AGAIN_S = 60.0
 """The wait after a renewal that failed."""
@@ -16,7 +17,7 @@ def log_in(client: Client, user: str, password: str) -> Credentials:
     """A login of the user; CommandError where it is refused."""
     body = {"username": user, "password": password}
     answer = client.send("POST", "/authn/basic/login", body).json()
-    return Credentials(client.url, answer["token"], user, _half_way(answer["expirationTime"]))
+    return Credentials(client.url, answer["token"], user, _half_way(answer["expiresAt"]))
 
 
 def give_back(credentials: Credentials) -> None:
@@ -42,12 +43,12 @@ class Renewal:
         self.login = replace(self.login, renew_at=time.time() + AGAIN_S)
         with contextlib.suppress(CommandError, OSError):
             client = Client(self.login.url, self.login.token)
-            expires_ms = client.send("POST", "/tokens/renew", {}).json()["expirationTime"]
-            self.login = replace(self.login, renew_at=_half_way(expires_ms))
+            expires_at = client.send("POST", "/tokens/renew", {}).json()["expiresAt"]
+            self.login = replace(self.login, renew_at=_half_way(expires_at))
             if read_credentials(self.home, {}).token == self.login.token:  # no other login since
                 write_credentials(self.home, self.login)
 
 
-def _half_way(expires_ms: int) -> float:
+def _half_way(expires_at: str) -> float:
     """The middle of the time until then."""
-    return (time.time() + expires_ms / 1000) / 2
+    return (time.time() + milliseconds(expires_at) / 1000) / 2

@@ -99,6 +99,11 @@ def when(milliseconds: int | None) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
+def milliseconds(at: str) -> int:
+    """A time of an answer in ISO 8601, as milliseconds since 1970."""
+    return int(datetime.fromisoformat(at).timestamp() * 1000)
+
+
 def length(start_ms: int | None, end_ms: int | None) -> str:
     """How long something took, or takes until now."""
     if start_ms is None:

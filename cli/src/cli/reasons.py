@@ -4,11 +4,10 @@ fewer fields than this module knows: missing ones are left out.
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 from cli.jobs import grown
-from cli.output import length
+from cli.output import length, milliseconds
 
 GANGS_SHOWN = 5
 AHEAD_SHOWN = 3
@@ -140,7 +139,7 @@ def _counted(number: object, noun: str) -> str:
 
 def until(at: str) -> str:
     """How long it is until then: ``in 2h10m``."""
-    now_ms, at_ms = int(time.time() * 1000), int(datetime.fromisoformat(at).timestamp() * 1000)
+    now_ms, at_ms = int(time.time() * 1000), milliseconds(at)
     return "now" if at_ms <= now_ms else f"in {length(now_ms, at_ms)}"
 
 

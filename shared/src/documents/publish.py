@@ -1,7 +1,7 @@
 """Writes the documents that are made from the contracts: ``python -m documents.publish``.
 
-``docs/schemas/<Model>.json``, ``docs/asyncapi.json``, ``docs/settings.md`` and
-``docs/kafka-acls.md`` are generated.
+``docs/schemas/<Model>.json``, ``docs/asyncapi.json``, ``docs/openapi.json``, ``docs/settings.md``
+and ``docs/kafka-acls.md`` are generated.
 ``docs/schemas/examples/`` has a record of each topic, written by hand.
 ``docs/schemas/released/<version>/`` is what readers of a released version rely on: its schemas, its
 topics and, in ``golden/``, its records.
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from muster.contracts.acls import as_table
+from rest.api import build as openapi
 
 from documents import asyncapi, schemas, settings_page
 from documents.compatibility import breaks
@@ -40,6 +41,7 @@ def generated(docs: Path) -> dict[Path, str]:
         for model in schemas.published_models()
     }
     made[docs / "asyncapi.json"] = asyncapi.document(version("muster-shared"), examples(docs))
+    made[docs / "openapi.json"] = openapi.document()
     files = {path: _text(content) for path, content in made.items()}
     files[docs / "settings.md"] = settings_page.page()
     files[docs / "kafka-acls.md"] = ACLS + as_table(["<node>"])

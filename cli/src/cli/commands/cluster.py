@@ -3,13 +3,20 @@
 import re
 import sys
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from cli.commands.session import Output, client
-from cli.output import Format, length, print_as_of, print_facts, print_json, print_table
+from cli.output import (
+    Format,
+    length,
+    milliseconds,
+    print_as_of,
+    print_facts,
+    print_json,
+    print_table,
+)
 from cli.reasons import numbers, until
 
 BORROWING = ("lent", "borrowed")
@@ -46,7 +53,7 @@ def queue(
             for gang in gangs
         ],
     )
-    if (left := (found.get("waiting") or 0) - len(gangs)) > 0:
+    if (left := (found.get("total") or 0) - len(gangs)) > 0:
         sys.stdout.write(f"{left} more wait; {_of_more(found, limit)}.\n")
     print_as_of(found)
 
@@ -62,7 +69,7 @@ def _of_more(found: dict[str, Any], limit: int) -> str:
 def _age(submitted_at: str | None) -> str:
     if submitted_at is None:
         return ""
-    age = length(int(datetime.fromisoformat(submitted_at).timestamp() * 1000), None)
+    age = length(milliseconds(submitted_at), None)
     return "".join(re.findall(r"^-?\d+[a-z]", age)) or age  # its first unit is enough
 
 

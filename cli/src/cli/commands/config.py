@@ -13,7 +13,7 @@ from cyclopts import App, Parameter
 from cli.client import API, Answer, Client, CommandError, Exit, problem_text
 from cli.commands.session import Output, client, read_given
 from cli.commands.what_if import Options, looked_at, print_warnings
-from cli.output import Format, print_json, print_table, when
+from cli.output import Format, milliseconds, print_json, print_table, when
 
 PATH = "/cluster/config"
 
@@ -105,12 +105,18 @@ def versions(
         print_json(found)
         return
     rows = [
-        (each["version"], when(each["at"]), each["by"], _action(each), each["comment"])
+        (
+            each["version"],
+            when(milliseconds(each["at"])),
+            each["by"],
+            _action(each),
+            each["comment"],
+        )
         for each in found["versions"]
     ]
     print_table(("VERSION", "MADE (UTC)", "BY", "ACTION", "COMMENT"), rows, ends_in_text=True)
-    if found["before"] is not None:
-        sys.stdout.write("There may be more; --limit shows more of them.\n")
+    if (left := found["total"] - len(rows)) > 0:
+        sys.stdout.write(f"There are {left} more; --limit shows more of them.\n")
 
 
 @app.command(name="set")
@@ -233,7 +239,7 @@ def _set_by(newest: Mapping[str, Any] | None) -> list[str]:
     if newest is None:
         return ["version 0: nothing was set ever"]
     comment = f": {newest['comment']}" if newest["comment"] else ""
-    change = f"{_action(newest)} by {newest['by']} at {when(newest['at'])} UTC"
+    change = f"{_action(newest)} by {newest['by']} at {when(milliseconds(newest['at']))} UTC"
     return [" ".join(f"version {newest['version']}, {change}{comment}".split())]
 
 

@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 
 from cli.client import API, CommandError, Exit
 from cli.commands.session import Output, client, seconds
-from cli.output import Format, length, print_json, print_table
+from cli.output import Format, length, milliseconds, print_json, print_table
 
 app = App(
     name="tokens",
@@ -42,10 +42,12 @@ def list_(*, user: OfUser = None, output: Output = Format.TABLE) -> None:
             (
                 each["id"],
                 "application" if each["application"] else "login",
-                length(each["createdTime"], now_ms),
-                f"{length(each['usedTime'], now_ms)} ago" if each["usedTime"] else "never",
-                f"in {length(now_ms, each['expirationTime'])}"
-                if each["expirationTime"]
+                length(milliseconds(each["createdAt"]), now_ms),
+                f"{length(milliseconds(each['usedAt']), now_ms)} ago"
+                if each["usedAt"]
+                else "never",
+                f"in {length(now_ms, milliseconds(each['expiresAt']))}"
+                if each["expiresAt"]
                 else "never",
                 each["name"],
             )

@@ -10,6 +10,8 @@ from muster.contracts.node_orders import Order
 from muster.contracts.nodes import NodeLost, NodeReport, NodeReturned
 from muster.records import Received
 
+from rest.domain.times import iso
+
 TOPICS = ("node-reported", "node-lost", "node-returned")
 
 READY = "ready"
@@ -82,8 +84,8 @@ def node_json(node: KnownNode, order: Order | None = None) -> dict[str, Any]:
         "state": _state(node),
         "order": order.value if order else None,
         "problem": report.problem,
-        "lostSince": node.lost_since.isoformat() if node.lost_since else None,
-        "reportedAt": report.at.isoformat(),
+        "lostSince": iso(node.lost_since),
+        "reportedAt": iso(report.at),
         "version": report.version,
         "simulated": report.simulated,
         "missingLimits": list(report.missing_limits),

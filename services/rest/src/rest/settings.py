@@ -66,8 +66,8 @@ class RestSettings(DatabaseSettings, ClusterKeySettings):
         128 * 1024 * 1024,
         description="The most bytes of all requests that are being read; above it 503.",
     )
-    page_default: PositiveInt = Field(5000, description="Jobs on a page by default.")
-    page_largest: PositiveInt = Field(50_000, description="The most jobs on a page.")
+    page_default: PositiveInt = Field(5000, description="Entries on a page by default.")
+    page_largest: PositiveInt = Field(50_000, description="The most entries on a page.")
     peer_timeout_s: PositiveFloat = Field(
         5.0, description="The time limit of a request to an agent or the Scheduler."
     )

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from fastapi.telemetry import TelemetryConfig
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
@@ -12,6 +13,7 @@ from rest.api import cluster, config, errors, info, jobs, logs, subscriptions, t
 from rest.api.context import Context
 from rest.api.edge import PREFIX, PUBLIC, Edge
 from rest.api.errors import ErrorBody
+from rest.api.examples import EXAMPLES
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
     "4XX": {
@@ -31,38 +33,82 @@ would be a tenth of a submission's cost.
 """
 
 DESCRIPTION = """Muster's API. Paths, fields and states are OpenPAI's where it has them.
-Log in at `/api/v2/authn/basic/login` and send the token: `Authorization: Bearer <token>`."""
+
+Log in at `/api/v2/authn/basic/login` and send the token: `Authorization: Bearer <token>`.
+A program sends an application token, also as Basic with its owner's name.
+
+Lists that can be long have pages: `offset` skips entries, `limit` is the most entries of a page.
+The answer has the `total` where it is known; in the list of jobs that is OpenPAI's `totalCount`.
+
+Times are in ISO 8601, in UTC with Z, like 2026-01-31T13:00:00Z. OpenPAI's fields whose names end
+in `Time` are in milliseconds since 1970. Each has a twin in ISO 8601 whose name ends in `At`, as
+`createdTime` has `createdAt`. `submittedAt` is the twin of `submissionTime`, `retryAt` that of
+`retryDelayTime`.
+"""
+
+TAGS = [
+    {"name": "jobs", "description": "Submit, list, inspect and stop jobs."},
+    {"name": "logs", "description": "Read and follow the logs of tasks."},
+    {"name": "info", "description": "The service's version, and how to log in. No token needed."},
+    {"name": "tokens", "description": "Log in and out; list, create and revoke tokens."},
+    {"name": "users", "description": "Users, their virtual clusters and their highest priorities."},
+    {"name": "cluster", "description": "Nodes, virtual clusters, cells, the queue, configuration."},
+    {"name": "audit", "description": "The log of all writes."},
+    {"name": "alerts", "description": "Subscriptions to alerts by webhook or e-mail."},
+]
 
 
 def build_app(context: Context, extra_routes: Sequence[BaseRoute]) -> ASGIApp:
     """The application; ``extra_routes`` are health and metrics."""
+    app = api()
+    app.state.context = context
+    app.router.routes.extend(extra_routes)
+    return Edge(app, context.metrics, context.settings, context.limits)
+
+
+def document() -> dict[str, Any]:
+    """The OpenAPI document. It needs no database and no settings."""
+    return api().openapi()
+
+
+def api() -> FastAPI:
+    """The routes and refusals, without the parts of the service that endpoints use."""
     app = FastAPI(
         title="Muster",
         version="2",
         description=DESCRIPTION,
+        openapi_tags=TAGS,
         redirect_slashes=False,
         docs_url=None,  # these pages load their scripts from the internet
         redoc_url=None,
         telemetry=NO_TELEMETRY,
+        generate_unique_id_function=operation_id,
     )
-    app.state.context = context
-    app.router.routes.extend(extra_routes)
     for module in (jobs, logs, info, tokens, users, cluster, config, subscriptions):
         app.include_router(module.router, prefix=PREFIX, responses=REFUSALS)
     errors.install(app)
     _document(app)
-    return Edge(app, context.metrics, context.settings, context.limits)
+    return app
+
+
+def operation_id(route: APIRoute) -> str:
+    """The endpoint's name in camel case: `submit_job` is `submitJob`."""
+    first, *rest = route.name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
 
 
 def _document(app: FastAPI) -> None:
-    """Name the ways to authenticate in the OpenAPI document, and where none is needed; refusals
-    are JSON also where the answer is text.
+    """Complete the OpenAPI document: the ways to authenticate, and where none is needed; examples.
+    Refusals are JSON also where the answer is text.
     """
     make = app.openapi
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             document = make()
+            schemas = document["components"]["schemas"]
+            for name, example in EXAMPLES.items():
+                schemas[name]["examples"] = [example]
             document["components"]["securitySchemes"] = {
                 "token": {"type": "http", "scheme": "bearer"},
                 "application": {"type": "http", "scheme": "basic"},

@@ -1,8 +1,9 @@
 """The cluster: nodes and orders about them, virtual clusters, the queue, the audit log."""
 
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query
@@ -16,8 +17,11 @@ from pydantic import BaseModel, ConfigDict
 from rest.api.context import Address, Admin, Context, Here, User
 from rest.api.logs import Held, until_stop
 from rest.api.models import ShownCluster, ShownNode, ShownVirtualCluster
+from rest.api.paging import Page, Paging
+from rest.api.scheduling import Cells, Gangs, Queue, ShownAdvice
 from rest.api.tokens import Done
 from rest.cluster import KnownNode, gpus_in_sight, node_json, nodes_summary
+from rest.domain.times import iso
 from rest.domain.virtual_clusters import VirtualClusters, no_virtual_cluster, virtual_cluster_json
 from rest.peers import AS_OF
 from rest.store import audit, node_orders
@@ -32,10 +36,10 @@ MOST_ADVISED = 64
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,255}")
 
-Name = Annotated[str, Path(max_length=255)]
-
-Limit = Annotated[int, Query(ge=1, le=10_000)]
-After = Annotated[str | None, Query(max_length=255)]
+NodeName = Annotated[str, Path(max_length=255, description="The node.", examples=["node-7"])]
+VirtualClusterName = Annotated[
+    str, Path(max_length=255, description="The virtual cluster.", examples=["default"])
+]
 
 
 class NodeList(BaseModel):
@@ -52,11 +56,22 @@ class NodeOrdered(BaseModel):
     value: Literal["cordon", "drain", "none"]
 
 
-class AuditPage(BaseModel):
-    """Writes, newest first. ``before``: ask with it for the next page."""
+class AuditEntry(BaseModel):
+    """One write: ``username`` did ``action`` to ``object``, from ``address``."""
 
-    entries: list[dict[str, Any]]
-    before: int | None
+    id: int
+    at: str
+    username: str
+    action: str
+    object: str
+    address: str
+    detail: dict[str, Any] | None
+
+
+class AuditPage(BaseModel):
+    """A page of writes, newest first. A page with less than its limit is the last one."""
+
+    entries: list[AuditEntry]
 
 
 @router.get("/cluster/nodes", response_model=NodeList)
@@ -70,7 +85,7 @@ async def list_nodes(here: Here, _caller: User) -> Response:
 
 
 @router.get("/cluster/nodes/{name}", response_model=ShownNode)
-async def get_node(name: Name, here: Here, _caller: User) -> Response:
+async def get_node(name: NodeName, here: Here, _caller: User) -> Response:
     """One node."""
     node = here.cluster.node(name)
     if node is None:
@@ -82,7 +97,7 @@ async def get_node(name: Name, here: Here, _caller: User) -> Response:
 
 @router.put("/cluster/nodes/{name}/order", status_code=202, response_model=Done)
 async def order_node(
-    name: Name, wanted: NodeOrdered, here: Here, caller: Admin, address: Address
+    name: NodeName, wanted: NodeOrdered, here: Here, caller: Admin, address: Address
 ) -> Done:
     """Cordon a node (nothing new is placed there), drain it (and what runs there leaves, at no cost
     to its users), or take the order back (`none`). The order outlives the node's restarts.
@@ -144,59 +159,69 @@ async def get_cluster(here: Here, _caller: User) -> Response:
     return JSONResponse(content)
 
 
-@router.get("/queue", response_model=dict[str, Any])
-@router.get("/cluster/queue", response_model=dict[str, Any])
-async def queue(here: Here, _caller: User, limit: Limit = 1000) -> Response:
+@router.get("/queue", response_model=Queue)
+@router.get("/cluster/queue", response_model=Queue, name="list_cluster_queue")
+async def list_queue(here: Here, _caller: User, page: Paging) -> Response:
     """The waiting gangs with their reasons and expected starts, as the Scheduler answers. `limit`
     in the answer is the most that one answer has.
     """
-    return await _from_scheduler(here, "/queue", {"limit": limit})
+    return await _from_scheduler(here, "/queue", page)
 
 
-@router.get("/cluster/gangs", response_model=dict[str, Any])
-async def gangs(here: Here, _caller: User, limit: Limit = 1000, after: After = None) -> Response:
-    """The running gangs by id, as the Scheduler answers. If an answer has `next`, pass it as
-    `after` for the next page.
-    """
-    query = {"limit": limit} | ({} if after is None else {"after": after})
-    return await _from_scheduler(here, "/gangs", query)
+@router.get("/cluster/gangs", response_model=Gangs)
+async def list_gangs(here: Here, _caller: User, page: Paging) -> Response:
+    """The running gangs by id, as the Scheduler answers."""
+    return await _from_scheduler(here, "/gangs", page)
 
 
-async def _from_scheduler(here: Context, path: str, query: Mapping[str, str | int]) -> Response:
-    answer = await here.peers.must_ask_scheduler(path, query)
+async def _from_scheduler(here: Context, path: str, page: Page) -> Response:
+    answer = await here.peers.must_ask_scheduler(path, asdict(page))
     if answer is None:
         raise Transient("The Scheduler's answer can't be read. Check its version and log.")
     return JSONResponse(answer)
 
 
-@router.get("/cluster/cells", response_model=dict[str, Any])
-async def cells(
+@router.get("/cluster/cells", response_model=Cells)
+async def list_cells(
     here: Here,
     _caller: User,
-    address: Annotated[str | None, Query(max_length=1024)] = None,
-    virtual_cluster: Annotated[str | None, Query(alias="virtualCluster", max_length=255)] = None,
-    limit: Limit = 1000,
-    after: After = None,
+    page: Paging,
+    address: Annotated[
+        str | None, Query(max_length=1024, description="The cell with this address, and its parts.")
+    ] = None,
+    virtual_cluster: Annotated[
+        str | None,
+        Query(
+            alias="virtualCluster",
+            max_length=255,
+            description="Only cells that are bound to this virtual cluster.",
+        ),
+    ] = None,
 ) -> Response:
     """Physical cells by address, as the Scheduler answers: nodes and the cells above them. With an
-    address: that cell and everything in it. With a virtual cluster: the cells bound to it. Pages
-    are as in `/cluster/gangs`.
+    address: that cell and everything in it. With a virtual cluster: the cells bound to it.
     """
-    given = {"address": address, "virtualCluster": virtual_cluster, "after": after}
+    given = {"address": address, "virtualCluster": virtual_cluster}
     query = {name: value for name, value in given.items() if value is not None}
-    answer = await here.peers.must_ask_scheduler("/cells", {"limit": limit, **query})
+    answer = await here.peers.must_ask_scheduler("/cells", asdict(page) | query)
     if answer is None:
         raise Rejected("NoCellError", "There is no such cell, or no such virtual cluster.")
     return JSONResponse(answer)
 
 
-@router.get("/advice", response_model=dict[str, Any])
-async def advice(
+@router.get("/advice", response_model=ShownAdvice)
+async def get_advice(
     here: Here,
     _caller: Admin,
-    level: Annotated[str | None, Query(max_length=255)] = None,
-    cells: Annotated[int, Query(ge=1, le=MOST_ADVISED)] = 1,
-    chain: Annotated[str | None, Query(max_length=255)] = None,
+    level: Annotated[
+        str | None, Query(max_length=255, description="The type of cell; a rack by default.")
+    ] = None,
+    cells: Annotated[
+        int, Query(ge=1, le=MOST_ADVISED, description="How many cells are to be free.")
+    ] = 1,
+    chain: Annotated[
+        str | None, Query(max_length=255, description="The chain of cells; any by default.")
+    ] = None,
 ) -> Response:
     """The gangs to checkpoint and restart elsewhere so that cells of a type become wholly free.
     `level` is the type, a rack by default. The advice moves the fewest GPUs, then loses the least
@@ -211,7 +236,7 @@ async def advice(
 
 
 LINES = "application/x-ndjson"
-Moment = Annotated[str | None, Query(max_length=64)]
+_MOMENT = "Seconds since 1970, or a time like 2026-01-31T13:00:00Z."
 
 
 @router.get(
@@ -219,11 +244,13 @@ Moment = Annotated[str | None, Query(max_length=64)]
     response_class=StreamingResponse,
     responses={200: {"content": {LINES: {"schema": {"type": "string"}}}}},
 )
-async def export(
+async def export_record(
     here: Here,
     _caller: Admin,
-    since: Annotated[str, Query(max_length=64)],
-    until: Moment = None,
+    since: Annotated[str, Query(max_length=64, description=f"The start. {_MOMENT}")],
+    until: Annotated[
+        str | None, Query(max_length=64, description=f"The end; now by default. {_MOMENT}")
+    ] = None,
 ) -> Response:
     """A stretch of what the Scheduler was given, for `muster simulate`: the first line is the
     CLUSTER, the others are the EVENTS, from the last snapshot before ``since`` on. Times are
@@ -252,7 +279,7 @@ async def list_virtual_clusters(here: Here, _caller: User) -> Response:
 
 
 @router.get("/virtual-clusters/{name}", response_model=ShownVirtualCluster)
-async def get_virtual_cluster(name: Name, here: Here, _caller: User) -> Response:
+async def get_virtual_cluster(name: VirtualClusterName, here: Here, _caller: User) -> Response:
     """One virtual cluster."""
     if _NAME.fullmatch(name) is None:
         message = "A virtual cluster's name has letters, digits, _ and - only."
@@ -272,19 +299,14 @@ def _shown(here: Context, known: VirtualClusters) -> dict[str, Any]:
 
 
 @router.get("/audit", response_model=AuditPage, tags=["audit"])
-async def read_audit(
-    here: Here,
-    _caller: Admin,
-    before: Annotated[int | None, Query(ge=0, le=2**62)] = None,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-) -> Response:
+async def list_audit_entries(here: Here, _caller: Admin, page: Paging) -> Response:
     """Every write: who did what to which thing, from where."""
     async with here.pool.acquire() as conn:
-        found = await audit.read(conn, before, limit)
+        found = await audit.read(conn, page.offset, page.limit)
     entries = [
         {
             "id": entry.id,
-            "time": int(entry.at.timestamp() * 1000),
+            "at": iso(entry.at),
             "username": entry.username,
             "action": entry.action,
             "object": entry.object,
@@ -293,4 +315,4 @@ async def read_audit(
         }
         for entry in found
     ]
-    return JSONResponse({"entries": entries, "before": found[-1].id if found else None})
+    return JSONResponse({"entries": entries})

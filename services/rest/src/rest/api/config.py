@@ -11,6 +11,10 @@ from muster.errors import Problem, Rejected, Transient
 from pydantic import BaseModel, ConfigDict, Field
 
 from rest.api.context import Address, Admin, Context, Here
+from rest.api.examples import CONFIG_FILE
+from rest.api.models import ShownProblem
+from rest.api.paging import Paging
+from rest.domain.times import iso
 from rest.handlers.configure import Compared, Made, Who
 from rest.handlers.submit import problem_json
 from rest.handlers.what_if import Report
@@ -28,15 +32,22 @@ _TEXT: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "content": {
-            "text/yaml": {"schema": {"type": "string"}},
+            "text/yaml": {"schema": {"type": "string"}, "example": CONFIG_FILE},
             "application/json": {"schema": {"type": "object"}},
         },
     }
 }
 
-Number = Annotated[int, Path(ge=1, le=MOST)]
-IfMatch = Annotated[str | None, Header(max_length=64)]
-Comment = Annotated[str, Query(max_length=MAX_COMMENT)]
+Number = Annotated[int, Path(ge=1, le=MOST, description="The version.", examples=[3])]
+IfMatch = Annotated[
+    str | None,
+    Header(
+        max_length=64, description="The version that the change follows, as in `ETag`; 0: none."
+    ),
+]
+Comment = Annotated[
+    str, Query(max_length=MAX_COMMENT, description="The reason, for the list of versions.")
+]
 
 
 class ShownVersion(BaseModel):
@@ -47,7 +58,7 @@ class ShownVersion(BaseModel):
     version: int
     action: Literal["set", "rollback", "remove"]
     by: str
-    at: int
+    at: str
     comment: str
     rolledBackTo: int | None
 
@@ -56,15 +67,6 @@ class WholeVersion(ShownVersion):
     """A version with what it sets; null: nothing."""
 
     content: dict[str, Any] | None
-
-
-class ShownProblem(BaseModel):
-    """One finding about a configuration."""
-
-    path: str
-    message: str
-    line: int | None = None
-    column: int | None = None
 
 
 class ShownWhatIf(BaseModel):
@@ -121,10 +123,10 @@ class ShownConfig(BaseModel):
 
 
 class VersionList(BaseModel):
-    """Versions, newest first. ``before``: ask with it for the next page."""
+    """A page of the versions, newest first, and how many are kept."""
 
     versions: list[ShownVersion]
-    before: int | None
+    total: int
 
 
 class Rollback(BaseModel):
@@ -161,8 +163,12 @@ Asked = Annotated[Who, Depends(_asked)]
 
 async def _accepting(
     asked: Asked,
-    what_if: Annotated[bool, Query(alias="whatIf")] = True,
-    accept_delays: Annotated[bool, Query(alias="acceptDelays")] = False,
+    what_if: Annotated[
+        bool, Query(alias="whatIf", description="Compute the effect on the last days first.")
+    ] = True,
+    accept_delays: Annotated[
+        bool, Query(alias="acceptDelays", description="Change it even if gangs are delayed much.")
+    ] = False,
 ) -> Who:
     return replace(asked, asks_what_if=what_if, accepts_delays=accept_delays)
 
@@ -171,7 +177,7 @@ Accepting = Annotated[Who, Depends(_accepting)]
 
 
 @router.get("", response_model=ShownConfig)
-async def get_config(here: Here, _caller: Admin) -> Response:
+async def get_cluster_config(here: Here, _caller: Admin) -> Response:
     """The configuration of virtual clusters and policy, its author, and whether the Scheduler
     uses it. Pass the `ETag` as `If-Match` of a change.
     """
@@ -188,26 +194,20 @@ async def get_config(here: Here, _caller: Admin) -> Response:
 
 
 @router.get("/versions", response_model=VersionList)
-async def list_versions(
-    here: Here,
-    _caller: Admin,
-    before: Annotated[int | None, Query(ge=1, le=MOST)] = None,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-) -> Response:
+async def list_config_versions(here: Here, _caller: Admin, page: Paging) -> Response:
     """The versions that are kept, without what they set."""
-    found = await here.configuration.read(before, limit)
-    last = found[-1].number if len(found) == limit else None
-    return JSONResponse({"versions": [_shown(each) for each in found], "before": last})
+    found, total = await here.configuration.read(page.offset, page.limit)
+    return JSONResponse({"versions": [_shown(each) for each in found], "total": total})
 
 
 @router.get("/versions/{number}", response_model=WholeVersion)
-async def get_version(number: Number, here: Here, _caller: Admin) -> Response:
+async def get_config_version(number: Number, here: Here, _caller: Admin) -> Response:
     """One version."""
     return JSONResponse(_whole(await here.configuration.find(number)))
 
 
 @router.put("", status_code=202, response_model=AcceptedVersion, openapi_extra=_TEXT)
-async def set_config(request: Request, here: Here, asked: Accepting) -> Response:
+async def set_cluster_config(request: Request, here: Here, asked: Accepting) -> Response:
     """Set `virtualClusters`, `policy`, or both, each whole, as in a cluster's file (YAML or JSON).
     A part that is not set comes from the file, or from the nodes. The change is checked against
     the present hardware, and the Scheduler adopts it a moment later. Running gangs continue.
@@ -219,7 +219,7 @@ async def set_config(request: Request, here: Here, asked: Accepting) -> Response
 
 
 @router.post("/what-if", response_model=ShownComparison, openapi_extra=_TEXT)
-async def compare_config(request: Request, here: Here, _caller: Admin) -> Response:
+async def compare_cluster_config(request: Request, here: Here, _caller: Admin) -> Response:
     """What such a text would have made of the last days, by virtual cluster and user. Nothing is
     set. While it is looked at the answer is `running`: ask the same again in some seconds.
     """
@@ -227,19 +227,19 @@ async def compare_config(request: Request, here: Here, _caller: Admin) -> Respon
 
 
 @router.post("/removal/what-if", response_model=ShownComparison)
-async def compare_removal(here: Here, _caller: Admin) -> Response:
+async def compare_config_removal(here: Here, _caller: Admin) -> Response:
     """The same of nothing being set any more."""
     return _compared(await here.configuration.what_if_removed())
 
 
 @router.post("/versions/{number}/what-if", response_model=ShownComparison)
-async def compare_version(number: Number, here: Here, _caller: Admin) -> Response:
+async def compare_config_version(number: Number, here: Here, _caller: Admin) -> Response:
     """The same of what a version has."""
     return _compared(await here.configuration.what_if_again(number))
 
 
 @router.post("/rollback", status_code=202, response_model=AcceptedVersion)
-async def roll_back(
+async def roll_back_cluster_config(
     wanted: Rollback, here: Here, caller: Admin, address: Address, if_match: IfMatch = None
 ) -> Response:
     """Set again what a version has set, as a new version, checked and compared like any other."""
@@ -249,7 +249,7 @@ async def roll_back(
 
 
 @router.delete("", status_code=202, response_model=AcceptedVersion)
-async def remove_config(here: Here, asked: Accepting) -> Response:
+async def remove_cluster_config(here: Here, asked: Accepting) -> Response:
     """Set nothing any more: what the cluster's file, or the nodes, say holds again. It is a version
     too, and compared before like any other.
     """
@@ -305,7 +305,7 @@ def _shown(version: Version) -> dict[str, Any]:
         "version": version.number,
         "action": action if change.rolled_back_to is None else "rollback",
         "by": change.by,
-        "at": int(version.at.timestamp() * 1000),
+        "at": iso(version.at),
         "comment": change.comment,
         "rolledBackTo": change.rolled_back_to,
     }

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 
+from rest.api.models import ShownProblem
 from rest.domain.throttle import TooManyRequests
 from rest.handlers.submit import problem_json
 
@@ -55,21 +56,12 @@ BUSY = "UnavailableError"
 RETRY_AFTER_S = 1
 
 
-class ProblemBody(BaseModel):
-    """One problem and its fix."""
-
-    path: str
-    message: str
-    line: int | None = None
-    column: int | None = None
-
-
 class ErrorBody(BaseModel):
     """Why a request was refused."""
 
     code: str
     message: str
-    errors: list[ProblemBody] = []
+    errors: list[ShownProblem] = []
 
 
 def refusal(

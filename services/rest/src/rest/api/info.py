@@ -13,7 +13,7 @@ _SCHEMA = job_file_schema()
 
 
 @router.get("/info")
-async def info() -> dict[str, str]:
+async def get_info() -> dict[str, str]:
     """The cluster's name and version."""
     return {
         "name": "Muster",
@@ -24,12 +24,12 @@ async def info() -> dict[str, str]:
 
 
 @router.get("/authn/info")
-async def authn_info() -> dict[str, str]:
+async def get_login_info() -> dict[str, str]:
     """How to log in."""
     return {"authn_type": "basic", "loginURI": LOGIN_PATH, "loginURIMethod": "post"}
 
 
 @router.get("/protocol/schema.json", tags=["jobs"])
-async def job_schema() -> dict[str, Any]:
+async def get_job_schema() -> dict[str, Any]:
     """The JSON Schema of a job file, for editors."""
     return _SCHEMA

@@ -14,10 +14,13 @@ from muster.telemetry import current_traceparent
 from pydantic import BaseModel, ConfigDict
 
 from rest.api.context import Address, Context, Here, User, address_of, context_of, user_of
+from rest.api.examples import JOB_FILE
 from rest.api.models import JobDetail, JobList, JobListItem, Submitted, Why
+from rest.api.paging import Paging
 from rest.api.tokens import Done
 from rest.domain.callers import Caller
 from rest.domain.listing import (
+    ORDER_FIELDS,
     PRIORITIES,
     STATES,
     Listing,
@@ -29,8 +32,9 @@ from rest.domain.views import ListedJob, WholeJob, attempt_state, detail, list_i
 from rest.domain.virtual_clusters import check_priority, check_requests, check_virtual_cluster
 from rest.handlers.stop import no_job, set_execution
 from rest.handlers.submit import Submission
+from rest.store import jobs as stored
 from rest.store.answers import is_known
-from rest.store.jobs import find_attempt, find_config, find_job, list_attempts, list_jobs
+from rest.store.jobs import find_attempt, find_config, find_job, list_attempts
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 
@@ -41,21 +45,21 @@ RENDER_IN_THREAD_JOBS = 1000
 """A longer page is made beside the loop: 50,000 jobs take a second."""
 
 JobName = Annotated[str, Path(max_length=400, description="`user~name`", examples=["admin~my_job"])]
-Attempt = Annotated[int, Path(ge=0, le=2**31 - 1)]
-CommaList = Annotated[str | None, Query(max_length=2000, description="A comma list.")]
+Attempt = Annotated[int, Path(ge=0, le=2**31 - 1, description="The job's attempt, from 0.")]
 
 MAX_KEY_CHARACTERS = 255
 
 _FILE: dict[str, Any] = {
     "requestBody": {
         "required": True,
-        "content": {"text/yaml": {"schema": {"type": "string"}}},
+        "content": {"text/yaml": {"schema": {"type": "string"}, "example": JOB_FILE}},
     },
     "parameters": [
         {
             "name": "idempotency-key",
             "in": "header",
             "required": False,
+            "description": "Names the submission: a repetition gets the first one's answer.",
             "schema": {"type": "string", "minLength": 1, "maxLength": MAX_KEY_CHARACTERS},
         }
     ],
@@ -93,7 +97,7 @@ def status_of(job: WholeJob) -> JobStatus | None:
 
 
 @router.post("", status_code=202, response_model=Submitted, openapi_extra=_FILE)
-async def submit(request: Request) -> Response:
+async def submit_job(request: Request) -> Response:
     """Submit a job file. The same Idempotency-Key with the same file gives the same answer again
     and makes no second job.
     """
@@ -150,27 +154,41 @@ def _idempotency_key(request: Request) -> str | None:
     raise Rejected("InvalidParametersError", message, (problem,))
 
 
+def _comma_list(of: str, most: int, alias: str | None = None) -> Any:
+    return Query(max_length=most, alias=alias, description=f"{of}: a comma list.")
+
+
 @router.get("", response_model=list[JobListItem] | JobList)
-async def list_all(  # noqa: PLR0913 - OpenPAI's query has these parameters
+async def list_jobs(  # noqa: PLR0913 - OpenPAI's query has these parameters
     here: Here,
     _caller: User,
-    username: CommaList = None,
-    vc: CommaList = None,
-    state: CommaList = None,
-    keyword: Annotated[str | None, Query(max_length=255)] = None,
-    tags_contain: Annotated[str | None, Query(alias="tagsContain", max_length=2000)] = None,
-    tags_not_contain: Annotated[str | None, Query(alias="tagsNotContain", max_length=2000)] = None,
-    job_priority: Annotated[str | None, Query(alias="jobPriority", max_length=255)] = None,
-    order: Annotated[str | None, Query(max_length=80)] = None,
-    offset: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
-    limit: Annotated[int | None, Query(ge=0)] = None,
-    with_total_count: Annotated[bool, Query(alias="withTotalCount")] = False,
+    page: Paging,
+    username: Annotated[str | None, _comma_list("Owners", 2000)] = None,
+    vc: Annotated[str | None, _comma_list("Virtual clusters", 2000)] = None,
+    state: Annotated[str | None, _comma_list(f"Of {', '.join(STATES)}", 2000)] = None,
+    keyword: Annotated[
+        str | None, Query(max_length=255, description="A part of the job's or the owner's name.")
+    ] = None,
+    tags_contain: Annotated[str | None, _comma_list("Tags", 2000, "tagsContain")] = None,
+    tags_not_contain: Annotated[
+        str | None, _comma_list("Tags that jobs lack", 2000, "tagsNotContain")
+    ] = None,
+    job_priority: Annotated[
+        str | None, _comma_list(f"Of {', '.join(PRIORITIES)}", 255, "jobPriority")
+    ] = None,
+    order: Annotated[
+        str | None,
+        Query(
+            max_length=80,
+            description=f"A field and ASC or DESC, by comma. Fields: {', '.join(ORDER_FIELDS)}.",
+            examples=["submissionTime,DESC"],
+        ),
+    ] = None,
+    with_total_count: Annotated[
+        bool, Query(alias="withTotalCount", description="Answer an object with `totalCount`.")
+    ] = False,
 ) -> Response:
     """Jobs, newest first by default. Within a list any entry counts; all filters must hold."""
-    if limit is not None and limit > here.settings.page_largest:
-        message = f"must be at most {here.settings.page_largest}; ask for more pages"
-        problem = Problem("limit", message)
-        raise Rejected("InvalidParametersError", f"`limit` {message}.", (problem,))
     field, is_descending = read_order(order)
     listing = Listing(
         usernames=split(username),
@@ -180,15 +198,15 @@ async def list_all(  # noqa: PLR0913 - OpenPAI's query has these parameters
         keyword=keyword or None,
         order=field,
         is_descending=is_descending,
-        offset=offset,
-        limit=here.settings.page_default if limit is None else limit,
+        offset=page.offset,
+        limit=page.limit,
         with_total_count=with_total_count,
     )
     check_known("state", listing.states, STATES)
     check_known("jobPriority", listing.priorities, PRIORITIES)
     if split(tags_contain) is not None:  # no job has a tag yet
         return JSONResponse({"totalCount": 0, "data": []} if with_total_count else [])
-    jobs, total = await list_jobs(here.pool, listing)
+    jobs, total = await stored.list_jobs(here.pool, listing)
     if len(jobs) > RENDER_IN_THREAD_JOBS:
         return await asyncio.to_thread(_page, jobs, total)
     return _page(jobs, total)
@@ -207,7 +225,7 @@ async def get_job(job: JobName, here: Here, _caller: User) -> Response:
 
 
 @router.get("/{job}/attempts/{attempt}", response_model=JobDetail)
-async def get_attempt(job: JobName, attempt: Attempt, here: Here, _caller: User) -> Response:
+async def get_job_attempt(job: JobName, attempt: Attempt, here: Here, _caller: User) -> Response:
     """One attempt of a job."""
     found = await get_whole(here, job)
     status = await attempt_status(here, found, attempt)
@@ -237,9 +255,11 @@ async def attempt_status(here: Context, job: WholeJob, attempt: int) -> JobStatu
 @router.get(
     "/{job}/config",
     response_class=Response,
-    responses={200: {"content": {"text/yaml": {"schema": {"type": "string"}}}}},
+    responses={
+        200: {"content": {"text/yaml": {"schema": {"type": "string"}, "example": JOB_FILE}}}
+    },
 )
-async def get_config(job: JobName, here: Here, _caller: User) -> Response:
+async def get_job_config(job: JobName, here: Here, _caller: User) -> Response:
     """The job file as it was sent."""
     username, name = split_name(job)
     config = await find_config(here.pool, username, name)
@@ -249,7 +269,7 @@ async def get_config(job: JobName, here: Here, _caller: User) -> Response:
 
 
 @router.put("/{job}/executionType", status_code=202, response_model=Done)
-async def set_execution_type(
+async def set_job_execution_type(
     job: JobName, wanted: ExecutionType, here: Here, caller: User, address: Address
 ) -> Done:
     """Stop a job. What was stopped can't be started again."""
@@ -275,7 +295,7 @@ def _why_it_waits(scheduler: Any) -> Any:
 
 
 @router.get("/{job}/why", response_model=Why)
-async def why(job: JobName, here: Here, _caller: User) -> Response:
+async def explain_job(job: JobName, here: Here, _caller: User) -> Response:
     """Why a job waits, or ended as it did; of one that waits or runs, also what the Scheduler says
     of it. Where it does not answer, `schedulerProblem` says that this part is missing.
     """

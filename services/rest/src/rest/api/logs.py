@@ -31,7 +31,9 @@ LOGS = TASK + "/{task_attempt}/logs"
 STREAMS = ("stdout", "stderr", "all")
 ENDED = ("SUCCEEDED", "STOPPED", "FAILED")
 
-StreamName = Annotated[Literal["stdout", "stderr", "all"], Path()]
+StreamName = Annotated[
+    Literal["stdout", "stderr", "all"], Path(description="The log; `all`: both, as they came.")
+]
 Offset = Annotated[int, Query(ge=0, le=2**53, description="A byte of the log.")]
 TextAnswer: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/plain": {"schema": {"type": "string"}}}}
@@ -49,15 +51,17 @@ class TaskPath:
 
     job: JobName
     attempt: Attempt
-    role: Annotated[str, Path(max_length=100)]
-    index: Annotated[int, Path(ge=0, le=2**31 - 1)]
+    role: Annotated[str, Path(max_length=100, description="The task role.", examples=["worker"])]
+    index: Annotated[int, Path(ge=0, le=2**31 - 1, description="The task's index in its role.")]
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptPath(TaskPath):
     """Which attempt of the task."""
 
-    task_attempt: Annotated[int, Path(ge=0, le=2**31 - 1)]
+    task_attempt: Annotated[
+        int, Path(ge=0, le=2**31 - 1, description="The task's attempt, from 0.")
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +91,16 @@ async def list_task_attempts(
 
 
 @router.get(LOGS, response_model=LogLocations)
-async def list_logs(
+async def list_task_logs(
     where: Where,
     here: Here,
     _caller: User,
-    tail_mode: Annotated[bool, Query(alias="tail-mode")] = False,
-    tail_in_spec: Annotated[bool, Query(alias="tailMode")] = False,
+    tail_mode: Annotated[
+        bool, Query(alias="tail-mode", description="The paths show the last 16 KiB only.")
+    ] = False,
+    tail_in_spec: Annotated[
+        bool, Query(alias="tailMode", description="The same as `tail-mode`.")
+    ] = False,
 ) -> Response:
     """Where the logs of a task attempt are read; the paths are on this server."""
     await _pod(here, where)
@@ -104,7 +112,7 @@ async def list_logs(
 
 
 @router.get(LOGS + "/{stream}", response_class=StreamingResponse, responses=TextAnswer)
-async def read_log(
+async def read_task_log(
     where: Where,
     stream: StreamName,
     part: Annotated[Part, Depends()],
@@ -128,7 +136,11 @@ async def read_log(
 
 
 async def followed_from(
-    last_event_id: Annotated[str | None, Header(max_length=32)] = None, offset: Offset = 0
+    last_event_id: Annotated[
+        str | None,
+        Header(max_length=32, description="The id of the last event that was received."),
+    ] = None,
+    offset: Offset = 0,
 ) -> int:
     """The byte where a broken connection left off, else the one that was asked for."""
     if last_event_id and last_event_id.isascii() and last_event_id.isdigit():
@@ -137,7 +149,7 @@ async def followed_from(
 
 
 @router.get(LOGS + "/{stream}/events", response_class=StreamingResponse, responses=EventAnswer)
-async def follow_log(
+async def follow_task_log(
     where: Where,
     stream: StreamName,
     start: Annotated[int, Depends(followed_from)],

@@ -10,7 +10,7 @@ from pydantic.alias_generators import to_camel
 
 
 class Shown(BaseModel):
-    """An answer. Times are milliseconds since 1970."""
+    """An answer. `...Time` is in milliseconds since 1970, `...At` the same in ISO 8601."""
 
     model_config = ConfigDict(alias_generator=to_camel, validate_by_name=True)
 
@@ -53,10 +53,15 @@ class JobListItem(Shown):
     retries: int
     retry_details: RetryDetails
     retry_delay_time: int | None
+    retry_at: str | None
     submission_time: int
+    submitted_at: str
     created_time: int | None
+    created_at: str | None
     launched_time: int | None
+    launched_at: str | None
     completed_time: int | None
+    completed_at: str | None
     app_exit_code: int | None
     virtual_cluster: str
     total_gpu_number: int
@@ -115,10 +120,15 @@ class ShownJobStatus(Shown):
     retries: int
     retry_details: RetryDetails
     retry_delay_time: int | None
+    retry_at: str | None
     submission_time: int
+    submitted_at: str
     created_time: int | None
+    created_at: str | None
     launched_time: int | None
+    launched_at: str | None
     completed_time: int | None
+    completed_at: str | None
     virtual_cluster: str
     reason: ShownReason | None
     gang_class: str | None
@@ -128,8 +138,11 @@ class ShownJobStatus(Shown):
     attempt_id: int
     attempt_state: str
     app_created_time: int | None
+    app_created_at: str | None
     app_launched_time: int | None
+    app_launched_at: str | None
     app_completed_time: int | None
+    app_completed_at: str | None
     app_exit_code: int | None
     app_exit_spec: ExitSpec | None
     app_exit_diagnostics: str | None
@@ -159,12 +172,17 @@ class ShownTask(Shown):
     retries: int
     accountable_retries: int
     created_time: int | None
+    created_at: str | None
     launched_time: int | None
+    launched_at: str | None
     completed_time: int | None
+    completed_at: str | None
     attempt_id: int
     attempt_state: str
     current_attempt_launched_time: int | None
+    current_attempt_launched_at: str | None
     current_attempt_completed_time: int | None
+    current_attempt_completed_at: str | None
 
 
 class TaskRoleName(Shown):

@@ -33,7 +33,7 @@ ADMIN_EVENTS = frozenset(
     )
 )
 
-Ident = Annotated[str, Path(max_length=64)]
+Ident = Annotated[str, Path(max_length=64, description="The subscription's id.")]
 Event = Literal[
     "job-finished",
     "job-failed",
@@ -93,7 +93,7 @@ class ShownSubscription(BaseModel):
     secretVersions: list[int]
 
 
-class Made(ShownSubscription):
+class CreatedSubscription(ShownSubscription):
     """A subscription that was made. ``secrets`` sign its webhooks, newest first."""
 
     secrets: list[str]
@@ -111,7 +111,7 @@ def _shown(subscription: Subscription) -> ShownSubscription:
 
 
 @router.get("", response_model=list[ShownSubscription])
-async def list_own(here: Here, caller: User) -> list[ShownSubscription]:
+async def list_subscriptions(here: Here, caller: User) -> list[ShownSubscription]:
     """One's own subscriptions; an admin sees all."""
     async with here.pool.acquire() as conn:
         owner = None if caller.is_admin else caller.username
@@ -119,8 +119,10 @@ async def list_own(here: Here, caller: User) -> list[ShownSubscription]:
     return [_shown(subscription) for subscription in found]
 
 
-@router.post("", status_code=201, response_model=Made)
-async def make(request: SubscriptionRequest, here: Here, caller: User, address: Address) -> Made:
+@router.post("", status_code=201, response_model=CreatedSubscription)
+async def create_subscription(
+    request: SubscriptionRequest, here: Here, caller: User, address: Address
+) -> CreatedSubscription:
     """Subscribe."""
     ident = new_id(time.time_ns() // 1_000_000, secrets.randbits(80))
     wanted = _subscription(ident, caller, caller.username, request, (1,))
@@ -132,18 +134,18 @@ async def make(request: SubscriptionRequest, here: Here, caller: User, address: 
         await subscriptions.insert_subscription(conn, wanted)
         await _note(conn, caller, "subscription.create", ident, address)
     here.publisher.wake()
-    return Made(**_shown(wanted).model_dump(), secrets=signing)
+    return CreatedSubscription(**_shown(wanted).model_dump(), secrets=signing)
 
 
 @router.get("/{ident}", response_model=ShownSubscription)
-async def get(ident: Ident, here: Here, caller: User) -> ShownSubscription:
+async def get_subscription(ident: Ident, here: Here, caller: User) -> ShownSubscription:
     """One subscription."""
     async with transaction(here.pool) as conn:
         return _shown(await _find(conn, caller, ident))
 
 
 @router.get("/{ident}/secrets", response_model=Secrets)
-async def get_secrets(ident: Ident, here: Here, caller: User) -> Secrets:
+async def get_subscription_secrets(ident: Ident, here: Here, caller: User) -> Secrets:
     """The secrets that sign a webhook's deliveries; only for its owner."""
     async with transaction(here.pool) as conn:
         found = await _find(conn, caller, ident)
@@ -153,7 +155,7 @@ async def get_secrets(ident: Ident, here: Here, caller: User) -> Secrets:
 
 
 @router.put("/{ident}", response_model=ShownSubscription)
-async def change(
+async def change_subscription(
     ident: Ident, request: SubscriptionRequest, here: Here, caller: User, address: Address
 ) -> ShownSubscription:
     """Change a subscription, whole."""
@@ -167,7 +169,9 @@ async def change(
 
 
 @router.post("/{ident}/secrets/rotate", response_model=Secrets)
-async def rotate(ident: Ident, here: Here, caller: User, address: Address) -> Secrets:
+async def rotate_subscription_secrets(
+    ident: Ident, here: Here, caller: User, address: Address
+) -> Secrets:
     """Make a new secret. Until the next rotation both sign, so that a receiver can change in
     peace.
     """
@@ -185,7 +189,7 @@ async def rotate(ident: Ident, here: Here, caller: User, address: Address) -> Se
 
 
 @router.delete("/{ident}", response_model=Done)
-async def remove(ident: Ident, here: Here, caller: User, address: Address) -> Done:
+async def delete_subscription(ident: Ident, here: Here, caller: User, address: Address) -> Done:
     """Unsubscribe."""
     async with transaction(here.pool) as conn:
         await _find(conn, caller, ident)

@@ -1,7 +1,6 @@
 """Logging in and out, and tokens."""
 
 import json
-from datetime import datetime
 from typing import Annotated, Any
 from urllib.parse import parse_qs
 
@@ -12,7 +11,9 @@ from muster.errors import Rejected
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rest.api.context import Address, Here, Person, User
+from rest.api.examples import LOGIN
 from rest.domain.callers import Caller, check_admin
+from rest.domain.times import iso
 from rest.handlers.access import digest, invalid_token
 from rest.store import accounts, audit
 
@@ -31,19 +32,19 @@ class Login(BaseModel):
 
 
 class LoggedIn(BaseModel):
-    """The token of a login. ``expirationTime`` in milliseconds; before it can be renewed."""
+    """The token of a login. It can be renewed before ``expiresAt``."""
 
     user: str
     token: str
     admin: bool
-    expirationTime: int
+    expiresAt: str
     hasGitHubPAT: bool = False
 
 
 class Renewed(BaseModel):
-    """When the login's token expires now, in milliseconds."""
+    """The time at which the login's token now expires."""
 
-    expirationTime: int
+    expiresAt: str
 
 
 class NewApplicationToken(BaseModel):
@@ -62,20 +63,18 @@ class ApplicationToken(BaseModel):
     id: str
     name: str
     application: bool = True
-    expirationTime: int | None
+    expiresAt: str | None
 
 
 class ListedToken(BaseModel):
-    """A live token, without itself. Times in milliseconds; ``usedTime`` is roughly when it was used
-    last (null: never).
-    """
+    """A live token, without itself. ``usedAt``: roughly its last use; null: never."""
 
     id: str
     name: str
     application: bool
-    createdTime: int
-    expirationTime: int | None
-    usedTime: int | None
+    createdAt: str
+    expiresAt: str | None
+    usedAt: str | None
 
 
 class TokenList(BaseModel):
@@ -102,27 +101,26 @@ _LOGIN_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "content": {
-            "application/json": {"schema": Login.model_json_schema()},
-            "application/x-www-form-urlencoded": {"schema": Login.model_json_schema()},
+            "application/json": {"schema": Login.model_json_schema(), "example": LOGIN},
+            "application/x-www-form-urlencoded": {
+                "schema": Login.model_json_schema(),
+                "example": LOGIN,
+            },
         },
     }
 }
 
 
 @router.post("/authn/basic/login", response_model=LoggedIn, openapi_extra=_LOGIN_BODY)
-@router.post("/token", response_model=LoggedIn, openapi_extra=_LOGIN_BODY)
+@router.post("/token", response_model=LoggedIn, openapi_extra=_LOGIN_BODY, name="make_token")
 async def log_in(request: Request, here: Here, address: Address) -> LoggedIn:
     """Log in with a password; as JSON or as a form."""
     login = _read_login(await request.body(), request.headers.get("content-type", ""))
     made, is_admin = await here.access.log_in(
         login.username, login.password, login.expiration, address
     )
-    expires = _time(made.expires_at) or 0
-    return LoggedIn(user=login.username, token=made.token, admin=is_admin, expirationTime=expires)
-
-
-def _time(at: datetime | None) -> int | None:
-    return None if at is None else int(at.timestamp() * 1000)
+    expires = iso(made.expires_at) or ""
+    return LoggedIn(user=login.username, token=made.token, admin=is_admin, expiresAt=expires)
 
 
 def _read_login(body: bytes, content_type: str) -> Login:
@@ -176,7 +174,7 @@ async def renew_token(here: Here, caller: Person, address: Address) -> Renewed:
         if expires_at is None:
             raise invalid_token()
         await _note(conn, caller, "token.renew", caller.username, address, {"token": caller.token})
-    return Renewed(expirationTime=_time(expires_at) or 0)
+    return Renewed(expiresAt=iso(expires_at) or "")
 
 
 @router.get("/tokens", response_model=TokenList)
@@ -195,9 +193,9 @@ async def list_tokens(here: Here, caller: User, username: Owner = None) -> Token
                 id=row.id,
                 name=row.name,
                 application=row.is_application,
-                createdTime=int(row.created_at.timestamp() * 1000),
-                expirationTime=_time(row.expires_at),
-                usedTime=_time(row.used_at),
+                createdAt=iso(row.created_at) or "",
+                expiresAt=iso(row.expires_at),
+                usedAt=iso(row.used_at),
             )
             for row in rows
         ]
@@ -213,7 +211,7 @@ async def check_token(caller: User) -> WhoAmI:
 
 
 @router.post("/tokens/application", response_model=ApplicationToken)
-async def make_application_token(
+async def create_application_token(
     here: Here,
     caller: Person,
     address: Address,
@@ -239,7 +237,7 @@ async def make_application_token(
         token=made.token,
         id=made.id,
         name=wanted.name,
-        expirationTime=_time(made.expires_at),
+        expiresAt=iso(made.expires_at),
     )
 
 

@@ -18,7 +18,7 @@ from rest.store.accounts import Account, Change
 
 router = APIRouter(prefix="/users", tags=["users"])
 
-Username = Annotated[str, Path(max_length=64)]
+Username = Annotated[str, Path(max_length=64, description="The user.", examples=["ann"])]
 Password = Annotated[str, Field(max_length=MAX_CHARACTERS)]
 
 VirtualClusterNames = Annotated[
@@ -129,7 +129,7 @@ async def get_user(username: Username, here: Here, caller: User) -> ShownUser:
 
 
 @router.post("", status_code=201, response_model=Done)
-async def make_user(new: NewUser, here: Here, caller: Admin, address: Address) -> Done:
+async def create_user(new: NewUser, here: Here, caller: Admin, address: Address) -> Done:
     """Make a user."""
     if new.admin:
         check_person(caller)

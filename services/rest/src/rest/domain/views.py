@@ -1,4 +1,4 @@
-"""Jobs as OpenPAI's clients know them: its field names and states, times in milliseconds."""
+"""Jobs as OpenPAI's clients know them: its field names and states, and times in both forms."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +14,8 @@ from muster.contracts.jobs import (
     TaskStatus,
 )
 from muster.contracts.verdicts import Behavior, Fault, Verdict
+
+from rest.domain.times import iso, milliseconds
 
 Json = dict[str, Any]
 
@@ -74,9 +76,21 @@ class WholeJob:
     spec: str | None = None
 
 
-def milliseconds(at: datetime | None) -> int | None:
-    """A time as OpenPAI writes it."""
-    return None if at is None else int(at.timestamp() * 1000)
+def _times(**moments: datetime | None) -> Json:
+    """Each time as OpenPAI's ``<name>Time`` in milliseconds, and as ``<name>At``."""
+    shown: Json = {}
+    for name, at in moments.items():
+        shown[f"{name}Time"] = milliseconds(at)
+        shown[f"{name}At"] = iso(at)
+    return shown
+
+
+def _job_times(job: ListedJob) -> Json:
+    return {
+        "submissionTime": milliseconds(job.submitted_at),
+        "submittedAt": iso(job.submitted_at),
+        **_times(created=job.created_at, launched=job.launched_at, completed=job.completed_at),
+    }
 
 
 def list_item(job: ListedJob) -> Json:
@@ -90,10 +104,7 @@ def list_item(job: ListedJob) -> Json:
         "executionType": job.execution,
         "tags": [],
         **_retries(job),
-        "submissionTime": milliseconds(job.submitted_at),
-        "createdTime": milliseconds(job.created_at),
-        "launchedTime": milliseconds(job.launched_at),
-        "completedTime": milliseconds(job.completed_at),
+        **_job_times(job),
         "appExitCode": job.exit_code,
         "virtualCluster": job.virtual_cluster,
         "totalGpuNumber": job.total_gpus,
@@ -112,6 +123,7 @@ def _retries(job: ListedJob) -> Json:
             "resource": job.retries_resource,
         },
         "retryDelayTime": milliseconds(job.retry_at),
+        "retryAt": iso(job.retry_at),
     }
 
 
@@ -133,10 +145,7 @@ def detail(job: WholeJob, status: JobStatus | None, state: str | None = None) ->
             "subState": _SUB_STATES.get(shown, shown),
             "executionType": listed.execution,
             **_retries(listed),
-            "submissionTime": milliseconds(listed.submitted_at),
-            "createdTime": milliseconds(listed.created_at),
-            "launchedTime": milliseconds(listed.launched_at),
-            "completedTime": milliseconds(listed.completed_at),
+            **_job_times(listed),
             "virtualCluster": listed.virtual_cluster,
             "reason": job.reason if state is None else None,
             "gangClass": status.gang_class.value if status and status.gang_class else None,
@@ -173,9 +182,11 @@ def _attempt(status: JobStatus | None, shown: str, attempt: int) -> Json:
     return {
         "attemptId": attempt,
         "attemptState": _SUB_STATES.get(shown, shown),
-        "appCreatedTime": milliseconds(status.attempt_created_at) if status else None,
-        "appLaunchedTime": milliseconds(status.attempt_launched_at) if status else None,
-        "appCompletedTime": milliseconds(status.attempt_completed_at) if status else None,
+        **_times(
+            appCreated=status.attempt_created_at if status else None,
+            appLaunched=status.attempt_launched_at if status else None,
+            appCompleted=status.attempt_completed_at if status else None,
+        ),
         "appExitCode": verdict.code if verdict else None,
         "appExitSpec": exit_spec(verdict),
         "appExitDiagnostics": verdict.cause if verdict else None,
@@ -247,13 +258,15 @@ def task(status: TaskStatus) -> Json:
         "containerExitDiagnostics": verdict.cause if verdict else None,
         "retries": status.retries,
         "accountableRetries": status.accountable_retries,
-        "createdTime": milliseconds(status.created_at),
-        "launchedTime": milliseconds(status.launched_at),
-        "completedTime": milliseconds(status.completed_at),
+        **_times(
+            created=status.created_at,
+            launched=status.launched_at,
+            completed=status.completed_at,
+            currentAttemptLaunched=status.launched_at,
+            currentAttemptCompleted=status.completed_at,
+        ),
         "attemptId": status.attempt,
         "attemptState": _SUB_STATES.get(shown, shown),
-        "currentAttemptLaunchedTime": milliseconds(status.launched_at),
-        "currentAttemptCompletedTime": milliseconds(status.completed_at),
     }
 
 

@@ -132,10 +132,10 @@ class Configuration:
             raise Rejected("NoConfigError", message)
         return found
 
-    async def read(self, before: int | None, limit: int) -> list[Version]:
-        """Versions, newest first."""
+    async def read(self, offset: int, limit: int) -> tuple[list[Version], int]:
+        """Versions, newest first, and how many there are."""
         async with self._pool.acquire() as conn:
-            return await scheduling.read(conn, before, limit)
+            return await scheduling.read(conn, offset, limit), await scheduling.count(conn)
 
     async def running(self) -> Running:
         """What the Scheduler says of what it runs. Raises Transient, Rejected."""

@@ -19,28 +19,28 @@ SENTENCES = 20
 """Of a report, in an entry of the audit log."""
 
 
-class _Moved(BaseModel):
+class MovedGangs(BaseModel):
     """Gangs that start at another time."""
 
     gangs: int
     meanSeconds: float | None = None
 
 
-class _Twice(BaseModel):
+class BeforeAfter(BaseModel):
     """A number without the change, and with it."""
 
     before: float
     after: float
 
 
-class _Row(BaseModel):
+class VirtualClusterEffect(BaseModel):
     """What becomes of a virtual cluster's gangs."""
 
     virtualCluster: str
     text: str
-    later: _Moved
+    later: MovedGangs
     notStarted: int
-    refused: _Twice
+    refused: BeforeAfter
 
     def is_harmed(self, delay_s: float) -> bool:
         """Its gangs start no more, or later by so much."""
@@ -67,7 +67,7 @@ class Report(BaseModel):
     tookSeconds: float
     text: list[str]
     table: str
-    virtualClusters: list[_Row]
+    virtualClusters: list[VirtualClusterEffect]
 
 
 class _Comparison(BaseModel):

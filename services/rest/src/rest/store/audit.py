@@ -55,13 +55,13 @@ async def forget_old(conn: Connection, days: int, rows: int) -> None:
     )
 
 
-async def read(conn: Connection, before: int | None, limit: int) -> list[Recorded]:
-    """Entries, newest first; ``before`` is the id of the last one of the page before."""
+async def read(conn: Connection, offset: int, limit: int) -> list[Recorded]:
+    """Entries, newest first, after the first ``offset``."""
     return await fetch(
         Recorded,
         conn,
         "SELECT id, at, username, action, object, address, detail FROM audit"
-        " WHERE $1::bigint IS NULL OR id < $1 ORDER BY id DESC LIMIT $2",
-        before,
+        " ORDER BY id DESC OFFSET $1 LIMIT $2",
+        offset,
         limit,
     )

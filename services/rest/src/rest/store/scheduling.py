@@ -39,14 +39,16 @@ async def find(conn: Connection, number: int) -> Version | None:
     return _version(await conn.fetchrow(f"{_SELECT} WHERE version = $1", number))
 
 
-async def read(conn: Connection, before: int | None, limit: int) -> list[Version]:
-    """Versions, newest first; ``before``: only those before this one."""
-    rows = await conn.fetch(
-        f"{_SELECT} WHERE $1::bigint IS NULL OR version < $1 ORDER BY version DESC LIMIT $2",
-        before,
-        limit,
-    )
+async def read(conn: Connection, offset: int, limit: int) -> list[Version]:
+    """Versions, newest first, after the first ``offset``."""
+    rows = await conn.fetch(f"{_SELECT} ORDER BY version DESC OFFSET $1 LIMIT $2", offset, limit)
     return [found for row in rows if (found := _version(row))]
+
+
+async def count(conn: Connection) -> int:
+    """How many versions are kept."""
+    found: int = await conn.fetchval("SELECT count(*) FROM scheduling_config")
+    return found
 
 
 async def add(conn: Connection, change: Change, after: int) -> Version | None:

@@ -37,12 +37,12 @@ Spot = tuple[Cell, Part | None]
 class Wanted:
     """Without an address: nodes and the cells above them; else the cell there with all in it. With
     a virtual cluster: only cells that are bound to it, also inside nodes. At most ``limit`` cells
-    after the first ``after``.
+    after the first ``offset``.
     """
 
     address: str | None
     virtual_cluster: str | None
-    after: int
+    offset: int
     limit: int
 
 
@@ -60,17 +60,17 @@ async def cells(state: State, wanted: Wanted) -> Answer | None:
     spots = _spots(found, is_whole=wanted.address is not None)
     if name is not None:
         spots = iter(await _bound_to(hardware, name, wanted.address))
-    total, end, shown = 0, wanted.after + wanted.limit, []
+    total, end, shown = 0, wanted.offset + wanted.limit, []
     while some := list(islice(spots, WALKED)):
-        for cell, part in some[max(wanted.after - total, 0) : max(end - total, 0)]:
+        for cell, part in some[max(wanted.offset - total, 0) : max(end - total, 0)]:
             shown.append(await looking.row(cell, part))
         total += len(some)
         await asyncio.sleep(0)
     return {
         "asOf": as_of,
         "total": total,
+        "offset": wanted.offset,
         "limit": wanted.limit,
-        "next": str(end) if end < total else None,
         "cells": shown,
     }
 

@@ -74,8 +74,8 @@ def routes(
     comparisons: Comparisons,
     guard: TokenGuard,
 ) -> list[Route]:
-    """``/queue?limit=``, ``/gangs?limit=&after=``, ``/gangs/{gang}``, ``/jobs/{job}/why``,
-    ``/nodes``, ``/cells?address=&virtualCluster=&limit=&after=``, ``/virtual-clusters``,
+    """``/queue?offset=&limit=``, ``/gangs?offset=&limit=``, ``/gangs/{gang}``, ``/jobs/{job}/why``,
+    ``/nodes``, ``/cells?address=&virtualCluster=&offset=&limit=``, ``/virtual-clusters``,
     ``/advice?chain=&level=&cells=``, ``/configuration``, ``POST /configuration/check``,
     ``POST /configuration/what-if``, ``/export?since=&until=``. ``connect``: to the database.
     """
@@ -88,13 +88,12 @@ def routes(
     alone = partial(_alone, decider, settings.question_wait_s)
 
     async def queue(request: Request) -> Response:
-        limit = _limit(request, settings.queue_answer)
-        return await _shown(await views.queue(alone, limit))
+        page = _page(request, settings.queue_answer)
+        return await _shown(await views.queue(alone, *page))
 
     async def gangs(request: Request) -> Response:
-        limit = _limit(request, settings.queue_answer)
-        after = request.query_params.get("after", "")
-        return await _shown(await views.gangs(alone, limit, after))
+        page = _page(request, settings.queue_answer)
+        return await _shown(await views.gangs(alone, *page))
 
     async def gang(request: Request) -> Response:
         await _between_cycles(decider)
@@ -116,8 +115,7 @@ def routes(
         wanted = Wanted(
             query.get("address") or None,
             query.get("virtualCluster") or None,
-            _number(request, "after", 0),
-            _limit(request, settings.cells_answer),
+            *_page(request, settings.cells_answer),
         )
         return await _shown(await cells_of(decider.state, wanted))
 
@@ -183,8 +181,9 @@ async def _between_cycles(decider: Leading) -> None:
         await asyncio.sleep(LOOK_S)
 
 
-def _limit(request: Request, most: int) -> int:
-    return min(max(_number(request, "limit", most), 1), most)
+def _page(request: Request, most: int) -> tuple[int, int]:
+    """``offset`` and ``limit``, which is at most ``most``."""
+    return _number(request, "offset", 0), min(_number(request, "limit", most), most)
 
 
 def _number(request: Request, name: str, default: int) -> int:

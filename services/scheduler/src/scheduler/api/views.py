@@ -5,7 +5,6 @@ out a gang that is placed or ends meanwhile.
 """
 
 import asyncio
-from bisect import bisect_right
 
 from muster.contracts.model import Model
 
@@ -17,7 +16,7 @@ from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import CellUse
 from scheduler.domain.messages import message_of
-from scheduler.domain.moments import time_of
+from scheduler.domain.moments import time_of, written
 from scheduler.domain.nodes import Node
 from scheduler.domain.requests import Asked
 from scheduler.domain.state import State
@@ -29,34 +28,33 @@ STEP = 100
 """Gangs, nodes or events that are shown at once: some 5 ms."""
 
 
-async def queue(alone: Alone, limit: int) -> Answer:
-    """The waiting gangs, oldest first, at most ``limit``. Gangs that are withheld from the core
-    come last, and have no position.
+async def queue(alone: Alone, offset: int, limit: int) -> Answer:
+    """The waiting gangs in order: at most ``limit`` after the first ``offset``. Gangs that are
+    withheld from the core come last, and have no position.
     """
     async with alone() as state:
         as_of, everyone = state.cluster.cycle, state.cluster.forecast.everyone(state.cluster)
         withheld, gangs = sorted(state.withheld), list[Answer]()
-        waiting = everyone.count + len(withheld)
-        names = [*everyone.first(limit), *withheld][:limit]
+        total, end = everyone.count + len(withheld), offset + limit
+        names = [*everyone.first(end), *withheld][offset:end]
         wants = {name: _wants(state, name) for name in names}  # all as it is now
     for start in range(0, len(names), STEP):
         async with alone() as state:
-            for place, name in enumerate(names[start : start + STEP], start + 1):
+            for place, name in enumerate(names[start : start + STEP], offset + start + 1):
                 found = state.gangs.get(name)
                 if found is not None and state.is_waiting(name):
                     position = None if name in state.withheld else place
                     gangs.append({"position": position} | _gang(state, found) | wants[name])
         await asyncio.sleep(0)
-    return {"asOf": as_of, "waiting": waiting, "limit": limit, "gangs": gangs}
+    return {"asOf": as_of, "total": total, "offset": offset, "limit": limit, "gangs": gangs}
 
 
-async def gangs(alone: Alone, limit: int, after: str) -> Answer:
-    """The gangs that run, by id from the one after ``after`` on, at most ``limit``."""
+async def gangs(alone: Alone, offset: int, limit: int) -> Answer:
+    """The running gangs by id: at most ``limit`` after the first ``offset``."""
     async with alone() as state:
         as_of = state.cluster.cycle
         running = sorted(name for name in state.gangs if _is_running(state, name))
-    first = bisect_right(running, after)
-    named = running[first : first + limit]
+    named = running[offset : offset + limit]
     shown: list[Answer] = []
     for start in range(0, len(named), STEP):
         async with alone() as state:
@@ -66,12 +64,11 @@ async def gangs(alone: Alone, limit: int, after: str) -> Answer:
                     live = state.cluster.gangs[name]
                     shown.append(_gang(state, found) | _run(state, found, live))
         await asyncio.sleep(0)
-    is_cut = len(running) > first + limit
     return {
         "asOf": as_of,
-        "running": len(running),
+        "total": len(running),
+        "offset": offset,
         "limit": limit,
-        "next": named[-1] if is_cut else None,
         "gangs": shown,
     }
 
@@ -138,7 +135,7 @@ def _gang(state: State, gang: Asked) -> Answer:
         "user": request.user,
         "virtualCluster": request.virtual_cluster,
         "priority": request.priority,
-        "submittedAt": request.submitted_at.isoformat(),
+        "submittedAt": written(request.submitted_at),
         "reason": None if reason is None else reason.model_dump(mode="json"),
     }
 

@@ -17,5 +17,10 @@ def moment(at: float) -> datetime:
 
 
 def time_of(at: float) -> str:
-    """A moment as text."""
-    return moment(at).isoformat(timespec="seconds")
+    """A moment as answers have it, to the second."""
+    return written(moment(at))
+
+
+def written(at: datetime) -> str:
+    """A time in ISO 8601, to the second, in UTC with Z."""
+    return at.astimezone(UTC).isoformat(timespec="seconds").removesuffix("+00:00") + "Z"

@@ -1,0 +1,399 @@
+"""Examples of the OpenAPI document, by the name of their schema. Tests compare both."""
+
+from typing import Any
+
+JOB_FILE = """\
+protocolVersion: 2
+name: train-bert
+type: job
+prerequisites:
+  - {name: image, type: dockerimage, uri: 'example/pytorch:2.9'}
+taskRoles:
+  worker:
+    instances: 2
+    dockerImage: image
+    resourcePerInstance: {cpu: 8, memoryMB: 65536, gpu: 8}
+    commands: [python train.py]
+defaults: {virtualCluster: vision}
+extras: {hivedScheduler: {jobPriorityClass: prod}}
+"""
+
+CONFIG_FILE = """\
+virtualClusters:
+  vision: {cells: [{type: node, count: 6}]}
+  nlp: {cells: [{type: node, count: 2}]}
+policy: {backfill: true}
+"""
+
+LOGIN = {"username": "ann", "password": "correct-horse-battery", "expiration": 86400}
+
+_CONFIG = {
+    "virtualClusters": {
+        "vision": {"cells": [{"type": "node", "count": 6}]},
+        "nlp": {"cells": [{"type": "node", "count": 2}]},
+    },
+    "policy": {"backfill": True},
+}
+_WARNING = {
+    "path": "taskRoles.worker.extraContainerOptions",
+    "message": "has no effect",
+    "line": 9,
+    "column": 5,
+}
+_ROOM = {
+    "code": "no-room",
+    "text": "16 GPUs are wanted, 8 are free.",
+    "numbers": {"wanted": 16, "free": 8},
+}
+_RETRIES: dict[str, Any] = {
+    "retries": 0,
+    "retryDetails": {"user": 0, "platform": 0, "resource": 0},
+    "retryDelayTime": None,
+    "retryAt": None,
+}
+_TIMES: dict[str, Any] = {
+    "submissionTime": 1769864400000,
+    "submittedAt": "2026-01-31T13:00:00.000Z",
+    "createdTime": 1769864401000,
+    "createdAt": "2026-01-31T13:00:01.000Z",
+    "launchedTime": 1769864460000,
+    "launchedAt": "2026-01-31T13:01:00.000Z",
+    "completedTime": None,
+    "completedAt": None,
+}
+_TASK: dict[str, Any] = {
+    "taskIndex": 0,
+    "taskUid": "0193f0c2a7d4-worker-0-0",
+    "taskState": "RUNNING",
+    "containerId": "0193f0c2a7d4-worker-0-0",
+    "containerIp": "10.0.0.7",
+    "containerNodeName": "node-7",
+    "containerPorts": {"ssh": "30022"},
+    "containerGpus": 255,
+    "gpus": [0, 1, 2, 3, 4, 5, 6, 7],
+    "containerLog": None,
+    "containerExitCode": None,
+    "containerExitSpec": None,
+    "containerExitDiagnostics": None,
+    "retries": 0,
+    "accountableRetries": 0,
+    "createdTime": 1769864401000,
+    "createdAt": "2026-01-31T13:00:01.000Z",
+    "launchedTime": 1769864460000,
+    "launchedAt": "2026-01-31T13:01:00.000Z",
+    "completedTime": None,
+    "completedAt": None,
+    "attemptId": 0,
+    "attemptState": "AttemptRunning",
+    "currentAttemptLaunchedTime": 1769864460000,
+    "currentAttemptLaunchedAt": "2026-01-31T13:01:00.000Z",
+    "currentAttemptCompletedTime": None,
+    "currentAttemptCompletedAt": None,
+}
+_JOB: dict[str, Any] = {
+    "debugId": "0193f0c2a7d4",
+    "name": "train-bert",
+    "tags": [],
+    "jobPriority": "prod",
+}
+_LISTED = {
+    **_JOB,
+    "username": "ann",
+    "state": "RUNNING",
+    "subState": "AttemptRunning",
+    "executionType": "START",
+    **_RETRIES,
+    **_TIMES,
+    "appExitCode": None,
+    "virtualCluster": "vision",
+    "totalGpuNumber": 16,
+    "totalTaskNumber": 2,
+    "totalTaskRoleNumber": 1,
+}
+_STATUS: dict[str, Any] = {
+    "username": "ann",
+    "state": "RUNNING",
+    "subState": "AttemptRunning",
+    "executionType": "START",
+    **_RETRIES,
+    **_TIMES,
+    "virtualCluster": "vision",
+    "reason": None,
+    "gangClass": "guaranteed",
+    "lender": None,
+    "appId": "0193f0c2a7d4",
+    "appProgress": 0,
+    "attemptId": 0,
+    "attemptState": "AttemptRunning",
+    "appCreatedTime": 1769864401000,
+    "appCreatedAt": "2026-01-31T13:00:01.000Z",
+    "appLaunchedTime": 1769864460000,
+    "appLaunchedAt": "2026-01-31T13:01:00.000Z",
+    "appCompletedTime": None,
+    "appCompletedAt": None,
+    "appExitCode": None,
+    "appExitSpec": None,
+    "appExitDiagnostics": None,
+    "appExitMessages": {"container": None, "runtime": None, "launcher": None},
+    "appExitTriggerMessage": None,
+    "appExitTriggerTaskRoleName": None,
+    "appExitTriggerTaskIndex": None,
+    "appExitType": None,
+}
+_GANG = {
+    "gang": "0193f0c2a7d4.0",
+    "name": "train-bert",
+    "user": "ann",
+    "job": "0193f0c2a7d4",
+    "virtualCluster": "vision",
+    "priority": 100,
+    "submittedAt": "2026-01-31T13:00:00Z",
+}
+_PAGE = {"asOf": 4711, "total": 1, "offset": 0, "limit": 1000}
+_VERSION: dict[str, Any] = {
+    "version": 3,
+    "action": "set",
+    "by": "admin",
+    "at": "2026-01-31T13:00:00.000Z",
+    "comment": "two nodes for nlp",
+    "rolledBackTo": None,
+}
+_WHOLE = _VERSION | {"content": _CONFIG}
+_NOTHING = {
+    "state": "none",
+    "reason": "Nothing was recorded.",
+    "needsAcceptance": False,
+    "report": None,
+}
+_SUBSCRIPTION: dict[str, Any] = {
+    "events": ["job-failed", "job-stuck"],
+    "filter": {"users": ["ann"], "virtualClusters": [], "jobNames": ["train-*"]},
+    "enabled": True,
+    "webhookUrl": "https://example.org/hook",
+    "email": None,
+}
+_SHOWN_SUBSCRIPTION = {
+    "id": "0193f0c2b0aa",
+    "owner": "ann",
+    **_SUBSCRIPTION,
+    "secretVersions": [1],
+}
+_SECRETS = ["whsec_VGhpcyBpcyBhbiBleGFtcGxlLCBubyBzZWNyZXQu"]
+
+EXAMPLES: dict[str, Any] = {
+    "ErrorBody": {
+        "code": "InvalidProtocolError",
+        "message": "The job file has 1 problem.",
+        "errors": [
+            {
+                "path": "taskRoles.worker.instances",
+                "message": "must be a whole number from 1 on",
+                "line": 8,
+                "column": 16,
+            }
+        ],
+    },
+    "Submitted": {
+        "message": "The job ann~train-bert is accepted.",
+        "name": "ann~train-bert",
+        "warnings": [_WARNING],
+    },
+    "JobListItem": _LISTED,
+    "JobList": {"totalCount": 1, "data": [_LISTED]},
+    "JobDetail": {
+        **_JOB,
+        "warnings": [],
+        "jobStatus": _STATUS,
+        "taskRoles": {
+            "worker": {
+                "taskRoleStatus": {"name": "worker", "minInstances": None},
+                "taskStatuses": [_TASK],
+            }
+        },
+    },
+    "ExecutionType": {"value": "STOP"},
+    "Why": {
+        "name": "ann~train-bert",
+        "state": "WAITING",
+        "reason": _ROOM,
+        "scheduler": None,
+        "schedulerProblem": None,
+    },
+    "LoggedIn": {
+        "user": "ann",
+        "token": "an-example-of-a-token",
+        "admin": False,
+        "expiresAt": "2026-02-07T13:00:00.000Z",
+        "hasGitHubPAT": False,
+    },
+    "Renewed": {"expiresAt": "2026-02-07T13:00:00.000Z"},
+    "NewApplicationToken": {"name": "nightly training", "expiration": 2592000},
+    "ApplicationToken": {
+        "token": "an-example-of-a-token",
+        "id": "0123456789abcdef",
+        "name": "nightly training",
+        "application": True,
+        "expiresAt": "2026-03-02T13:00:00.000Z",
+    },
+    "TokenList": {
+        "tokens": [
+            {
+                "id": "0123456789abcdef",
+                "name": "nightly training",
+                "application": True,
+                "createdAt": "2026-01-31T13:00:00.000Z",
+                "expiresAt": None,
+                "usedAt": "2026-01-31T13:05:00.000Z",
+            }
+        ]
+    },
+    "NewUser": {
+        "username": "ann",
+        "password": "correct-horse-battery",
+        "email": "ann@example.org",
+        "admin": False,
+        "virtualCluster": ["default", "vision"],
+        "maxPriority": {"vision": 100, "*": 0},
+        "extension": {},
+    },
+    "OwnChange": {"oldPassword": "correct-horse-battery", "newPassword": "blue-kettle-42"},
+    "UserChange": {"data": {"username": "ann", "virtualCluster": ["vision"]}, "patch": True},
+    "ShownUser": {
+        "username": "ann",
+        "grouplist": [],
+        "email": "ann@example.org",
+        "extension": {},
+        "admin": False,
+        "virtualCluster": ["default", "vision"],
+        "maxPriority": {"vision": 100},
+        "storageConfig": [],
+    },
+    "NodeOrdered": {"value": "drain"},
+    "Queue": {
+        **_PAGE,
+        "gangs": [
+            {
+                **_GANG,
+                "reason": _ROOM,
+                "position": 1,
+                "gpus": 16,
+                "expectedStart": "2026-01-31T15:10:00Z",
+            }
+        ],
+    },
+    "Gangs": {
+        **_PAGE,
+        "gangs": [
+            {
+                **_GANG,
+                "reason": None,
+                "state": "placed",
+                "class": "guaranteed",
+                "lender": None,
+                "borrowed": {},
+                "downgrade": None,
+                "startedAt": "2026-01-31T13:01:00Z",
+                "pods": 2,
+                "gpus": 16,
+            }
+        ],
+    },
+    "Cells": {
+        **_PAGE,
+        "cells": [
+            {
+                "cell": "rack-1/node-7",
+                "chain": "a100",
+                "type": "node",
+                "node": "node-7",
+                "gpu": None,
+                "health": "bad",
+                "trouble": "GPU 3: it is unhealthy",
+                "order": "cordon",
+                "gpus": 8,
+                "gpusHealthy": 7,
+                "gpusUsed": 4,
+                "gpusNominated": 0,
+                "gpusFree": 0,
+                "gpusBound": 8,
+                "gpusReserved": 0,
+                "reservedFor": None,
+                "binding": {
+                    "cell": "rack-1/node-7",
+                    "virtualCluster": "vision",
+                    "quota": "node",
+                    "pin": None,
+                },
+                "priority": 100,
+            }
+        ],
+    },
+    "ShownAdvice": {
+        "asOf": 4711,
+        "chain": "a100",
+        "cell": "rack",
+        "wanted": 1,
+        "cells": ["rack-1"],
+        "freeAlready": 0,
+        "gpus": 1,
+        "lostGpuSeconds": 310.5,
+        "isLeast": True,
+        "isCut": False,
+        "reason": None,
+        "moves": [
+            {
+                "gang": "0193f0c2a7d4.0",
+                "name": "notebook",
+                "user": "ann",
+                "virtualCluster": "vision",
+                "priority": 0,
+                "class": "guaranteed",
+                "gpus": 1,
+                "lostGpuSeconds": 310.5,
+                "isSurplus": False,
+                "lender": None,
+                "pods": [
+                    {
+                        "pod": "0193f0c2a7d4-worker-0-0",
+                        "from": {"node": "node-7", "gpus": [0]},
+                        "to": {"node": "node-9", "gpus": [5]},
+                    }
+                ],
+            }
+        ],
+    },
+    "AuditPage": {
+        "entries": [
+            {
+                "id": 42,
+                "at": "2026-01-31T13:00:00.000Z",
+                "username": "admin",
+                "action": "node.drain",
+                "object": "node-7",
+                "address": "10.0.0.1",
+                "detail": None,
+            }
+        ]
+    },
+    "ShownConfig": {
+        "version": 3,
+        "newest": _WHOLE,
+        "scheduler": {
+            "asOf": 4711,
+            "isTaken": True,
+            "version": 3,
+            "problems": [],
+            "inForce": _CONFIG,
+        },
+        "schedulerProblem": None,
+    },
+    "VersionList": {"versions": [_VERSION], "total": 3},
+    "WholeVersion": _WHOLE,
+    "AcceptedVersion": _WHOLE | {"warnings": [], "whatIf": _NOTHING},
+    "ShownComparison": _NOTHING | {"warnings": []},
+    "Rollback": {"version": 2, "comment": "too early", "whatIf": True, "acceptDelays": False},
+    "SubscriptionRequest": _SUBSCRIPTION,
+    "ShownSubscription": _SHOWN_SUBSCRIPTION,
+    "CreatedSubscription": _SHOWN_SUBSCRIPTION | {"secrets": _SECRETS},
+    "Secrets": {"secrets": _SECRETS},
+}

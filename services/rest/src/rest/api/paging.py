@@ -1,0 +1,39 @@
+"""One way of paging: a request has `offset` and `limit`, an answer `total` where it is known."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Query
+from muster.errors import Problem, Rejected
+
+from rest.api.context import Here
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """At most ``limit`` entries, after the first ``offset``."""
+
+    offset: int
+    limit: int
+
+
+async def _page(
+    here: Here,
+    offset: Annotated[
+        int, Query(ge=0, lt=10**9, description="How many entries the page skips.")
+    ] = 0,
+    limit: Annotated[
+        int | None,
+        Query(ge=0, description="The most entries of the page; MUSTER_PAGE_DEFAULT by default."),
+    ] = None,
+) -> Page:
+    """Raises Rejected where the page is larger than the settings allow."""
+    largest = here.settings.page_largest
+    if limit is not None and limit > largest:
+        message = f"must be at most {largest}; ask for more pages"
+        problem = Problem("limit", message)
+        raise Rejected("InvalidParametersError", f"`limit` {message}.", (problem,))
+    return Page(offset, here.settings.page_default if limit is None else limit)
+
+
+Paging = Annotated[Page, Depends(_page)]
