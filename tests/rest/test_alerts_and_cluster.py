@@ -37,7 +37,7 @@ async def test_a_subscription_is_made_changed_rotated_and_removed(rest: Any) -> 
 
 
 async def test_people_are_told_of_their_own_jobs_only(rest: Any) -> None:
-    async with await rest.make_user("ann") as ann:
+    async with await rest.make_user("ann", email="ann@example.org") as ann:
         mail = {"events": ["job-finished"], "email": "ann@example.org"}
         wide = mail | {"filter": {"users": ["admin"]}}
         made = (await ann.post(SUBSCRIPTIONS, json=wide)).json()
@@ -55,12 +55,10 @@ async def test_people_are_told_of_their_own_jobs_only(rest: Any) -> None:
         assert len((await rest.client.get(SUBSCRIPTIONS)).json()) == 2
 
 
-async def test_a_removed_user_is_told_nothing_and_the_next_of_that_name_starts_anew(
-    start_rest: Any, bootstrap: str
-) -> None:
+async def test_a_removed_user_is_told_nothing_more(start_rest: Any, bootstrap: str) -> None:
     async with start_rest(kafka_bootstrap=bootstrap) as rest:
         mail = {"events": ["job-finished"], "email": "ann@example.org"}
-        async with await rest.make_user("ann") as ann:
+        async with await rest.make_user("ann", email="ann@example.org") as ann:
             made = (await ann.post(SUBSCRIPTIONS, json=mail)).json()
         consumer = await reader(bootstrap, "settings-changed")
         key = f"subscription/{made['id']}"
@@ -68,8 +66,6 @@ async def test_a_removed_user_is_told_nothing_and_the_next_of_that_name_starts_a
         assert (await rest.client.delete("/api/v2/users/ann")).status_code == 200
         assert (await next_record(consumer, key)).value is None
         await consumer.stop()
-        async with await rest.make_user("ann") as ann:
-            assert (await ann.get(SUBSCRIPTIONS)).json() == []
 
 
 async def test_an_odd_subscription_is_refused(rest: Any) -> None:
