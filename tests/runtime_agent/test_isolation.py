@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from muster.errors import Broken
+from runtime_agent.confinement import confinement_of
 from runtime_agent.pods import Phase
+from runtime_agent.settings import AgentSettings
 from runtime_agent.supervisor import isolation, proc
 from runtime_agent.supervisor.records import ExitRecord
 
@@ -122,6 +125,13 @@ def test_a_pods_process_ends_with_its_supervisor(
     start = node.until("pod", Phase.RUNNING).start
     kill(node, "pod")
     patience(lambda: proc.start_ticks(start.pid) is None)
+
+
+def test_an_agent_names_a_shared_folder_that_is_missing(tmp_path: Path) -> None:
+    missing = tmp_path / "not-mounted"
+    settings = AgentSettings(task_paths=f"{tmp_path}, {missing}")
+    with pytest.raises(Broken, match=f"MUSTER_TASK_PATHS: {missing} does not exist"):
+        confinement_of(settings)
 
 
 def test_a_trial_tells_whether_users_can_be_separated() -> None:

@@ -20,7 +20,7 @@ REFUSED_LOGIN = "IncorrectPasswordError"
 
 
 class Exit(IntEnum):
-    """Exit codes of every command. README.md lists them."""
+    """Exit codes of every command. docs/guide.md lists them."""
 
     OK = 0
     JOB_FAILED = 1

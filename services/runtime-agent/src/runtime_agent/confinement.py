@@ -13,6 +13,7 @@ from typing import assert_never
 
 import psutil
 import structlog
+from muster.errors import Broken
 
 from runtime_agent.settings import AgentSettings
 from runtime_agent.supervisor import cgroup
@@ -36,14 +37,22 @@ class Confinement:
 
 
 def confinement_of(settings: AgentSettings) -> Confinement:
-    """Tries what this process may do here, and logs what it may not."""
+    """Tries what this process may do here, and logs what it may not.
+
+    Raises Broken where a folder of MUSTER_TASK_PATHS is missing: no task could start.
+    """
+    for path in settings.task_folders():
+        if not Path(path).exists():
+            raise Broken(f"MUSTER_TASK_PATHS: {path} does not exist; mount it, or leave it out")
     wanted = [of for of in cgroup.LIMITS if _is_wanted(of, settings)]
     parents = cgroup.usable_parents(wanted, settings.cgroup_parent)
     for parent in set(parents.values()):
         cgroup.sweep(parent, time.time() - GROUPS_ARE_OLD_S)
     missing = tuple(of for of in wanted if of not in parents)
     if missing:
-        _log.warning("the agent can't limit pods; see its README, Limits", missing=missing)
+        _log.warning(
+            "the agent can't limit pods; see its docs/operations.md, Limits", missing=missing
+        )
     single_user = _why_single_user(settings)
     if single_user is not None:
         _log.warning("all tasks run as the agent's user, for a single user only", why=single_user)

@@ -20,7 +20,7 @@ from runtime_agent.domain.environment import Place, of_user, task_environment
 from runtime_agent.domain.pods import Pod, Stopping
 from runtime_agent.fork_server import ForkServer
 from runtime_agent.pods import Phase, PodDirectories, never_ran
-from runtime_agent.settings import MEBIBYTE, AgentSettings
+from runtime_agent.settings import MEBIBYTE, AgentSettings, names_in
 from runtime_agent.supervisor import cgroup
 from runtime_agent.supervisor.logs import open_log, stream_path
 from runtime_agent.supervisor.records import ExitRecord, PodSpec, StopRequest, ring
@@ -134,7 +134,7 @@ class SupervisedPods:
             log_max_bytes=self.settings.log_max_bytes,
             agent_doorbell=str(self.doorbell),
             uid=uid,
-            exposed=[sys.prefix, sys.base_prefix, *_named(self.settings.task_paths)],
+            exposed=[sys.prefix, sys.base_prefix, *self.settings.task_folders()],
             user_processes=self._user_processes(uid),
         )
         self.directories.prepare(spec, run.command)
@@ -300,12 +300,8 @@ def tail_lines(path: Path) -> tuple[str, ...]:
 
 
 def _inherited(settings: AgentSettings, environment: Mapping[str, str]) -> dict[str, str]:
-    names = _named(settings.pod_environment)
+    names = names_in(settings.pod_environment)
     return {name: environment[name] for name in names if name in environment}
-
-
-def _named(text: str) -> list[str]:
-    return [name for each in text.split(",") if (name := each.strip())]
 
 
 @dataclass

@@ -30,6 +30,11 @@ LONGEST_URL = 96
 """Placements name the node, its address and its log URL for every pod; their size counts on it."""
 
 
+def names_in(text: str) -> list[str]:
+    """The parts of a setting that are separated by commas."""
+    return [name for each in text.split(",") if (name := each.strip())]
+
+
 class OnStop(StrEnum):
     """What becomes of the pods when the agent is asked to end."""
 
@@ -92,6 +97,10 @@ class AgentSettings(ReadByRestSettings):
                 f" no range of ports up to {LAST_PORT}"
             )
         return self
+
+    def task_folders(self) -> list[str]:
+        """The paths in `task_paths`."""
+        return names_in(self.task_paths)
 
     @model_validator(mode="after")
     def _uids_are_those_of_nobody_else(self) -> Self:

@@ -163,7 +163,7 @@ async def make_admin(pool: Pool, settings: RestSettings) -> str | None:
         if not await accounts.insert_account(conn, admin, password_hash):
             raise Broken(
                 f"No user is an admin, and the name {ADMIN} is taken: make a user an admin as"
-                " services/rest/README.md says in its runbook."
+                " services/rest/docs/operations.md says in its runbook."
             )
         await audit.record(conn, [audit.Entry(ADMIN, "user.create", ADMIN, "")])
     return None if given else password

@@ -1,6 +1,6 @@
 """The environment that a task sees: OpenPAI's `PAI_*`, Muster's own, and which GPUs are its.
 
-What makes no sense without containers is left out; the service's README lists it.
+What makes no sense without containers is left out; the service's docs/task.md lists it.
 """
 
 from __future__ import annotations
