@@ -8,11 +8,13 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import pytest
+from aiokafka import AIOKafkaProducer
 from alerting.app import build as build_alerting
 from alerting.settings import AlertingSettings
 from mail_server import Mailbox, running_mailbox
 from muster.confirmation_codes import confirmation_code
 from muster.contracts.confirmations import Confirmation
+from muster.contracts.notices import RESYNC_SETTING, SettingChanged
 from muster.contracts.topics import Service
 from muster.service import running
 
@@ -138,6 +140,29 @@ async def test_an_address_is_confirmed_with_the_code_that_it_gets(
             return count
 
         await rest.eventually(known_to_alerting, 0)
+
+
+async def test_a_confirmation_is_published_above_the_revisions_before_a_restore(
+    start_rest: Any, fresh_broker: Any
+) -> None:
+    bootstrap = fresh_broker.bootstrap
+    async with (
+        start_rest(kafka_bootstrap=bootstrap) as rest,
+        await rest.make_user("ann") as ann,
+        AIOKafkaProducer(bootstrap_servers=bootstrap) as producer,
+    ):
+        await ann.put(ME, json={"email": "ann@example.org"})
+        asked = SettingChanged(setting=RESYNC_SETTING, revision=7, value={})
+        value = asked.model_dump_json().encode()
+        await producer.send_and_wait("settings-changed", value, key=RESYNC_SETTING.encode())
+
+        async def is_above() -> bool:
+            is_lifted: bool = await rest.runtime.pool.fetchval(
+                "SELECT revision > 7 FROM confirmation"
+            )
+            return is_lifted
+
+        await rest.eventually(is_above, True)
 
 
 async def test_a_stranger_gets_no_more_mails_than_the_limit(
