@@ -162,10 +162,10 @@ async def test_resync_makes_every_open_subject_speak_again(
 
 
 @pytest.mark.postgres
-def test_agents_that_can_not_be_asked_are_told_of(database_url: str) -> None:
+def test_agents_that_can_not_be_asked_are_named(database_url: str) -> None:
     done = _muster("events", "redrive", url=database_url, kafka="127.0.0.1:9")
     assert done.returncode == 3
-    assert "launcher: 0 said again" in done.stdout
+    assert "launcher: 0 republished" in done.stdout
     assert "The agents were not asked" in done.stderr
 
 

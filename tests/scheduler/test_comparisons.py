@@ -155,7 +155,7 @@ async def test_what_is_asked_can_be_asked_again_while_it_is_looked_at(
         assert (await asked(client, HALF))["report"]["all"]["later"]["gangs"] == 3
         assert outcomes(runtime, "busy") >= 1
         same = await asked(client, "policy: {graceSeconds: 30}")
-        assert (same["state"], same["reason"]) == ("none", "It is what holds already.")
+        assert (same["state"], same["reason"]) == ("none", "The configuration is in force already.")
         removal = await asked(client, "")
         assert removal == same, "nothing is set"
 
@@ -221,7 +221,7 @@ async def test_a_sites_policy_that_fails_is_told(
     told = await found(change={"policy": {"orderBy": ["spiteful", "age"]}})
     first, *others = told["text"]
     assert first.startswith("The policy spiteful of the order failed: ValueError: no ann x x ")
-    assert first.endswith("…; who it is about goes last in it.")
+    assert first.endswith("…; its gang or user goes last.")
     assert len(first) < 300
     assert others == without["text"]
     lines = told["table"].splitlines()

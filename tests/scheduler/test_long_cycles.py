@@ -155,9 +155,9 @@ def test_who_was_not_told_yet_is_told_though_it_is_asked_for_anew_between_two_cy
     state.request(kit.gang("all", *kit.pods("all", 1, gpus=8), priority=20), 0.0, 0.0)
     for number, name in enumerate(names):
         state.request(kit.gang(name, *kit.pods(name, 2, gpus=1, cpu=number), age=number), 0.0, 0.0)
-    while state.is_under_way or not state.notices.untold:
+    while state.is_under_way or not state.notices.unpublished:
         told.update(each.gang for each in kit.decide(state, 0.0))
-    late = next(reversed(state.notices.untold))
+    late = next(reversed(state.notices.unpublished))
     assert late not in told
     left = kit.pods(late, 1, gpus=1, cpu=names.index(late))
     state.request(kit.gang(late, *left, age=names.index(late)), 1.0, 1.0)

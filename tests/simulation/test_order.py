@@ -237,7 +237,7 @@ def test_who_a_policy_fails_to_rank_goes_last(monkeypatch: pytest.MonkeyPatch) -
         cluster.request(of(user, user, submitted_at=age))
     decided = [each.gang for each in run_cycle(cluster, 0.0) if isinstance(each, Placed)]
     assert decided == ["ann", "eve", "ben", "joe"]
-    assert told == [("broken", "KeyError: 'eve'; who it is about goes last in it")]
+    assert told == [("broken", "KeyError: 'eve'; its gang or user goes last")]
     longest = max(every, key=len)
     assert longest.startswith("ValueError: no xxx")
     assert longest.endswith(f"x…; {order_policies.GOES_LAST}")

@@ -14,9 +14,9 @@ COMMANDS = {
     "demo": ("cli.commands.up:demo", "Run everything, and the sample job to its end; then stop."),
     "status": ("cli.commands.status:status", "What runs here, and where."),
     "login": ("cli.commands.login:login", "Log in; the commands that follow act as this user."),
-    "logout": ("cli.commands.login:logout", "Give the login's token back."),
+    "logout": ("cli.commands.login:logout", "Revoke the login's token."),
     "users": ("cli.commands.users:app", "The users: list, add, show, set, remove."),
-    "tokens": ("cli.commands.tokens:app", "Tokens: list, create, revoke; for admins anybody's."),
+    "tokens": ("cli.commands.tokens:app", "Tokens: list, create, revoke; for admins any user's."),
     "submit": ("cli.commands.jobs:submit", "Submit a job file."),
     "jobs": ("cli.commands.jobs:jobs", "List jobs, newest first."),
     "job": ("cli.commands.jobs:job", "Everything about one job."),
@@ -24,8 +24,8 @@ COMMANDS = {
     "logs": ("cli.commands.logs:logs", "What a task wrote."),
     "stop": ("cli.commands.jobs:stop", "Stop a job."),
     "queue": ("cli.commands.cluster:queue", "What waits, and why."),
-    "cluster": ("cli.commands.cluster:cluster", "Who owns and uses what; nodes in trouble."),
-    "cells": ("cli.commands.cluster:cells", "The cells: used, free, whose, how they are."),
+    "cluster": ("cli.commands.cluster:cluster", "Quota, use and demand; nodes in trouble."),
+    "cells": ("cli.commands.cluster:cells", "The cells: used and free GPUs, binding, state."),
     "advise": ("cli.commands.advice:advise", "Which moves would free a rack, or other cells."),
     "nodes": ("cli.commands.nodes:app", "The nodes and what they have; cordon, drain, uncordon."),
     "config": ("cli.commands.config:app", "Virtual clusters and policy: show, set, roll back."),
@@ -59,7 +59,7 @@ def main() -> None:
         result = app(exit_on_error=False, print_error=True, result_action="return_value")
         sys.stdout.flush()
     except CycloptsError:
-        code = Exit.USAGE  # told already
+        code = Exit.USAGE  # cyclopts has printed the error
     except CommandError as error:
         code = error.code
         sys.stderr.write(f"muster: {error}\n")

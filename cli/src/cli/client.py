@@ -1,6 +1,6 @@
 """Muster's REST API as the commands use it: plain http.client, as it is imported in a moment.
 
-Failures carry the exit code of the command, so that scripts can tell them apart.
+Failures carry the exit code of the command, so that scripts can distinguish them.
 """
 
 import http.client
@@ -36,7 +36,7 @@ class Exit(IntEnum):
 
 
 class CommandError(Exception):
-    """A command can't do what was asked; `code` is its exit code."""
+    """A command failed; `code` is its exit code."""
 
     def __init__(self, code: Exit, message: str, details: tuple[str, ...] = ()) -> None:
         super().__init__(message)
@@ -117,7 +117,7 @@ class Client:
         headers: Mapping[str, str] | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> Iterator[http.client.HTTPResponse]:
-        """A request whose answer is read by the caller, whatever its status."""
+        """A request whose answer the caller reads, with any status."""
         if self.renew is not None:
             self.renew()
         connection = self._connection(timeout_s)
@@ -129,7 +129,7 @@ class Client:
             yield connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             if is_sent and isinstance(error, BrokenPipeError):
-                raise  # who reads our output is gone; of a server's answer nothing is written
+                raise  # the reader of our output is gone
             raise CommandError(
                 Exit.UNREACHABLE,
                 f"Muster does not answer at {self.url} ({_reason(error)}): "
@@ -169,8 +169,8 @@ def _reason(error: Exception) -> str:
 
 
 def refusal(answer: Answer) -> CommandError:
-    """The server's own words, each problem with its place. Its message has the first one already,
-    so that a single one is told once.
+    """The server's error, each problem with its place. Its message has the first one already, so
+    that a single one is shown once.
     """
     try:
         content = answer.json()

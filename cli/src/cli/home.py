@@ -36,14 +36,14 @@ def checkout_root() -> Path | None:
 
 
 class HomeError(ValueError):
-    """A file of MUSTER_HOME can't be used; the message says which and how to mend it."""
+    """A file of MUSTER_HOME can't be used; the message has its name and the fix."""
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """Where REST is and how to prove who one is. `token` is empty before a login; `user` also where
-    the environment has the token: only the server knows whose that is. From `renew_at` on (seconds
-    since 1970) a login is to be renewed; 0: the token is no login's.
+    """REST's address and the user's token. `token` is empty before a login; `user` also where the
+    environment has the token: only the server knows its user. From `renew_at` on (seconds since
+    1970) a login must be renewed; 0: the token is no login's.
     """
 
     url: str

@@ -117,7 +117,7 @@ class TaskLogs:
 
 
 def task_logs(content: Json, job: str, role: str | None, index: int) -> TaskLogs:
-    """Those of the attempt that a job's detail tells of; CommandError where there is no task."""
+    """Those of the attempt in a job's detail; CommandError where there is no task."""
     chosen, task = task_attempt(content, role, index)
     attempt = content["jobStatus"].get("attemptId") or 0
     return TaskLogs(job, attempt, chosen, index, task.get("attemptId") or 0)

@@ -1,4 +1,4 @@
-"""Logins: made with a password, renewed while they are used, given back."""
+"""Logins: made with a password, renewed while they are used, revoked."""
 
 import contextlib
 import time
@@ -9,7 +9,7 @@ from cli.client import API, Client, CommandError, Exit
 from cli.home import Credentials, read_credentials, write_credentials
 
 AGAIN_S = 60.0
-"""After a renewal that did not go, the next one is tried."""
+"""The wait after a renewal that failed."""
 
 
 def log_in(client: Client, user: str, password: str) -> Credentials:
@@ -20,7 +20,7 @@ def log_in(client: Client, user: str, password: str) -> Credentials:
 
 
 def give_back(credentials: Credentials) -> None:
-    """Revoke a token. One that is over is no error; CommandError where the server is away."""
+    """Revoke a token. An expired one is no error; CommandError where the server is away."""
     try:
         Client(credentials.url, credentials.token).call("DELETE", f"{API}/authn/basic/logout")
     except CommandError as error:
@@ -36,7 +36,7 @@ class Renewal:
     login: Credentials
 
     def __call__(self) -> None:
-        """Renew it where it is time. Where that fails, the command's own request tells why."""
+        """Renew it when due. Where that fails, the command's own request gets the reason."""
         if not 0 < self.login.renew_at <= time.time():
             return
         self.login = replace(self.login, renew_at=time.time() + AGAIN_S)
@@ -49,5 +49,5 @@ class Renewal:
 
 
 def _half_way(expires_ms: int) -> float:
-    """When half of the time until then is over."""
+    """The middle of the time until then."""
     return (time.time() + expires_ms / 1000) / 2

@@ -1,4 +1,4 @@
-"""How commands speak: JSON for scripts, aligned columns for people, colours on a terminal only."""
+"""The commands' output: JSON for scripts, aligned columns for people, colours on terminals only."""
 
 import json
 import os
@@ -29,7 +29,7 @@ LEAST_WIDTH, GAP = 12, "  "
 
 
 class Format(StrEnum):
-    """For whom the output is."""
+    """The format of the output."""
 
     TABLE = "table"
     JSON = "json"
@@ -87,7 +87,7 @@ def print_facts(facts: Mapping[str, object]) -> None:
 
 
 def print_as_of(answer: Mapping[str, object]) -> None:
-    """The Scheduler's cycle that an answer is of, where it tells one."""
+    """The Scheduler's cycle of an answer, where it names one."""
     if answer.get("asOf") is not None:
         sys.stdout.write(f"as of cycle {answer['asOf']}\n")
 

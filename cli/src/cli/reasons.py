@@ -1,5 +1,5 @@
-"""What the Scheduler says of waiting and running gangs, in words for people. It may say more, or
-less, than is known here: what is missing is left out.
+"""The Scheduler's answers on waiting and running gangs, as text for people. They may have more or
+fewer fields than this module knows: missing ones are left out.
 """
 
 import time
@@ -15,14 +15,14 @@ AHEAD_SHOWN = 3
 
 
 def numbers(reason: Mapping[str, Any] | None) -> str:
-    """A reason's numbers: ``wanted 8, free 3``; its text says for whom that is."""
+    """A reason's numbers: ``wanted 8, free 3``; its text names the gang."""
     found = (reason or {}).get("numbers") or {}
     known = ((name, value) for name, value in found.items() if value is not None and name != "for")
     return ", ".join(f"{name} {value}" for name, value in known)
 
 
 def scheduler_details(scheduler: object) -> Iterator[tuple[str, object]]:
-    """What the Scheduler adds to why a job is where it is, as names and values."""
+    """The Scheduler's details on a job, as names and values."""
     if not isinstance(scheduler, dict):
         return
     for name, value in scheduler.items():
@@ -48,7 +48,7 @@ def _gang(gang: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     yield from _prospects(gang)
     downgrade = gang.get("downgrade")
     if isinstance(downgrade, dict):
-        yield "runs", f"downgraded since {downgrade.get('since')} {_for_whom(downgrade)}"
+        yield "runs", f"downgraded since {downgrade.get('since')} {_for_gang(downgrade)}"
     elif held := gang_class(gang.get("class"), gang.get("lender")):
         yield "class", held
     yield from _growth(gang)
@@ -58,24 +58,24 @@ def _gang(gang: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
 
 
 def gang_class(held: str | None, lender: str | None) -> str | None:
-    """How a gang holds its GPUs, and of whom it has them."""
+    """How a gang holds its GPUs, and the virtual cluster that lends them."""
     return f"{held}, borrowed from {lender}" if held and lender else held
 
 
 def _growth(gang: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    """Of one that runs: with how much of what it wants, and what of that is lent."""
+    """A running gang: how many of its pods have a place, and what of them is borrowed."""
     pods = gang.get("pods") or ()
     waiting = sum(pod.get("state") == "waiting" for pod in pods)
     if gang.get("class") and waiting:
         yield "size", grown(len(pods), waiting, "pod")
     borrowed = gang.get("borrowed") or {}
     if borrowed and not gang.get("lender"):
-        loans = (f"{_counted(gpus, 'GPU')} from {name}" for name, gpus in borrowed.items())
-        yield "borrowed", f"{', '.join(loans)}, by what it has grown by"
+        parts = (f"{_counted(gpus, 'GPU')} from {name}" for name, gpus in borrowed.items())
+        yield "borrowed", f"{', '.join(parts)}, by what it has grown by"
 
 
 def _prospects(gang: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    """Who is ahead of it, when it starts, and what would have to be otherwise for that."""
+    """The gangs ahead of it, its expected start, and changes with which it could start now."""
     place = gang.get("inVirtualCluster") or {}
     if before := (place.get("position") or 1) - 1:
         named = _gangs(place.get("ahead") or (), AHEAD_SHOWN, before)
@@ -108,11 +108,11 @@ def _when_ended(ends: Mapping[str, Any], *, is_first: bool) -> str:
     count = ends.get("count") or 0
     if not count:
         return "when those that are ahead of it, or have reserved cells, have started"
-    who = _gangs(ends.get("gangs") or (), AHEAD_SHOWN, count)
+    named = _gangs(ends.get("gangs") or (), AHEAD_SHOWN, count)
     verb = "ends or releases its GPUs" if count == 1 else "end or release their GPUs"
     at = ends.get("at")
     when = f", expected {until(at)}" if at else ""
-    return f"when {who} {verb}{when}{'' if is_first else ', if nobody ahead takes them'}"
+    return f"when {named} {verb}{when}{'' if is_first else ', if nobody ahead takes them'}"
 
 
 def _gangs(named: Sequence[Mapping[str, Any]], most: int, count: int) -> str:
@@ -144,14 +144,14 @@ def until(at: str) -> str:
     return "now" if at_ms <= now_ms else f"in {length(now_ms, at_ms)}"
 
 
-def _for_whom(downgrade: Mapping[str, Any]) -> str:
+def _for_gang(downgrade: Mapping[str, Any]) -> str:
     gang = downgrade.get("gang")
     return f"for gang {gang}" if gang else "by a change of the configuration"
 
 
 def _preemption(preemption: Mapping[str, Any]) -> str:
-    whom = f"for {preemption['gang']}" if preemption.get("gang") else "for a drain"
+    beneficiary = f"for {preemption['gang']}" if preemption.get("gang") else "for a drain"
     until = f", until {preemption['until']}" if preemption.get("until") else ""
     reason = preemption.get("reason")
     why = f": {reason['text']}" if isinstance(reason, dict) and reason.get("text") else ""
-    return f"{whom}{until}{why}"
+    return f"{beneficiary}{until}{why}"

@@ -19,6 +19,6 @@ def run(module: str, options: list[str], *files: str) -> Exit:
     sys.stdout.flush()
     ended = subprocess.run(command, check=False)
     if ended.returncode not in ENDS:
-        said = f"{module} ended with status {ended.returncode}: report it."
-        raise CommandError(Exit.FAILED, said)
+        message = f"{module} ended with status {ended.returncode}: report it."
+        raise CommandError(Exit.FAILED, message)
     return Exit(ended.returncode)

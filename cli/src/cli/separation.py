@@ -1,4 +1,4 @@
-"""Whether users are separated from one another, in words for a person."""
+"""Whether users are separated from one another, as text for people."""
 
 import time
 from typing import Any

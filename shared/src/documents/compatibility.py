@@ -1,7 +1,7 @@
 """Whether readers and writers of two versions of a schema understand each other.
 
-An old reader must read what a new writer says, and a new reader what an old writer has said: topics
-keep records for days, and services are replaced one after another.
+An old reader must read a new writer's records, and a new reader those of an old writer: topics keep
+records for days, and services are replaced one after another.
 """
 
 from collections.abc import Iterator
@@ -114,7 +114,7 @@ def _compare_parts(old: Schema, new: Schema, documents: _Documents, place: str) 
 
 
 def _kind(schema: Schema) -> str:
-    """A type in words, for messages."""
+    """A type as text, for messages."""
     if "anyOf" in schema:
         return " or ".join(_kind(part) for part in schema["anyOf"])
     if "$ref" in schema:

@@ -25,9 +25,9 @@ from documents.compatibility import breaks
 ACLS = """\
 # Who may do what on Kafka
 
-Generated from the table of topics; [kafka.md](kafka.md) tells how to apply it. All else is denied.
+Generated from the table of topics; [kafka.md](kafka.md) shows how to apply it. All else is denied.
 Services and agents may also read the configuration of the topics that they use (DescribeConfigs).
-`agent-<node>` stands for one user for each node. Kafka's rights tell topics apart, not keys.
+`agent-<node>` stands for one user for each node. Kafka's rights distinguish topics, not keys.
 
 """
 FIX = "run `make generate` and commit what it writes"

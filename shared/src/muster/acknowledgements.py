@@ -1,6 +1,6 @@
 """Acknowledgements as records: one for many subjects, to each service on the other side.
 
-Everybody reads them all, so the record's id says who it is for: others need not parse it.
+Every service reads them all. The record's id names its addressee, so that others need not parse it.
 """
 
 from collections import defaultdict
@@ -31,7 +31,7 @@ class Acknowledgement:
 
 
 def acknowledgements(me: Service, due: Iterable[Acknowledgement], at: float) -> list[Outgoing]:
-    """The records that tell what is due: up to ``MOST_SUBJECTS`` in each."""
+    """The records with the acknowledgements that are due: up to ``MOST_SUBJECTS`` in each."""
     groups: defaultdict[tuple[Service, str, str | None], list[AppliedRevision]] = defaultdict(list)
     for each in due:
         receiver = SIDES[Kind(each.applied.kind)].across(me)
@@ -52,7 +52,7 @@ def acknowledgements(me: Service, due: Iterable[Acknowledgement], at: float) -> 
 
 
 def is_for_others(me: Service, record: Received) -> bool:
-    """Whether the id says that it is an acknowledgement to another service."""
+    """Whether the id marks an acknowledgement to another service."""
     if record.topic != ACKNOWLEDGED:
         return False
     receiver = record.event_id.partition("/")[2].partition("/")[0]

@@ -1,7 +1,7 @@
 """How a service applies records: load, decide, save and publish, set-based for a whole batch.
 
 The decision is a pure function of one aggregate's state and one input, so a decision that raises
-has changed nothing: its record becomes a dead letter and its neighbours in the batch are applied.
+has changed nothing: its record becomes a dead letter and the rest of the batch is applied.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -47,7 +47,7 @@ class Aggregate(Generic[State]):
 
 @dataclass(frozen=True, slots=True)
 class _Incoming:
-    """What a record tells of one subject, or why it can't be read. ``journal``: of the agent that
+    """A record's input on one subject, or why it can't be read. ``journal``: of the agent that
     acknowledges.
     """
 
@@ -86,7 +86,7 @@ async def apply_due(
     aggregate: Aggregate[State],
     ids: Sequence[str],
 ) -> dict[str, State]:
-    """Tell these aggregates that a time has come. Returns the states that changed."""
+    """Apply a timer's event to these aggregates. Returns the states that changed."""
     run = _Run(aggregate, Subjects(transaction, me), transaction.now)
     await run.load(transaction.conn, set(ids))
     for ident in sorted(ids):
@@ -177,7 +177,7 @@ class _Run(Generic[State]):
 
 
 def _read(me: Service, record: Received) -> list[_Incoming]:
-    """What a record tells me, of each subject; nothing where it is not for me."""
+    """The inputs in a record, one for each subject; none where it is for another service."""
     if is_for_others(me, record):
         return []
     try:

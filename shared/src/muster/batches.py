@@ -1,8 +1,8 @@
 """Batches of records as they lie in the log, read so that none of them can end a reader.
 
-Kafka lets the name of a header be any bytes; aiokafka takes it for UTF-8, and fails at the same
-record again and again. What Muster writes is never so, and a batch has one producer: the rest of a
-batch with such a name is a stranger's, and is passed over.
+Kafka allows any bytes in a header's name. aiokafka decodes it as UTF-8, and fails at the same
+record again and again. Muster never writes such a name, and a batch has one producer. So the rest
+of a batch with such a name is foreign, and is skipped.
 """
 
 from collections.abc import Iterator
@@ -50,5 +50,5 @@ class Batches:
 
 
 def install() -> None:
-    """Have all consumers of this process read so: aiokafka has no other way to say it."""
+    """Replace aiokafka's class in all consumers of this process: it has no setting for it."""
     fetcher.MemoryRecords = Batches

@@ -1,7 +1,6 @@
-"""The bus: Kafka as Muster uses it. Here what is given to it, and the watch over its identity.
+"""The bus: Kafka as Muster uses it. This module publishes records and watches the bus's identity.
 
-No record is trusted to arrive and none is applied twice (the exchange sees to both), so a bus that
-was thrown away costs delay only.
+Records may get lost or arrive twice: the exchange handles both. So a lost bus costs only delay.
 """
 
 import asyncio
@@ -33,16 +32,15 @@ MAKE_TOPICS = "make topics"
 
 LINGER_FROM = 8
 LINGER_S = 0.015
-"""Where batches have this many records there will be more in a moment: fewer, larger transactions.
-"""
+"""A batch of this many records is followed by more in a moment: fewer, larger transactions."""
 
 
 class Bus:
-    """What a service gives to the bus, and the watch over the bus's identity.
+    """A service's producer, and the watch over the bus's identity.
 
     ``identity`` is the id of the bus, once its topics are configured as Muster needs them.
-    ``on_new_bus`` hooks are called when another bus answers than before: the records of the old
-    one are gone.
+    ``on_new_bus`` hooks are called when a different bus answers: the records of the old one are
+    gone.
     """
 
     def __init__(self, settings: ServiceSettings, me: Service, metrics: PlumbingMetrics) -> None:
@@ -58,7 +56,7 @@ class Bus:
         self.on_open = self._publisher.on_open
 
     async def run(self) -> None:
-        """Watch the bus, and try again what it did not take, until cancelled."""
+        """Watch the bus and retry records that it did not take, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch())
             group.create_task(self._publisher.run())
@@ -88,11 +86,11 @@ class Bus:
 
     @property
     def away(self) -> frozenset[Channel]:
-        """What takes no records now; ``on_open`` hooks are called when that has changed."""
+        """The channels that take no records now; ``on_open`` hooks are called when one opens."""
         return frozenset(self._publisher.away)
 
     async def close(self) -> None:
-        """Close the producer; who publishes after this opens another."""
+        """Close the producer. The next publish opens another one."""
         await self._publisher.close()
 
     async def _look(self, client: AIOKafkaClient) -> None:
@@ -141,8 +139,8 @@ class Bus:
         self.metrics.bus_up.set(is_up)
 
     async def publish(self, records: Sequence[Outgoing]) -> list[Outcome]:
-        """Give records to the bus; for each, None when it was taken, Transient when it can't be
-        now, else why it is rejected for good. Those of one key keep their order.
+        """Publish records. For each: None if the bus has it, Transient if it can't take it now,
+        else why it is rejected for good. Records of one key keep their order.
         """
         return await self._publisher.publish(records)
 
@@ -160,6 +158,6 @@ class Bus:
 
 
 def is_cancelled() -> bool:
-    """This task was told to end, whoever has caught that."""
+    """Whether this task was cancelled, also where a library caught the cancellation."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

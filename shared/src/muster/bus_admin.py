@@ -1,9 +1,9 @@
 """The administrator's step on a Kafka with log-ins: ``python -m muster.bus_admin --agent NODE …``.
 
 It makes and corrects all topics, and grants each user the rights of the table of topics
-(muster.contracts.acls). It logs in as MUSTER_KAFKA_USER, who must be a super user, or may alter the
-cluster and its topics. ``--print`` shows the rights, and connects to nothing. Users and their
-passwords are made by Kafka's own tools; docs/kafka.md has the whole way.
+(muster.contracts.acls). It logs in as MUSTER_KAFKA_USER: a super user, or one with the right to
+alter the cluster and its topics. ``--print`` shows the rights, and connects to nothing. Kafka's own
+tools make users and their passwords; docs/kafka.md has all steps.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from muster.topics_admin import set_up_topics
 OPERATIONS = {Operation.READ: 3, Operation.WRITE: 4, Operation.DESCRIBE_CONFIGS: 10}
 RESOURCES = {Resource.TOPIC: 2, Resource.GROUP: 3}
 ANY, LITERAL, ALLOW, ANY_HOST = 1, 3, 3, "*"
-"""Kafka's numbers for what an ACL says, and for a filter."""
+"""Kafka's numbers in an ACL, and in a filter."""
 LOOK_AGAIN_S, HOLDS_S = 0.05, 60.0
 
 

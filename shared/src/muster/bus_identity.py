@@ -1,7 +1,7 @@
 """Which bus answers. Records and offsets of one bus mean nothing on another.
 
-A real Kafka tells its cluster id. The embedded broker's cluster id is an address in its memory,
-which repeats, so its identity is a record (contracts/bus_identity.py).
+A real Kafka has a cluster id. The embedded broker's cluster id is an address in its memory, which
+repeats, so its identity is a record (contracts/bus_identity.py).
 """
 
 from dataclasses import dataclass

@@ -1,5 +1,5 @@
-"""Records to be published, and the channels that they take: what can be away by itself, and within
-which records keep their order.
+"""Records to be published, and their channels. A channel can be away by itself; the records within
+it keep their order.
 """
 
 from dataclasses import dataclass

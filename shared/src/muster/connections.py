@@ -1,9 +1,9 @@
-"""Connections to PostgreSQL that can be given up, whatever the network does.
+"""Connections to PostgreSQL that a task can abandon, whatever the network does.
 
-asyncpg asks the server to cancel what is given up, and waits for its answer as long as a statement
-may take: for minutes where packets are dropped without a word, or the server is stopped. And who
-was cancelled in a transaction whose connection ended with that would hear of the connection only,
-and go on.
+asyncpg asks the server to cancel an abandoned statement, and waits for the answer as long as a
+statement may take: minutes where packets are dropped silently, or the server is stopped. And a task
+that is cancelled in a transaction, whose connection then ends, would only get the connection's
+error, and go on.
 """
 
 import asyncio
@@ -18,13 +18,12 @@ from muster.errors import Transient
 Isolation = Literal["read_committed", "read_uncommitted", "serializable", "repeatable_read"]
 
 CANCEL_S = 1.0
-"""What is given up has this long to end in order; then its connection is ended."""
+"""An abandoned statement has this long to end in order; then its connection is closed."""
 
 SILENT_S = 5.0
-"""A connection whose other side has taken nothing for so long is ended, on both sides: what it has
-locked is free then, also where the server waits until its answer is taken. A statement that the
-server works on, or that waits for a lock, goes on first: to its end, or as long as any may take
-(`muster.db`)."""
+"""A connection whose peer has taken no data for this long is closed, on both sides. That releases
+its locks, also where the server waits to send its answer. A statement that the server executes, or
+that waits for a lock, continues first: to its end, or to the time limit (`muster.db`)."""
 
 _PROBE_AFTER_S, _PROBE_EVERY_S = 2, 1
 _PROBES = int(SILENT_S) - _PROBE_AFTER_S
@@ -46,15 +45,15 @@ _SOCKET_OPTIONS = (
 
 
 _ENDED = (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError, asyncpg.PostgresError)
-"""What a rollback meets on a connection that ended."""
+"""What a rollback raises on a closed connection."""
 
 
 class BoundedTransaction(Transaction):
-    """One that doesn't hide what has ended it behind the end of its connection."""
+    """A transaction whose error is its cause, not the end of its connection."""
 
     async def __aexit__(self, kind: object, error: object, at: object) -> None:
-        """Commit, or roll back. Raises Transient where the commit is not answered: that a standby
-        or the disk is slow is no fault of what is committed.
+        """Commit, or roll back. Raises Transient where the commit is not answered: a slow standby
+        or disk does not make the transaction itself wrong.
         """
         try:
             await super().__aexit__(kind, error, at)

@@ -37,7 +37,7 @@ TRANSIENT_ERRORS = (
 ANSWER_TIMEOUT_S = 2.0
 
 LOCK_SHARE = 0.8
-"""Of the time that a statement may take."""
+"""The part of a statement's time limit."""
 
 LONGEST_MS = 2**31 - 1
 """What the server takes as a time: 24 days. One that is to be longer is as long as that."""
@@ -84,13 +84,13 @@ def milliseconds(seconds: float) -> str:
 
 
 async def _leave_as_it_is(_conn: Connection) -> None:
-    """Nobody here changes a session (no LISTEN, no advisory locks, SET LOCAL at the most), so the
-    round trip that would undo it after each use is saved.
+    """Do nothing: no code here changes a session (no LISTEN, no advisory locks, only SET LOCAL), so
+    that the round trip of a reset is saved.
     """
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether doing the same again later can succeed, with nobody's help but the operator's."""
+    """Whether a retry can succeed, at most with the operator's help."""
     if isinstance(error, asyncpg.PostgresError):
         return (error.sqlstate or "").startswith(TRANSIENT_STATES)
     return isinstance(error, TRANSIENT_ERRORS)
@@ -120,9 +120,9 @@ def is_too_slow(error: BaseException) -> bool:
 @dataclass(frozen=True, slots=True)
 class Transaction:
     """A transaction, and what is published because of it: ``outgoing`` from memory after the
-    commit, ``notices`` from a table of their own. ``now``: the database's time. ``strays``: pods of
-    which another agent than the other side told. ``floor``: what is published gets a revision above
-    it.
+    commit, ``notices`` from a table of their own. ``now``: the database's time. ``strays``: pods
+    with a message from an agent that is not the other side. ``floor``: what is published gets a
+    revision above it.
     """
 
     conn: Connection

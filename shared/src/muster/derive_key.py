@@ -10,14 +10,14 @@ from muster.service_keys import SCHEDULER, agent, service_key
 from muster.settings import ClusterKeySettings, read
 
 
-def main(words: list[str]) -> None:
+def main(arguments: list[str]) -> None:
     """Print the key. Ends the process where the audience or the cluster key is wrong."""
-    if len(words) != 1 or not (words[0] == SCHEDULER or words[0].startswith(agent(""))):
+    if len(arguments) != 1 or not (arguments[0] == SCHEDULER or arguments[0].startswith(agent(""))):
         sys.exit(f"usage: python -m muster.derive_key {SCHEDULER} | {agent('NODE')}")
     key = read(ClusterKeySettings).cluster_key.get_secret_value()
     if not key:
         sys.exit("MUSTER_CLUSTER_KEY is not set: set it to the one of REST")
-    sys.stdout.write(service_key(key, words[0]) + "\n")
+    sys.stdout.write(service_key(key, arguments[0]) + "\n")
 
 
 if __name__ == "__main__":

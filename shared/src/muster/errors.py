@@ -18,7 +18,7 @@ class MusterError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong in what the caller sent: where, and how to mend it."""
+    """One fault in what the caller sent: its place and its fix."""
 
     path: str
     message: str

@@ -46,7 +46,7 @@ class Exchange:
     @property
     def named(self) -> int:
         """The ``seen`` in my messages. Only an acknowledgement names a skipped revision: a message
-        could not say that it was rejected.
+        has no field for a rejection.
         """
         return self.skipped - 1 if self.skipped else self.seen
 
@@ -165,7 +165,7 @@ def _named(row: Exchange, named: int, *, sender_revision: int, now: datetime) ->
 
     It counts if the record is not older than what I applied: it is then their present state. Where
     the number falls they have lost memory of my messages. An older record is from before their
-    reset and says nothing.
+    reset and does not count.
     """
     if named > row.revision:  # I have lost memory: the caller publishes above it
         return replace(row, revision=named, acknowledged=named)

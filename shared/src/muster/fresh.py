@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from muster.channels import Outgoing
 
 FRESH_BYTES = 2 * 2**20
-"""What waits in memory for the bus. The rest is left to its rows: a slow bus costs no memory."""
+"""Messages in memory that wait for the bus. More stay in their rows: a slow bus costs no memory."""
 
 
 class Fresh:

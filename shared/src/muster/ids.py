@@ -1,4 +1,4 @@
-"""Names that never come back, made from ids; and how to read them."""
+"""Names that are never used again, made from ids; and how to read them."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ def new_id(now_ms: int, random_bits: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PodName:
-    """What a pod's name says. Attempts count from 0."""
+    """The parts of a pod's name. Attempts count from 0."""
 
     job: str
     job_attempt: int
@@ -46,7 +46,7 @@ def job_of(name: str) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Whether a text can be a row's key, for strangers may write anything: not empty, not too long
-    for an index, and without the NUL character, which PostgreSQL does not take.
+    """Whether a text can be a row's key: not empty, short enough for an index, and without the NUL
+    character, which PostgreSQL rejects. A foreign record may hold any text.
     """
     return 0 < len(text) <= NAME_CHARACTERS and "\x00" not in text

@@ -1,4 +1,5 @@
-"""Batches from the bus into the database: one transaction each, nothing lost, neighbours unhurt.
+"""Batches from the bus into the database: one transaction each. No record is lost, and a bad one
+does not stop the others.
 
 The inbox retries what passes by itself (a lost connection, a deadlock, a full disk, a failover)
 without end, while its reader waits. It halves a batch that takes too long. It handles a batch that

@@ -2,8 +2,8 @@
 
 Example: an operator puts back the disk of 11:00 at 12:00. The Launcher starts on it, and reads on
 ``service-started`` that it had published the beat of 11:59. So it publishes all its open subjects
-again, above every revision that it may have used in that hour, and tells that it was restored. Its
-peers republish what they know. Until they had time for that, its timers wait.
+again, above every revision that it may have used in that hour, and announces the restore. Its peers
+republish what they know. Until they had time for that, its timers wait.
 
 The *beat* in a service's schema is a time at which the service had just applied or published
 something, or started. It rises at most once a second, and is published after that commit. A schema
@@ -89,7 +89,7 @@ class Incarnations:
 
     ``has_begun`` is set once the service knows whether its database was restored.
     ``is_settled`` is set once timers need not wait: the service's database was not restored, or its
-    peers had ``resync_s`` to tell what it lost. The Launcher's timers and the Scheduler's
+    peers had ``resync_s`` to republish what it lost. The Launcher's timers and the Scheduler's
     cycles wait for it. ``on_restored`` hooks get the floor, above which revisions must go on;
     ``on_peer_restored`` hooks are called when much is to be republished.
     """
@@ -156,7 +156,7 @@ class Incarnations:
         return now
 
     def on_record(self, record: Received, model: Model | None) -> None:
-        """A service tells its incarnation; perhaps this one, before its start."""
+        """A service's incarnation arrives; perhaps this one's, from before its start."""
         if not isinstance(model, ServiceStarted) or not self._newest.is_news(record, model):
             return
         if model.service == self._bus.me.value:
@@ -191,8 +191,8 @@ class Incarnations:
                 return
 
     async def _begin(self, conn: Connection) -> None:
-        # Read before the row. A replica commits a beat before it tells it, so only a restored row
-        # can be below it.
+        # Read before the row. A replica commits a beat before it publishes it, so only a restored
+        # row can be below it.
         published = self._published
         row = await conn.fetchrow(_LOAD)
         before = None if row is None else Incarnation(**dict(row))
@@ -278,7 +278,7 @@ class Incarnations:
             self._is_published = True
 
     async def unanswered(self, conn: Connection) -> list[Key]:
-        """Open subjects of a resync whose other side has not answered yet."""
+        """How many open subjects of a resync the other side has not answered yet."""
         if self._current is None or not self._current.restored or self._is_answered:
             return []
         rows = await conn.fetch(_UNANSWERED, self._current.restored)

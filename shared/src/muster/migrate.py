@@ -98,7 +98,7 @@ async def migrate(database_url: str, services: tuple[str, ...] = SERVICES) -> di
         try:
             return await asyncpg.connect(database_url, timeout=CONNECT_TIMEOUT_S)
         except ValueError:
-            raise Broken(NO_ADDRESS) from None  # its words may have a piece of the password
+            raise Broken(NO_ADDRESS) from None  # its text may hold a piece of the password
 
     engine = create_async_engine("postgresql+asyncpg://", async_creator=connect)
     ran: dict[str, list[str]] = {}
@@ -126,8 +126,8 @@ def main() -> None:
     try:
         ran = asyncio.run(migrate(arguments.database_url, tuple(arguments.services)))
     except (Broken, OSError, asyncpg.PostgresError, DBAPIError) as error:
-        said = str(error.orig if isinstance(error, DBAPIError) else error)
-        sys.exit(f"The database could not be migrated: {said or type(error).__name__}")
+        reason = str(error.orig if isinstance(error, DBAPIError) else error)
+        sys.exit(f"The database could not be migrated: {reason or type(error).__name__}")
     for service, files in ran.items():
         print(f"{service}: {', '.join(files) or 'up to date'}")
 

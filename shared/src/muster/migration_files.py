@@ -66,8 +66,8 @@ def refuse_edited(migrations: Sequence[Migration], ran: Mapping[str, str]) -> No
 
 
 def refuse_old(service: str, ran: Mapping[str, str]) -> None:
-    """Raises Broken where a database has not run all migrations of a service, or others. One that
-    is newer will do; the changelog says where services must be stopped first.
+    """Raises Broken where a database has not run all migrations of a service, or others. A newer
+    schema is accepted; the changelog names releases for which services must stop first.
     """
     migrations = migrations_of(service)
     refuse_edited(migrations, ran)

@@ -1,7 +1,7 @@
-"""Of what is said of one key the newest counts, in whatever order it is read.
+"""Of each key's records the newest counts, in whatever order they are read.
 
 Where the number of a topic's partitions has changed, an older record may be read after a newer one.
-A removed key's null record carries no revision: it is in the event's id.
+A tombstone carries no revision: it is in the event's id.
 """
 
 from muster.contracts.model import Model
@@ -17,8 +17,7 @@ class Newest:
     def is_news(self, record: Received, model: Model | None) -> bool:
         """Whether nothing newer was read before; then it is the newest from now on.
 
-        A null record whose id names no revision is somebody's own: it counts, and whatever comes
-        after it.
+        A tombstone whose id names no revision is foreign: it counts, and so does any later record.
         """
         key = record.key or ""
         revision = revision_of(record, model)
@@ -28,16 +27,16 @@ class Newest:
         return self.note(key, revision, is_removed=model is None)
 
     def note(self, key: str, revision: int, *, is_removed: bool = False) -> bool:
-        """The same, of what is known from elsewhere."""
-        said = (revision, is_removed)
-        if said < self._known.get(key, (0, False)):
+        """The same for a revision that is known from elsewhere."""
+        found = (revision, is_removed)
+        if found < self._known.get(key, (0, False)):
             return False
-        self._known[key] = said
+        self._known[key] = found
         return True
 
 
 def revision_of(record: Received, model: Model | None) -> int | None:
-    """A record's own revision; of a null record the one in the event's id, which ends with the key
+    """A record's own revision; of a tombstone the one in the event's id, which ends with the key
     and its revision. None where it names none.
     """
     if model is not None:

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import AfterValidator, SecretStr
 
 ADMIN = "admin"
-"""The administrator whom the first start makes."""
+"""The administrator that the first start creates."""
 
 MIN_CHARACTERS = 8
 MAX_CHARACTERS = 256

@@ -1,4 +1,4 @@
-"""What a process asks of the kernel for itself. Linux only."""
+"""A process's own settings in the kernel. Linux only."""
 
 import ctypes
 import os

@@ -1,12 +1,11 @@
-"""Gives records to the bus, each by itself: what the bus rejects, or can't take now, holds up
-nothing else.
+"""Publishes records one by one: a record that the bus rejects, or can't take now, delays no other.
 
-A channel that did not take a record is away. Whoever has records for it is told so at once, and the
-record that it did not take is tried again until it takes it; then the channel is open again. So a
-partition without a leader, or a topic that was deleted, costs everybody else one timeout, once.
+A channel that did not take a record is away: records for it get Transient at once. The publisher
+retries the record that was not taken until the bus takes it; then the channel is open again. So a
+partition without a leader, or a deleted topic, costs all other channels one timeout, once.
 
-The producer is not idempotent: a record that is published twice is nothing new to its readers, and
-sequences that the bus forgets, or that have a gap, would cost every channel for the trouble of one.
+The producer is not idempotent: readers ignore a record that is published twice. Sequences that the
+bus forgets, or that have a gap, would stop every channel for the fault of one.
 """
 
 import asyncio
@@ -55,7 +54,7 @@ REJECTIONS = (
     UnsupportedForMessageFormatError,
     UnknownError,  # also what aiokafka makes of codes that it does not know, as INVALID_RECORD
 )
-"""What the bus says of a record. All else is about the channel or the bus, and passes."""
+"""The bus's errors about a record itself. All others are about the channel or the bus, and pass."""
 
 Outcome = BaseException | None
 """None: the bus has the record. Transient: it can't take it now. Else: it rejects it for good."""
@@ -70,7 +69,7 @@ class Publisher:
     """The producer, and which channels are away, until ``run`` finds them open.
 
     ``on_open`` hooks get a channel that takes records again. ``lacks_topics``: a topic is
-    not there; whoever makes it takes the mark away.
+    missing; the code that creates it resets the mark.
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class Publisher:
         return self._away.keys()
 
     async def publish(self, records: Sequence[Outgoing]) -> list[Outcome]:
-        """Give records to the bus; what becomes of each. Those of one channel keep their order.
+        """Publish records; the outcome of each. Those of one channel keep their order.
 
         The channels of all whose outcome is Transient are ``away`` then.
         """
@@ -153,7 +152,7 @@ class Publisher:
     async def _give(
         self, records: Sequence[Outgoing], away: Collection[Channel]
     ) -> tuple[list[Channel], list[Outcome]]:
-        """The channel of each record, and what became of it. Those ``away`` are not tried."""
+        """The channel of each record, and its outcome. Those ``away`` are not tried."""
         began = monotonic()
         channels = [Channel(record.topic) for record in records]
         sent: dict[int, asyncio.Future[Any]] = {}
@@ -238,7 +237,7 @@ class Publisher:
                 return
 
     async def _send(self, producer: AIOKafkaProducer, record: Outgoing) -> asyncio.Future[Any]:
-        """Hand a record to the producer; the future tells what became of it."""
+        """Pass a record to the producer; the future has its outcome."""
         made = headers(topic_named(record.topic), record, self._me.value)
         try:
             sent: asyncio.Future[Any] = await producer.send(
@@ -296,7 +295,7 @@ def _failed(error: KafkaError) -> asyncio.Future[Any]:
 
 
 def _partition(key: bytes, every: Sequence[int], _available: Sequence[int]) -> int:
-    """As the producer would by itself, but for the price."""
+    """The partition that the producer itself would choose, at a lower cost."""
     return every[partition_of(key.decode(), len(every))]
 
 

@@ -33,14 +33,14 @@ _log = structlog.get_logger()
 batches.install()
 
 BEATS = ("node-heartbeat", SERVICE_STARTED)
-"""Topics whose records never hurry: they don't make a reader busy."""
+"""Topics whose records are not urgent: they don't make a reader busy."""
 
 QUIET_PER_WAIT = 20
 WATCH_S = 0.5
 
 FOREVER_MS = 10**12
-"""FastStream waits so long for a batch. After a wait without one it would pause for as long again
-and leave what comes meanwhile.
+"""FastStream waits this long for a batch. After a wait without one it would pause for the same time
+again, and leave records that arrive meanwhile.
 """
 
 BatchHandler = Callable[[Sequence[Received]], Awaitable[None]]
@@ -69,10 +69,10 @@ class FetchWaits:
 
 
 class Reader(ABC):
-    """Reads until cancelled; one whose bus failed, or is another, is built anew.
+    """Reads until cancelled. A reader whose bus failed, or is another one, is rebuilt.
 
-    ``pause_s``: how long after a failure. ``restarts``: how often it was built anew. A subclass
-    reads in ``_read`` until ``_rebuild`` is set.
+    ``pause_s``: the wait after a failure. ``restarts``: how often it was rebuilt. A subclass reads
+    in ``_read`` until ``_rebuild`` is set.
     """
 
     def __init__(self, bus: Bus, topics: Sequence[str], pause_s: float) -> None:
@@ -122,9 +122,9 @@ class Consumer(Reader):
     """The service's member of its consumer group: FastStream's batch subscriber over its topics.
 
     ``handle`` gets up to ``batch_records`` records and returns when they are safe; it never raises
-    for what passes. ``linger_s``: how long the first record of a batch waits for company, where
-    nobody waits for what comes of it. ``seat``: for a group with one member at a time, whoever it
-    is: a new member takes the place of the one before at once, even of one that was killed.
+    for transient failures. ``linger_s``: how long the first record of a batch waits for more, where
+    no user waits for the result. ``seat``: for a group with one member at a time: a new member
+    replaces the one before at once, even one that was killed.
     """
 
     COMMIT_EVERY_S = 1.0
@@ -299,13 +299,13 @@ async def _commit(consumer: AIOKafkaConsumer, offsets: dict[TopicPartition, int]
         return
     try:
         await consumer.commit(offsets)
-    except KafkaError as error:  # a rebalance: whoever has the partition now reads them again
+    except KafkaError as error:  # a rebalance: the partition's new member reads them again
         _log.debug("offsets were not committed", error=str(error))
 
 
 async def end_in_time(ending: Awaitable[object], limit_s: float) -> None:
-    """Let something end, however long it would take and whatever it meets: the caller's own error
-    or cancellation goes on from here.
+    """Wait for an end within a bound and ignore its failure: the caller's own error or cancellation
+    continues.
     """
     try:
         async with asyncio.timeout(limit_s):
@@ -318,9 +318,8 @@ class Follower(Reader):
     """Reads whole topics from their start, without a group: broadcast messages.
 
     ``on_record`` is called for each record, in order within a partition; with None for a removed
-    key. ``caught_up`` is set while all that was there at the start has been read, and not while a
-    reader that was built anew reads it again. ``partitions``: how many each topic has, once they
-    are read.
+    key. ``caught_up`` is set once all records from before the start are read, and reset while a
+    rebuilt reader reads them again. ``partitions``: how many each topic has, once they are read.
     """
 
     def __init__(
@@ -400,5 +399,5 @@ def received(record: object) -> Received:
 
 
 def _text(raw: bytes) -> str:
-    """Text that a database takes, whatever a stranger wrote."""
+    """Text that a database accepts, also of a foreign record."""
     return raw.decode(errors="replace").replace("\0", "\N{REPLACEMENT CHARACTER}")

@@ -17,7 +17,7 @@ CONTENT_TYPE = "application/json"
 REVISION_DIGITS = 18
 EVENT_ID_CHARACTERS = 512
 TRACEPARENT_CHARACTERS = 55
-"""What strangers write in headers is kept and passed on only up to these lengths."""
+"""Headers of foreign records are stored and passed on only up to these lengths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Received:
 
     @property
     def event_id(self) -> str:
-        """The CloudEvents id; for records from strangers their place in the log."""
+        """The CloudEvents id; for foreign records their place in the log."""
         named = self.headers.get("ce_id", "")
         is_usable = 0 < len(named) <= EVENT_ID_CHARACTERS
         return named if is_usable else f"{self.topic}/{self.partition}/{self.offset}"
@@ -55,7 +55,7 @@ class Received:
 
     @property
     def seen(self) -> int:
-        """What the value says that its sender has seen; 0 where it says nothing."""
+        """The ``seen`` in the value; 0 where there is none."""
         named = self._field("seen")
         return named if type(named) is int and 0 < named < 10**REVISION_DIGITS else 0
 

@@ -1,6 +1,6 @@
-"""What an operator, or a start on a restored database, does to the exchange: publish rejected
-messages again, and resync. Both work on one service's schema, in bounded transactions, while the
-service runs or not. A running service publishes what they write within seconds.
+"""Republishes rejected messages, and resyncs: for an operator, or a start on a restored database.
+Both work on one service's schema, in bounded transactions, while the service runs or not. A running
+service publishes what they write within seconds.
 """
 
 from collections.abc import Callable, Sequence

@@ -97,8 +97,8 @@ class Runtime:
     async def open_database(self) -> None:
         """Connect, however long the database is away.
 
-        Raises Broken where it can't become right by waiting: an address that is none, a database
-        or a user that is not there, tables that are not Muster's or too old.
+        Raises Broken where no wait helps: an invalid address, a missing database or user, tables
+        that are not Muster's or too old.
         """
         assert isinstance(self.settings, DatabaseSettings)
         incarnations = Incarnations(self.bus, self.settings.resync_s)
@@ -174,7 +174,7 @@ class Runtime:
         return ready
 
     async def close(self) -> None:
-        """Let go of the bus and the database."""
+        """Close the bus and the database."""
         await self.bus.close()
         if self._pool is not None:
             try:
@@ -205,9 +205,9 @@ async def _open_checked_pool(settings: DatabaseSettings, me: Service) -> Pool:
 
 
 def _refuse_hopeless(error: Exception) -> None:
-    """Raises Broken for what no waiting mends; anything else that is not transient as it is."""
+    """Raises Broken where no wait helps; any other error that is not transient as it is."""
     if isinstance(error, ValueError):
-        raise Broken(NO_ADDRESS) from None  # its words may have a piece of the password
+        raise Broken(NO_ADDRESS) from None  # its text may hold a piece of the password
     if is_transient(error):
         return
     if isinstance(error, asyncpg.PostgresError):
@@ -226,9 +226,9 @@ METRICS_REFUSED = (
 
 
 def health_routes(runtime: Runtime) -> list[BaseRoute]:
-    """``/healthz``: the process is alive. ``/readyz``: bus and database answer. Both are for
-    everybody and say nothing else. ``/metrics`` has names of virtual clusters, topics and nodes: it
-    is for this machine's processes, or for those that send MUSTER_METRICS_TOKEN where it is set.
+    """``/healthz``: the process is alive. ``/readyz``: bus and database answer. Both are public and
+    show nothing else. ``/metrics`` has names of virtual clusters, topics and nodes: only this
+    machine's processes may read it, or, where it is set, senders of MUSTER_METRICS_TOKEN.
     """
     token = runtime.settings.metrics_token.get_secret_value()
 
@@ -261,7 +261,7 @@ class _Server(uvicorn.Server):
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    """The address that the service will listen on. Raises Broken where it can't be had: uvicorn
+    """The service's listening socket. Raises Broken where the address can't be bound: uvicorn
     itself would end the process from within a task.
     """
     bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -328,7 +328,7 @@ async def running(
 
 
 async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """Cancel until they have ended: some libraries swallow a cancellation now and then."""
+    """Cancel until they have ended: some libraries occasionally swallow a cancellation."""
     pending = set(tasks)
     while pending:
         for task in pending:
@@ -342,9 +342,9 @@ async def _named(name: str, run: Callable[[], Awaitable[None]]) -> None:
     except asyncio.CancelledError as error:
         if is_cancelled():
             raise
-        # Of a library's own task: a group of tasks would take it for a wanted end, and go on.
+        # By a library's own task: a TaskGroup would treat it as a regular end, and continue.
         raise RuntimeError(f"the task '{name}' was cancelled from within") from error
-    except Broken:  # whoever ends the service tells what is broken
+    except Broken:  # `run` logs the reason
         raise
     except Exception:
         _log.exception("a task of the service failed", task=name)
@@ -394,13 +394,13 @@ def run_service(me: Service, settings: ServiceSettings, port: int, build: Build)
     finally:
         provider.shutdown()
     for reason in reasons:
-        _log.critical("can't run", reason=reason)  # the words are enough, without a traceback
+        _log.critical("can't run", reason=reason)  # the reason is enough, without a traceback
     if reasons:
         sys.exit(1)
 
 
 def _reasons(errors: BaseExceptionGroup) -> list[str]:
-    """The words of all errors in a group, with the names of those that runbooks tell of."""
+    """The texts of all errors in a group, with the names of those that runbooks explain."""
     found: list[str] = []
     for error in errors.exceptions:
         if isinstance(error, BaseExceptionGroup):

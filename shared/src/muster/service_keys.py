@@ -11,13 +11,13 @@ import hmac
 from urllib.parse import quote, unquote
 
 LIFE_S = 60
-"""A token is valid for so long after it was made."""
+"""A token's validity after it was made."""
 
 CLOCK_SKEW_S = 30
-"""The clocks of REST and of the service that it reads may differ by so much."""
+"""The allowed difference between the clocks of REST and of the service that it reads."""
 
 KEY_BYTES = 32
-"""A cluster key has at least so many characters: shorter ones can be found from a service key."""
+"""The fewest characters of a cluster key: shorter ones can be found from a service key."""
 
 SCHEDULER = "scheduler"
 """The audience of the Scheduler."""

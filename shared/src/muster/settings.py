@@ -55,7 +55,7 @@ class KafkaSettings(BaseSettings):
     kafka_user: str = Field("", description="The user that logs in, with SASL.")
     kafka_password: SecretStr = Field(SecretStr(""), description="The user's password.")
     kafka_ca_file: Path | None = Field(
-        None, description="PEM of who signed Kafka's certificate; else the system's authorities."
+        None, description="PEM of the authority of Kafka's certificate; else the system's."
     )
     kafka_certificate_file: Path | None = Field(
         None, description="PEM of this client's own certificate, where Kafka asks for one."
@@ -187,7 +187,7 @@ Settings = TypeVar("Settings", bound=ServiceSettings)
 
 
 def read(kind: type[Settings]) -> Settings:
-    """Settings from the environment. Ends the process with 2 where they are wrong, and says which;
+    """Settings from the environment. Where they are wrong, it prints their names and exits with 2;
     never their values, which may be secrets.
     """
     try:
@@ -249,7 +249,7 @@ class ReadByRestSettings(ServiceSettings):
 
 
 class DatabaseSettings(ServiceSettings):
-    """Settings of a service that keeps its truth in PostgreSQL."""
+    """Settings of a service that keeps its state in PostgreSQL."""
 
     database_url: SecretStr = Field(
         SecretStr("postgresql://127.0.0.1:5432/muster"), description="The PostgreSQL database."

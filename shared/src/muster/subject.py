@@ -34,7 +34,7 @@ LATEST_DUE = 1.5 * exchange.REPEAT_LONGEST
 
 DEAD_LETTER_VALUE_CHARACTERS = 16_384
 DEAD_LETTER_HEADERS, DEAD_LETTER_TEXT_CHARACTERS = 32, 1024
-"""Of a dead letter, which must fit a record whatever a stranger wrote."""
+"""Of a dead letter, which must fit a record also where the rejected record is foreign."""
 
 Key = tuple[Kind, str]
 
@@ -168,7 +168,7 @@ class Subject:
         )
 
     def acknowledgement(self) -> Acknowledgement:
-        """What I tell the other side of its messages."""
+        """My acknowledgement of the other side's messages."""
         applied = AppliedRevision(
             kind=self.kind.value,
             subject=self.subject,
@@ -217,8 +217,8 @@ class WhatIsDue:
 
 
 def dead_letter(me: Service, record: Received, reason: str, now: datetime) -> Outgoing | None:
-    """The record that says why ``me`` can't handle ``record``. Nobody reads the dead letters of
-    dead letters: None.
+    """The dead letter of ``record``, with the reason why ``me`` rejects it. None for a record that
+    is a dead letter itself.
     """
     if record.topic.endswith(DEAD_LETTER):
         return None

@@ -99,8 +99,8 @@ class Subjects:
     def receive_acknowledgement(
         self, key: Key, applied: AppliedRevision, journal: str | None
     ) -> bool:
-        """The other side acknowledged; whether it tells that it could not handle my message.
-        ``journal``: of the agent that acknowledges.
+        """The other side acknowledged. Returns whether it rejected my message. ``journal``: of the
+        agent that acknowledges.
         """
         before = self._rows[key]
         if not self.is_known(key) or before.journal != journal:
@@ -160,7 +160,7 @@ class Subjects:
             self._put(row.skipped(record, revision, self._now))
 
     async def save(self) -> None:
-        """Write what changed. Raises Transient where somebody else made the same subject."""
+        """Write what changed. Raises Transient where another replica made the same subject."""
         conn = self._transaction.conn
         if self._again:
             for key, message in await _messages(conn, sorted(self._again)):
@@ -178,7 +178,7 @@ class Subjects:
             *_columns(received, _RECEIVED),
         )
         if made != len(new):
-            raise Transient("somebody else has just made the same subject")
+            raise Transient("another replica has just made the same subject")
 
     def _put(self, row: Subject) -> None:
         self._rows[(row.kind, row.subject)] = row
@@ -205,7 +205,7 @@ async def load_due(
 ) -> list[Subject]:
     """Lock the subjects on which something is due: acknowledgements, delayed repeats, and at most
     ``repeats`` repeats. Those whose message is due have it loaded: as many as come to
-    ``limit_bytes``, or one. Rows that another replica has locked are passed over.
+    ``limit_bytes``, or one. It skips rows that another replica has locked.
     """
     return [_subject(row) for row in await conn.fetch(_DUE, now, repeats, DUE_ROWS, limit_bytes)]
 
@@ -226,7 +226,7 @@ async def reject_by_bus(conn: Connection, key: Key, revision: int) -> None:
 
 
 def repeat_soon(which: str) -> str:
-    """The statement by which the messages of subjects, as ``which`` says, are due within 2 s."""
+    """The statement that makes the messages of the subjects in ``which`` due within 2 s."""
     return f"""
         UPDATE subject SET repeats = 0, repeat_at = now() + random() * interval '2 s'
         WHERE (kind, subject) IN (

@@ -13,8 +13,8 @@ _log = structlog.get_logger()
 
 
 class TokenGuard:
-    """The door of one audience. Without a key everybody may read: then the service listens on
-    loopback only (muster.settings).
+    """The token check of one audience. Without a key any client may read: then the service listens
+    on loopback only (muster.settings).
     """
 
     def __init__(self, audience: str, key: SecretStr, metrics: PlumbingMetrics) -> None:

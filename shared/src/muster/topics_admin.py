@@ -36,7 +36,7 @@ REFUSALS = (
     PolicyViolationError,
     TopicAuthorizationFailedError,
 )
-"""What only an operator can change. Any other error may pass."""
+"""Errors that only an operator can fix. Any other error may pass."""
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -140,8 +140,8 @@ async def _make(
     if not refused:
         return Made(made), others
     reasons = "; ".join(sorted(set(refused.values())))
-    told = f"{sorted(refused)} are missing, or this user may not see them: {reasons}"
-    return Made(made, told), others
+    failure = f"{sorted(refused)} are missing, or this user may not see them: {reasons}"
+    return Made(made, failure), others
 
 
 async def _correct(

@@ -1,5 +1,5 @@
-"""What a relay does now and then for the exchange's tables: it counts what waits and deletes closed
-rows.
+"""A relay's periodic upkeep of the exchange's tables: it counts waiting rows and deletes closed
+ones.
 """
 
 import time
@@ -11,11 +11,11 @@ CLEAN_EVERY_S = 600.0
 CLEAN_ROWS = 5000
 COUNT_EVERY_S = 15.0
 COUNT_MOST = 100_000
-"""Metrics say no more: counting must not cost what the work costs."""
+"""Metrics count no further: counting must not cost as much as the work."""
 
 
 class Upkeep:
-    """Each does its work when it is time for it, and nothing before."""
+    """Counting and cleaning, each when it is due."""
 
     def __init__(self, pool: Pool, metrics: PlumbingMetrics, closed_subjects_days: int) -> None:
         self._pool = pool

@@ -158,7 +158,7 @@ def test_what_becomes_of_parts_of_gpus_is_said(
     else:
         [(line, path, message)] = told(made, *rows, header=header)
         assert (line, path) == (2, "n")
-        assert message.startswith("is 0.46 for each pod; say by `fractions` whether")
+        assert message.startswith("is 0.46 for each pod; set `fractions` to count")
 
 
 def test_figures_of_a_whole_gang_are_dealt_out_to_its_pods() -> None:
@@ -228,9 +228,7 @@ def test_rows_are_kept_by_their_cells_and_the_rest_is_not_read() -> None:
 def test_an_id_that_comes_again_is_refused_where_rows_are_gangs() -> None:
     [(line, path, message)] = told(mapping(), "a,0,1,1", "b,0,1,1", "a,0,1,1")
     assert (line, path) == (4, "id")
-    assert (
-        message == "is 'a', as in line 2; where rows of one id are one gang, say `joinRows: true`"
-    )
+    assert message == "is 'a', as in line 2; if rows of one id are one gang, set `joinRows: true`"
 
 
 def test_rows_of_one_id_are_one_gang() -> None:
@@ -348,4 +346,4 @@ def test_no_more_rows_are_taken_than_may_be(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_list_without_rows_is_no_event() -> None:
     came = imported(mapping())
-    assert (list(came.lines()), came.told()) == ([], "0 rows: 0 gangs with 0 pods")
+    assert (list(came.lines()), came.summary()) == ([], "0 rows: 0 gangs with 0 pods")

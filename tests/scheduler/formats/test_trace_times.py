@@ -44,7 +44,7 @@ def test_rows_without_a_run_are_dropped_or_refused(row: str) -> None:
     dropping = mapping(file=file, runSeconds=BETWEEN | {"missing": "drop"})
     came = imported(dropping, f"a,1,0,{row}", "b,1,0,1,2", header=header)
     assert ([each.id for each in came.gangs], came.left_out) == (["b"], {"missing run": 1})
-    assert came.told() == "2 rows: 1 gang with 1 pod; left out: 1 by missing run"
+    assert came.summary() == "2 rows: 1 gang with 1 pod; left out: 1 by missing run"
     [(line, path, message)] = told(
         mapping(file=file, runSeconds=BETWEEN), f"a,1,0,{row}", "b,1,0,1,2", header=header
     )

@@ -54,7 +54,7 @@ def test_the_sample_is_what_its_program_makes() -> None:
 
 def test_the_example_comes_out_as_the_page_says() -> None:
     came = imported(EXAMPLES[0], (EXAMPLE / "sample.csv").read_text())
-    assert f"examples/trace/sample.csv: {came.told()}\n" in PAGE
+    assert f"examples/trace/sample.csv: {came.summary()}\n" in PAGE
     assert list(read_events(line.encode() for line in came.lines()))
 
 

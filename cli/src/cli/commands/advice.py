@@ -1,4 +1,4 @@
-"""`muster advise`: which moves would free cells. Nobody is moved by it."""
+"""`muster advise`: which moves would free cells. It moves no job."""
 
 import sys
 from collections.abc import Iterable, Mapping
@@ -16,12 +16,12 @@ NODES_SHOWN = 2
 def advise(
     *,
     level: Annotated[str | None, Parameter(help="Type of cell to free; a rack, if none.")] = None,
-    cells: Annotated[int, Parameter(help="So many of them.")] = 1,
+    cells: Annotated[int, Parameter(help="The number of cells.")] = 1,
     chain: Annotated[str | None, Parameter(help="Only in this chain (its top type).")] = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Which jobs to checkpoint and begin anew, from where to where, so that cells are free as a
-    whole: the fewest GPUs, then the least work lost. It only says so; nobody is moved.
+    """Which jobs to checkpoint and restart, from where to where, so that whole cells become free:
+    the fewest GPUs, then the least work lost. It only advises; no job is moved.
     """
     query = {"level": level, "cells": cells, "chain": chain}
     found = client().get("/advice", query).json()
@@ -74,12 +74,12 @@ def _is(count: int) -> str:
 
 
 def _to(move: Mapping[str, Any]) -> str:
-    """Where it would go to; pods that it can do without may have no place."""
+    """Where it would go to; pods that it does not need may have no place."""
     there = nodes(pod["to"] for pod in move["pods"])
     left = sum(pod["to"] is None for pod in move["pods"])
     if not left:
         return there
-    return f"{there}, {left} given back" if there else "given back"
+    return f"{there}, {left} released" if there else "released"
 
 
 def nodes(places: Iterable[Mapping[str, Any] | None]) -> str:

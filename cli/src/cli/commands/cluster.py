@@ -1,4 +1,4 @@
-"""`muster queue`, `cluster` and `cells`: who waits for what, and who owns and uses what."""
+"""`muster queue`, `cluster` and `cells`: waiting gangs, and the quota and use of cells."""
 
 import re
 import sys
@@ -21,7 +21,7 @@ def queue(
     limit: Annotated[int, Parameter(help="At most so many.")] = 50,
     output: Output = Format.TABLE,
 ) -> None:
-    """What waits, first come first, and why: the code and its numbers (`muster why` has words)."""
+    """Waiting gangs in order, and why: the code and its numbers (`muster why` explains them)."""
     found = client().get("/queue", {"limit": limit}).json()
     if output is Format.JSON:
         print_json(found)
@@ -52,7 +52,7 @@ def queue(
 
 
 def _of_more(found: dict[str, Any], limit: int) -> str:
-    """What is cut: by our own limit, or by the Scheduler's."""
+    """Whether our own limit or the Scheduler's cuts the list."""
     most = found.get("limit") or limit
     if most < limit:
         return f"the Scheduler shows no more than {most} at once"
@@ -63,11 +63,11 @@ def _age(submitted_at: str | None) -> str:
     if submitted_at is None:
         return ""
     age = length(int(datetime.fromisoformat(submitted_at).timestamp() * 1000), None)
-    return "".join(re.findall(r"^-?\d+[a-z]", age)) or age  # its first unit says enough
+    return "".join(re.findall(r"^-?\d+[a-z]", age)) or age  # its first unit is enough
 
 
 def cluster(*, output: Output = Format.TABLE) -> None:
-    """Virtual clusters: what they own, what is bound of it, who uses it; and nodes in trouble."""
+    """Virtual clusters: their quota, what of it is bound, and its use; and nodes in trouble."""
     found = client().get("/cluster").json()
     if output is Format.JSON:
         print_json(found)
@@ -111,7 +111,7 @@ def cells(
     limit: Annotated[int, Parameter(help="At most so many.")] = 100,
     output: Output = Format.TABLE,
 ) -> None:
-    """The cells of the cluster, down to nodes: used and free GPUs, whose they are, how they are."""
+    """The cells of the cluster, down to nodes: used and free GPUs, binding, state."""
     query = {"address": address, "virtualCluster": virtual_cluster, "limit": limit}
     found = client().get("/cluster/cells", query).json()
     if output is Format.JSON:
@@ -158,11 +158,11 @@ def _owner(cell: dict[str, Any]) -> str:
 
 
 def _state_of(cell: dict[str, Any]) -> str:
-    """How it is, and for whom some of it is kept."""
-    whom = cell.get("reservedFor")  # an older Scheduler has none
-    if whom is None:
+    """Its condition, and the gang that has reserved some of it."""
+    reservation = cell.get("reservedFor")  # an older Scheduler has none
+    if reservation is None:
         return _condition(cell)
-    starts = f"{whom['user']}~{whom['name']} ({until(whom['startsAt'])})"
+    starts = f"{reservation['user']}~{reservation['name']} ({until(reservation['startsAt'])})"
     return f"{_condition(cell)}, {cell['gpusReserved']} reserved for {starts}"
 
 
@@ -204,9 +204,7 @@ def _print_trouble(nodes: list[dict[str, Any]]) -> None:
 
 
 def state(node: dict[str, Any]) -> str:
-    """A node's state with the order that stands for it: what is ready but for the order is as the
-    order has it.
-    """
+    """A node's state with the order in force. For a node that is ready the order alone is shown."""
     orders = {"cordon": "cordoned", "drain": "draining" if node["pods"] else "drained"}
     order = orders.get(node.get("order") or "")
     if order is None:

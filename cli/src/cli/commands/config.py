@@ -20,7 +20,7 @@ PATH = "/cluster/config"
 Comment = Annotated[str, Parameter(help="Why: for the list of versions and the audit log.")]
 After = Annotated[
     int | None,
-    Parameter(name="--after", help="Refuse where another version than this holds by now."),
+    Parameter(name="--after", help="Refuse where another version than this is in force now."),
 ]
 Number = Annotated[int, Parameter(help="A version, as `muster config versions` has it.")]
 
@@ -28,16 +28,16 @@ Number = Annotated[int, Parameter(help="A version, as `muster config versions` h
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Asking:
-    """How the last days are asked."""
+    """Options of the comparison with the last days."""
 
     yes: Annotated[
-        bool, Parameter(name="--yes", help="Set it, whatever it would have delayed.", negative=())
+        bool, Parameter(name="--yes", help="Set it without a confirmation.", negative=())
     ] = False
     no_what_if: Annotated[
         bool,
         Parameter(
             name="--no-what-if",
-            help="It is urgent: set it without looking at the last days.",
+            help="It is urgent: set it without a comparison with the last days.",
             negative=(),
         ),
     ] = False
@@ -47,12 +47,12 @@ class Asking:
     ] = False
 
     def __post_init__(self) -> None:
-        """Raises CommandError where nothing could be shown."""
+        """Raises CommandError where the options contradict each other."""
         if self.dry_run and self.no_what_if:
             raise CommandError(Exit.USAGE, "--dry-run shows what --no-what-if leaves out.")
 
     def fields(self, ask: Callable[[], Answer], output: Format) -> dict[str, bool] | None:
-        """What REST is told with the change; None: it is not to be made. Raises CommandError."""
+        """The options that REST gets with the change; None: do not make it. Raises CommandError."""
         if self.no_what_if:
             return {"whatIf": False}
         return looked_at(ask, Options(self.yes, self.dry_run, output))
@@ -76,8 +76,8 @@ def default(*, output: Output = Format.TABLE) -> None:
 
 @app.command
 def show(*, output: Output = Format.TABLE) -> None:
-    """What holds now, as YAML that can be changed and set again. Where nothing is set: what the
-    cluster's file or the nodes say.
+    """The configuration in force, as YAML that can be changed and set again. Where nothing is set:
+    that of the cluster's file or the nodes.
     """
     found = client().get(PATH).json()
     if output is Format.JSON:
@@ -129,8 +129,8 @@ def set_(
     asked: Asked = ASKED,
     output: Output = Format.TABLE,
 ) -> None:
-    """Set virtual clusters, policy or both, each whole. What runs runs on. What it would have made
-    of the last days is shown before; where it would have delayed much you are asked.
+    """Set virtual clusters, policy or both, each whole. Running jobs continue. The effect on the
+    last days is shown first; where it would have caused long delays, you must confirm.
     """
     server = client()
     text = read_given(file, "a configuration").encode()
@@ -153,8 +153,8 @@ def rollback(
     asked: Asked = ASKED,
     output: Output = Format.TABLE,
 ) -> None:
-    """Set again what a version has set, as a new version. What that would have made of the last
-    days is shown before, as for `muster config set`.
+    """Set the contents of an earlier version, as a new version. The effect on the last days is
+    shown first, as for `muster config set`.
     """
     server = client()
     headers = _follows(server, after)
@@ -173,8 +173,8 @@ def remove(
     asked: Asked = ASKED,
     output: Output = Format.TABLE,
 ) -> None:
-    """Set nothing any more: what the cluster's file or the nodes say holds again. What that would
-    have made of the last days is shown before, as for `muster config set`.
+    """Remove what was set: the cluster's file or the nodes decide again. The effect on the last
+    days is shown first, as for `muster config set`.
     """
     server = client()
     follows = _follows(server, after)
@@ -189,7 +189,7 @@ def remove(
 def diff(
     version: Number,
     other: Annotated[
-        int | None, Parameter(help="With which it is compared; by default the one that holds.")
+        int | None, Parameter(help="The version to compare with; by default the one in force.")
     ] = None,
 ) -> None:
     """What has changed from a version to another one, as a unified diff of their YAML."""
@@ -209,14 +209,14 @@ def diff(
 
 
 def _follows(server: Client, after: int | None) -> dict[str, str]:
-    """The version that a change is to follow: the one that holds, if none is named."""
+    """The version that a change must follow: the one in force, if none is named."""
     number = server.get(PATH).json()["version"] if after is None else after
     return {"If-Match": f'"{number}"'}
 
 
 def _query(comment: str, fields: Mapping[str, bool]) -> str:
-    said = {name: str(value).lower() for name, value in fields.items()}
-    return urlencode({"comment": comment, **said})
+    flags = {name: str(value).lower() for name, value in fields.items()}
+    return urlencode({"comment": comment, **flags})
 
 
 def _print_made(answer: Answer, output: Format) -> None:
@@ -233,8 +233,8 @@ def _set_by(newest: Mapping[str, Any] | None) -> list[str]:
     if newest is None:
         return ["version 0: nothing was set ever"]
     comment = f": {newest['comment']}" if newest["comment"] else ""
-    said = f"{_action(newest)} by {newest['by']} at {when(newest['at'])} UTC"
-    return [" ".join(f"version {newest['version']}, {said}{comment}".split())]
+    change = f"{_action(newest)} by {newest['by']} at {when(newest['at'])} UTC"
+    return [" ".join(f"version {newest['version']}, {change}{comment}".split())]
 
 
 def _run(found: Mapping[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""`muster events`: follow the bus as any listener could; cli.commands.recovery says again."""
+"""`muster events`: follow the bus as any listener could; cli.commands.recovery republishes."""
 
 import asyncio
 import json
@@ -125,7 +125,7 @@ def about(job: str | None) -> Callable[[ConsumerRecord], bool]:
 
 
 def kafka_settings() -> KafkaSettings:
-    """Where Kafka is, and the log-in, as the environment or the running Muster says.
+    """Where Kafka is, and the log-in, from the environment or the running Muster.
 
     Raises CommandError where the environment is wrong.
     """
@@ -156,8 +156,8 @@ def _print_record(record: ConsumerRecord) -> None:
 
 
 def _shown(value: object, key: str, most: int) -> str:
-    """What a record says: its plain values and reasons, also those one level deeper, each of `most`
-    characters at the most, and how many entries its lists have.
+    """A record's contents: its plain values and reasons, also those one level deeper, each of at
+    most `most` characters, and how many entries its lists have.
     """
     if value is None:
         return "(removed)"

@@ -18,7 +18,7 @@ from cli.commands.session import client, seconds
 TIMEOUT_S = 60.0
 READ_BYTES = 256 * 1024
 
-Moment = "seconds since 1970, a time like 2026-01-31T13:00:00Z, or so long ago: 30m, 2h, 1d"
+Moment = "seconds since 1970, a time like 2026-01-31T13:00:00Z, or an age: 30m, 2h, 1d"
 
 
 def export(
@@ -55,13 +55,13 @@ def _write(response: http.client.HTTPResponse, cluster: Path, events: Path) -> N
         while some := response.read(READ_BYTES):
             with _local(events):
                 output.write(some)
-    if response.length:  # where the length was told it does not say so itself
+    if response.length:  # http.client does not raise where fewer bytes than announced came
         raise http.client.IncompleteRead(b"", response.length)
 
 
 @contextmanager
 def _local(path: Path) -> Iterator[None]:
-    """What goes wrong with a file here is not the connection's fault."""
+    """A failure with a local file is not the connection's fault."""
     try:
         yield
     except OSError as error:

@@ -21,6 +21,6 @@ def import_trace(
     *,
     output: Annotated[Path | None, Parameter(help="Write the events to this file.")] = None,
 ) -> Exit:
-    """Make a CSV job list into events for the simulator, as a mapping says."""
+    """Convert a CSV job list to events for the simulator, by a mapping."""
     options = [] if output is None else [f"--output={output}"]
     return run("scheduler.import_trace", options, str(mapping), str(csv))

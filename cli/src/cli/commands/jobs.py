@@ -32,8 +32,8 @@ def submit(
     ],
     *,
     name: Annotated[str | None, Parameter(help="Another name than the file's.")] = None,
-    wait: Annotated[bool, Parameter(help="Wait for its end; the exit status tells it.")] = False,
-    timeout: Annotated[float | None, Parameter(help="Wait at most so many seconds.")] = None,
+    wait: Annotated[bool, Parameter(help="Wait for its end; the exit status shows it.")] = False,
+    timeout: Annotated[float | None, Parameter(help="Wait at most this many seconds.")] = None,
     output: Output = Format.TABLE,
 ) -> Exit:
     """Submit a job file."""
@@ -152,12 +152,12 @@ def why(name: JobName, *, output: Output = Format.TABLE) -> None:
     if output is Format.JSON:
         print_json(content)
         return
-    said, details = _reason(content), list(scheduler_details(content.get("scheduler")))
-    if said is None or content["state"] == "FAILED":
+    reason, details = _reason(content), list(scheduler_details(content.get("scheduler")))
+    if reason is None or content["state"] == "FAILED":
         status = rest.detail(server, job)["jobStatus"]
-        said = said or status.get("appExitDiagnostics")
+        reason = reason or status.get("appExitDiagnostics")
         details += _how_it_failed(status)
-    sys.stdout.write(f"{job} is {content['state']}" + (f": {said}\n" if said else ".\n"))
+    sys.stdout.write(f"{job} is {content['state']}" + (f": {reason}\n" if reason else ".\n"))
     for name_, value in details:
         sys.stdout.write(f"  {name_}: {value}\n")
     if content.get("schedulerProblem"):
@@ -166,7 +166,7 @@ def why(name: JobName, *, output: Output = Format.TABLE) -> None:
 
 
 def _how_it_failed(status: dict[str, Any]) -> Iterator[tuple[str, object]]:
-    """Which task's end was a failed job's, how that ended, and what it wrote last."""
+    """The task whose end failed the job, how it ended, and what it wrote last."""
     if status["state"] != "FAILED":
         return
     spec = status.get("appExitSpec") or {}
@@ -176,7 +176,7 @@ def _how_it_failed(status: dict[str, Any]) -> Iterator[tuple[str, object]]:
         "it wrote": spec.get("evidence"),
     }
     for name, value in problem_text.items():
-        if value:  # a program's own words may hold codes that change a terminal
+        if value:  # a program's own text may hold codes that change a terminal
             yield name, "".join(each if each.isprintable() else " " for each in str(value))
 
 

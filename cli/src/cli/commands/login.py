@@ -18,8 +18,8 @@ def login(
     *,
     url: Annotated[str | None, Parameter(help="The server; by default the last one.")] = None,
 ) -> Exit:
-    """Log in. The password is asked for, or read from the standard input where that is a pipe. The
-    token that was here before is given back.
+    """Log in. The password is asked for, or read from the standard input where that is a pipe. An
+    earlier token here is revoked.
     """
     home = find_home()
     before = read_credentials(home, _without_token())
@@ -33,7 +33,7 @@ def login(
 
 
 def logout() -> Exit:
-    """Give the token back and forget it."""
+    """Revoke the token and forget it."""
     home = find_home()
     stored = read_credentials(home, _without_token())
     if not stored.token:

@@ -1,4 +1,4 @@
-"""`muster logs`: what a task wrote, also while it goes on writing."""
+"""`muster logs`: a task's output, also while it still writes."""
 
 import http.client
 import re
@@ -119,7 +119,7 @@ def _follow_to_end(server: Client, wanted: _Wanted) -> None:
 
 
 def _announce(before: TaskLogs | None, logs: TaskLogs) -> None:
-    """Says that what comes now is another attempt's."""
+    """Print a note that the following output is another attempt's."""
     if before is None:
         return
     if logs.attempt != before.attempt:

@@ -1,5 +1,5 @@
-"""`muster events redrive` and `resync`: an operator has words said again, by the services, whose
-words are in the database, and by agents.
+"""`muster events redrive` and `resync`: an operator has messages republished, by the services,
+whose messages are in the database, and by agents.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ from cli.commands.events import TIMEOUT_MS, kafka_settings
 from cli.home import find_home
 from cli.standalone.state import database_url
 
-SPEAKERS = (Service.REST, Service.LAUNCHER, Service.SCHEDULER, Service.ALERTING)
+SENDERS = (Service.REST, Service.LAUNCHER, Service.SCHEDULER, Service.ALERTING)
 SETTINGS = "settings-changed"
 
 
 def redrive() -> None:
     """Republish messages that a reader rejected, once the cause is fixed."""
-    _on_each_schema(redrive_messages, "said again")
+    _on_each_schema(redrive_messages, "republished")
     asyncio.run(_ask_by_setting(REDRIVE_SETTING))
 
 
@@ -52,7 +52,7 @@ def _on_each_schema(
         )
 
     async def each() -> None:
-        for service in SPEAKERS:
+        for service in SENDERS:
             settings = DatabaseSettings(database_url=url)
             pool = await open_pool(settings, service.value)
             try:
@@ -69,8 +69,8 @@ def _on_each_schema(
 
 
 async def _ask_by_setting(setting: str) -> None:
-    """Agents have no database; they hear of it as of a setting of the cluster. So does REST, which
-    says its settings above their old revisions at a resync.
+    """Agents have no database; they get it as a setting of the cluster. So does REST, which
+    publishes its settings above their old revisions at a resync.
     """
     settings, now = kafka_settings(), time.time()
     message = SettingChanged(setting=setting, revision=int(now * 1000), value={})

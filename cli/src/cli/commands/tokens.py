@@ -1,4 +1,4 @@
-"""`muster tokens`: what proves to the server who one is."""
+"""`muster tokens`: a user's tokens, which authenticate requests."""
 
 import sys
 import time
@@ -28,8 +28,8 @@ def tokens(*, user: OfUser = None, output: Output = Format.TABLE) -> None:
 
 @app.command(name="list")
 def list_(*, user: OfUser = None, output: Output = Format.TABLE) -> None:
-    """The live tokens of a user, by their ids: the server does not keep tokens themselves. USED
-    is some minutes old at the most.
+    """The live tokens of a user, by their ids: the server does not keep the tokens themselves. USED
+    is at most some minutes old.
     """
     found = client().get("/tokens", {"username": user}).json()["tokens"]
     if output is Format.JSON:
@@ -60,12 +60,12 @@ def create(
     *,
     expires: Annotated[
         str | None,
-        Parameter(help="After so long, like 12h or 30d; by default it lives until it is revoked."),
+        Parameter(help="Its life, like 12h or 30d; by default it lives until it is revoked."),
     ] = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Make a token of one's own for a program. It is shown this once. It makes no admins, sets no
-    passwords and makes no tokens.
+    """Create a token of one's own for a program. It is shown only now. It can't create admins, set
+    passwords or create tokens.
     """
     wanted = {"name": name, "expiration": None if expires is None else _life_s(expires)}
     made = client().send("POST", "/tokens/application", wanted).json()
@@ -80,7 +80,7 @@ def create(
 def revoke(
     token: Annotated[str, Parameter(help="A token's id, as `muster tokens` has it.")],
 ) -> None:
-    """End a token at once: one's own, or, for admins, anybody's."""
+    """Revoke a token at once: one's own, or, for admins, any user's."""
     answer = client().call("DELETE", f"{API}/tokens/{quote(token, safe='')}").json()
     sys.stdout.write(f"{answer['message']}\n")
 

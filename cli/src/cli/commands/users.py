@@ -1,4 +1,4 @@
-"""`muster users`: who may use the cluster, and for what."""
+"""`muster users`: the users of the cluster and their rights."""
 
 import sys
 from typing import Annotated, Any
@@ -97,7 +97,7 @@ def add(
         "virtualCluster": virtual_cluster,
         "maxPriority": caps or {},
     }
-    _say(server.send("POST", "/users", wanted).json())
+    _print_message(server.send("POST", "/users", wanted).json())
 
 
 @app.command(name="set")
@@ -108,7 +108,7 @@ def set_(  # noqa: PLR0913 - these are the command's options
         bool,
         Parameter(
             help="Set a new password: it is asked for, or read from the standard input where that"
-            " is a pipe. Who changes their own gives the old one first, as an admin need not."
+            " is a pipe. For one's own the old one is asked first, except from an admin."
         ),
     ] = False,
     email: Email = None,
@@ -143,7 +143,7 @@ def set_(  # noqa: PLR0913 - these are the command's options
     else:
         secret = {} if new is None else {"password": new}
         answer = server.send("PUT", "/users", {"data": {"username": user} | given | secret}).json()
-    _say(answer)
+    _print_message(answer)
     if new is not None:
         _stay_logged_in(server, user, new)
 
@@ -153,15 +153,15 @@ def confirm(
     code: Annotated[str, Parameter(help="The code that Muster mailed to your new address.")],
 ) -> None:
     """Confirm your own e-mail address. Subscriptions mail to a confirmed address only."""
-    _say(client().send("POST", "/users/me/email/confirm", {"code": code}).json())
+    _print_message(client().send("POST", "/users/me/email/confirm", {"code": code}).json())
 
 
 @app.command
 def remove(user: UserName) -> None:
-    """Remove a user with their tokens and subscriptions (for admins). Their jobs stay, so nobody
-    gets the name again.
+    """Remove a user with their tokens and subscriptions (for admins). Their jobs stay, so the name
+    can't be used again.
     """
-    _say(client().call("DELETE", f"/api/v2{_path(user)}").json())
+    _print_message(client().call("DELETE", f"/api/v2{_path(user)}").json())
 
 
 def _stay_logged_in(server: Client, user: str, password: str) -> None:
@@ -172,7 +172,7 @@ def _stay_logged_in(server: Client, user: str, password: str) -> None:
         write_credentials(home, log_in(Client(server.url), user, password))
 
 
-def _say(answer: dict[str, Any]) -> None:
+def _print_message(answer: dict[str, Any]) -> None:
     sys.stdout.write(f"{answer['message']}\n")
 
 

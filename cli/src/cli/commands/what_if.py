@@ -1,5 +1,5 @@
-"""What a change of virtual clusters and policy would have made of the last days: shown, and asked
-about, before it is made.
+"""The effect that a change of virtual clusters and policy would have had on the last days: shown,
+and confirmed, before the change.
 """
 
 import sys
@@ -12,7 +12,7 @@ from cli.client import Answer, CommandError, Exit, problem_text
 from cli.output import Format, print_json
 
 AGAIN_S, LONGEST_S = 1.0, 900.0
-"""It is asked again so often, and for so long, while it is looked at."""
+"""The interval and the longest time of requests while REST computes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,9 @@ class Options:
 
 
 def looked_at(ask: Callable[[], Answer], options: Options) -> dict[str, bool] | None:
-    """Show what a change would have done. What REST is to be told with it: that this is accepted,
-    if it has to be; None: it is not to be made. Raises CommandError where what it would have done
-    can't be known, or is not meant.
+    """Show what a change would have done. Returns the options of the change for REST: the user's
+    acceptance, where it is needed; None: do not make the change. Raises CommandError where its
+    effect can't be computed, or the user does not accept it.
     """
     found = _found(ask)
     is_table = options.output is Format.TABLE
@@ -36,7 +36,7 @@ def looked_at(ask: Callable[[], Answer], options: Options) -> dict[str, bool] | 
     elif options.is_dry:
         print_json(found)
     is_asked = found["needsAcceptance"] and not options.is_sure
-    if is_table and (options.is_dry or is_asked):  # else they are told when it is set
+    if is_table and (options.is_dry or is_asked):  # else they are shown when it is set
         print_warnings(found)
     if options.is_dry:
         return None
@@ -46,27 +46,29 @@ def looked_at(ask: Callable[[], Answer], options: Options) -> dict[str, bool] | 
     if not found["needsAcceptance"]:
         return {}
     if not options.is_sure and not _is_meant():
-        said = " ".join(found["report"]["text"])
-        raise CommandError(Exit.REFUSED, f"Nothing is changed. {said} --yes sets it all the same.")
+        effect = " ".join(found["report"]["text"])
+        raise CommandError(
+            Exit.REFUSED, f"Nothing is changed. {effect} --yes sets it all the same."
+        )
     return {"acceptDelays": True}
 
 
 def print_warnings(answer: Any) -> None:
-    """What may not be meant in what is set."""
+    """Print values that may be mistakes."""
     for warning in answer["warnings"]:
         sys.stderr.write(f"note: {problem_text(warning)}\n")
 
 
 def _found(ask: Callable[[], Answer]) -> Any:
     until = time.monotonic() + LONGEST_S
-    is_told = False
+    is_noted = False
     while (found := ask().json())["state"] == "running":
         if time.monotonic() > until:
             message = "What it would have done takes too long; --no-what-if sets it all the same."
             raise CommandError(Exit.TIMED_OUT, message)
-        if not is_told:
+        if not is_noted:
             sys.stderr.write("What it would have made of the last days is being looked at ...\n")
-            is_told = True
+            is_noted = True
         time.sleep(AGAIN_S)
     return found
 
@@ -84,7 +86,7 @@ def _show(found: Any) -> None:
 
 
 def _is_meant() -> bool:
-    """Whoever is at the terminal says so."""
+    """Whether the user at the terminal confirms it."""
     if sys.stdin.closed or not sys.stdin.isatty():  # what is set came by it
         return False
     sys.stderr.write("Set it all the same? [y/N] ")

@@ -1,8 +1,8 @@
 """A real Apache Kafka (KRaft, one node) as a process of its own, instead of the embedded broker.
 
-It is closed: TLS with a certificate of its own, log-ins by SCRAM-SHA-512, and no right for anybody
-but the administrator until `muster.bus_admin` grants the rights of the table of topics. The
-administrator logs in by a password in server.properties, for users must be made by somebody.
+It is secured: TLS with a certificate of its own, log-ins by SCRAM-SHA-512, and rights only for the
+administrator until `muster.bus_admin` grants the rights of the table of topics. The administrator
+logs in by a password in server.properties, and creates the users.
 
 `make` fetches the jars that deploy/kafka/pom.xml pins and calls `python -m cli.embedded.apache
 FOLDER`, which prepares there what makes starts quick: a formatted data folder to copy and an
@@ -168,8 +168,8 @@ class ApacheKafka(EmbeddedKafka):
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline:
             if self.pid is None:
-                words = self.log_path.read_bytes()[-1500:].decode(errors="replace").strip()
-                raise EmbeddedServerError(f"{where} ended at its start: {words}")
+                output = self.log_path.read_bytes()[-1500:].decode(errors="replace").strip()
+                raise EmbeddedServerError(f"{where} ended at its start: {output}")
             if self._set_users():
                 return
             time.sleep(POLL_S)
@@ -242,7 +242,7 @@ def _make_logins(home: Path) -> None:
     extensions = ["-ext", "san=ip:127.0.0.1", "-ext", "bc=ca:true"]
     usage = ["-ext", "ku:c=digitalSignature,keyCertSign"]
     environment = os.environ | {"STORE_PASS": passwords[ADMINISTRATOR]}
-    told = b""
+    certificate = b""
     for arguments in (
         ["-genkeypair", *store, *of, *key, *extensions, *usage],
         ["-exportcert", "-rfc", *store, "-alias", "kafka"],
@@ -256,10 +256,10 @@ def _make_logins(home: Path) -> None:
             check=False,
         )
         if done.returncode != 0:
-            said = (done.stdout + done.stderr)[-1000:].decode(errors="replace")
-            raise EmbeddedServerError(f"keytool can't make Kafka's certificate: {said}")
-        told = done.stdout
-    write_private(home / CA, told.decode())
+            output = (done.stdout + done.stderr)[-1000:].decode(errors="replace")
+            raise EmbeddedServerError(f"keytool can't make Kafka's certificate: {output}")
+        certificate = done.stdout
+    write_private(home / CA, certificate.decode())
     write_json(home / PASSWORDS, passwords)
 
 
@@ -317,8 +317,8 @@ def _java() -> str:
             "Apache Kafka needs Java 17 or newer: install it or set JAVA_HOME, "
             "or use the embedded broker."
         )
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    found = re.search(r'version "(\d+)', said)
+    version = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    found = re.search(r'version "(\d+)', version)
     if found is None or int(found[1]) < OLDEST_JAVA:
         raise EmbeddedServerError(f"{java} is too old for Apache Kafka, which needs Java 17.")
     return java
@@ -345,7 +345,7 @@ def _command(java: str, classes: str, installation: Path, properties: Path) -> l
 
 
 def _format(home: Path, installation: Path) -> None:
-    """New data from the template, with ids of its own: clients tell clusters apart by them."""
+    """New data from the template, with ids of its own: clients distinguish clusters by them."""
     template = installation / TEMPLATE
     if not template.exists():
         raise EmbeddedServerError(f"{installation} is not prepared: run `make kafka`.")

@@ -50,8 +50,8 @@ def _temporary(uid: int) -> Path:
         if folder.is_dir() and _is_reachable(folder, uid):
             return folder
     raise EmbeddedServerError(
-        f"User {uid}, who runs PostgreSQL here, reaches no temporary folder: "
-        "set TMPDIR to one that everybody may enter, or set MUSTER_DATABASE_URL."
+        f"User {uid}, which runs PostgreSQL here, reaches no temporary folder: "
+        "set TMPDIR to one that all users may enter, or set MUSTER_DATABASE_URL."
     )
 
 
@@ -79,7 +79,7 @@ def _may_enter(folder: Path, uid: int) -> bool:
 
 
 def _is_whole(place: Path, uid: int) -> bool:
-    """A link farm is whole once its marker is there; a stranger's folder is never used."""
+    """A link farm is complete once its marker is there; another user's folder is never used."""
     marker = place / "whole"
     if not marker.exists() or not _is_reachable(place, uid):
         return False

@@ -1,8 +1,8 @@
 """The embedded broker: a Kafka-protocol server in memory, as a process of its own on a fixed port.
 
 `python -m cli.embedded.broker --port N --partitions P topic[=partitions] …` serves until SIGTERM
-and prints its address once it is ready. It keeps nothing on disk and about 5 MiB per partition:
-whoever uses it must expect records to be lost. EmbeddedBroker starts and stops that process.
+and prints its address once it is ready. It keeps nothing on disk and about 5 MiB in memory per
+partition: its clients must expect to lose records. EmbeddedBroker starts and stops that process.
 """
 
 import argparse
@@ -69,18 +69,20 @@ class EmbeddedBroker(EmbeddedKafka):
     def _await_ready(self, process: "subprocess.Popen[bytes]") -> None:
         assert process.stdout is not None
         deadline = time.monotonic() + START_TIMEOUT_S
-        said = b""
+        output = b""
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
             while selector.select(max(0.0, deadline - time.monotonic())):
                 part = os.read(process.stdout.fileno(), 4096)
-                said += part
-                if f"ready {self.bootstrap}\n".encode() in said:
+                output += part
+                if f"ready {self.bootstrap}\n".encode() in output:
                     return
                 if not part:
                     break
-        words = said.decode(errors="replace").strip() or "it was not ready in time"
-        raise EmbeddedServerError(f"The embedded broker on {self.bootstrap} did not start: {words}")
+        reason = output.decode(errors="replace").strip() or "it was not ready in time"
+        raise EmbeddedServerError(
+            f"The embedded broker on {self.bootstrap} did not start: {reason}"
+        )
 
 
 def main() -> None:

@@ -1,6 +1,4 @@
-"""The embedded database's folder: whose it is, its password, and how it comes to be whole or not at
-all.
-"""
+"""The embedded database's folder: its owner, its password, and its creation as one step."""
 
 import os
 import pwd
@@ -30,7 +28,7 @@ class UserOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class ServerUser:
-    """Whom the server runs as; `switch` says that this process has to become that user first."""
+    """The user of the server; `switch`: this process has to become that user first."""
 
     uid: int
     gid: int

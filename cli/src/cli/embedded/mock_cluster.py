@@ -2,7 +2,7 @@
 
 The library serves on a random port and offers no way to choose. So a socket of our own, bound to
 the wanted port, takes the place of the library's listening socket (dup2 on its descriptor), and the
-cluster is told to advertise our port. The library's file has a private name inside
+cluster is set to advertise our port. The library's file has a private name inside
 confluent-kafka's wheel, hence the pinned version; `check` asks the running cluster over TCP whether
 all of this held.
 """
@@ -54,7 +54,7 @@ class MockCluster:
         # A first join need not wait for other members: each group has one.
         self._library.rd_kafka_mock_group_initial_rebalance_delay_ms(self._cluster, 0)
         # All is made before clients that wait at our port come in: they would make topics, too,
-        # with partitions of the library's choice, and hear of another port.
+        # with partitions of the library's choice, and would get another port.
         with _kept_awake(random_port):
             for topic, partitions in topics.items():
                 self._create(topic, partitions)
@@ -78,8 +78,8 @@ class MockCluster:
 
 @contextlib.contextmanager
 def _kept_awake(port: int) -> Iterator[None]:
-    """Knock at the broker all the while. Its thread now and then misses the signal that a topic is
-    to be made, and would sleep a second before it looks again.
+    """Connect to the broker again and again. Its thread sometimes misses the signal to make a
+    topic, and would sleep a second before it looks again.
     """
     done = threading.Event()
 

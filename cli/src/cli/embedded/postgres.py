@@ -1,4 +1,4 @@
-"""PostgreSQL from a wheel's binaries, so that nobody has to install a database server.
+"""PostgreSQL from a wheel's binaries, so that users need not install a database server.
 
 It promises: the server listens on 127.0.0.1 only and asks for a password; a folder is either a
 whole database or none; a start after any kill finds every committed row; no permission outside its
@@ -73,7 +73,7 @@ class EmbeddedPostgres(EmbeddedServer):
     def start(self) -> None:
         """Make the database if there is none, and return when the server takes connections.
 
-        Raises EmbeddedServerError where that is not possible, naming the place and the mend.
+        Raises EmbeddedServerError where that is not possible, with the place and the fix.
         """
         self.home.mkdir(mode=0o711, parents=True, exist_ok=True)
         self._take_lock()
@@ -163,6 +163,6 @@ class EmbeddedPostgres(EmbeddedServer):
         return [line.strip() for line in text.splitlines()]
 
     def _end_leftovers(self) -> None:
-        """Have the folder to ourselves; then the old pid file says nothing any more."""
+        """Own the folder alone; then the old pid file has no meaning any more."""
         end_leftovers(self._data, "postgres", self.stop_signal, self.stop_timeout_s)
         (self._data / "postmaster.pid").unlink(missing_ok=True)

@@ -21,17 +21,17 @@ LEFTOVER_POLL_S = 0.01
 SERVER_PORTS = range(10000, 20000)
 PORT_TRIES = 100
 _given: deque[int] = deque(maxlen=100)
-"""The last ports: who asked for them may not listen yet."""
+"""The last ports: their servers may not listen yet."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class EmbeddedServerError(RuntimeError):
-    """An embedded server can't be started; the message says where and how to mend it."""
+    """An embedded server can't be started; the message has the place and the fix."""
 
 
 def free_port() -> int:
-    """A TCP port on 127.0.0.1 that nobody holds now, nor gets by chance; another than lately.
+    """A TCP port on 127.0.0.1 that no process holds now, nor gets by chance; not a recent one.
 
     The kernel gives outgoing connections ports of its own choice (from 32768 on, on Linux). A
     server on one of those could not come back after a crash if a connection had got its port
@@ -48,8 +48,8 @@ def free_port() -> int:
 
 
 def is_port_free(port: int, *, is_new: bool = False) -> bool:
-    """Whether a server could listen on 127.0.0.1:port now. ``is_new``: and nobody is about to, who
-    has taken the port and does not listen yet; nor has anybody just left it.
+    """Whether a server could listen on 127.0.0.1:port now. ``is_new``: and no process has bound the
+    port without listening yet, or has just left it.
     """
     with socket.socket() as probe:
         if not is_new:
@@ -120,9 +120,9 @@ def standing_in(folder: Path, program: str) -> list[int]:
 
 
 def end_leftovers(folder: Path, program: str, number: signal.Signals, grace_s: float) -> None:
-    """End what a killed owner left running in this folder; after the grace without mercy.
+    """End what a killed owner left running in this folder; after the grace by SIGKILL.
 
-    Pid files are not trusted: their number may be a stranger's by now.
+    Pid files are not trusted: their number may be another process's by now.
     """
     polite_until = time.monotonic() + grace_s
     asked: set[int] = set()

@@ -1,5 +1,5 @@
 """What all embedded servers have in common: a child process on a port of 127.0.0.1 that is started,
-stopped, killed and used in a `with` block, and that never outlives whoever started it.
+stopped, killed and used in a `with` block, and that never outlives its parent.
 """
 
 import os
@@ -41,7 +41,7 @@ class EmbeddedServer(ABC):
     def start(self) -> None:
         """Start the server; returns when it serves.
 
-        Raises EmbeddedServerError where it can't, with the place and the mend.
+        Raises EmbeddedServerError where it can't, with the place and the fix.
         """
 
     def stop(self) -> None:
@@ -74,7 +74,7 @@ class EmbeddedServer(ABC):
 
 
 class EmbeddedKafka(EmbeddedServer):
-    """A server that speaks Kafka's protocol."""
+    """A server with Kafka's protocol."""
 
     @property
     def bootstrap(self) -> str:

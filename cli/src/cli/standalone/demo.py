@@ -1,4 +1,4 @@
-"""The sample job of a first start: submitted, followed to its end, its words shown."""
+"""The sample job of a first start: submitted, followed to its end, its output shown."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ LOGGED_ROLE = "worker"
 
 
 async def follow_demo(client: Client, show: Callable[[str], None]) -> Exit:
-    """Submit the distributed sample, tell its changes of state and its first worker's output."""
+    """Submit the distributed sample; show its changes of state and its first worker's output."""
     file = _sample()
     if file is None:
         show("The sample job is not installed with this package: submit one of your own.")
@@ -25,7 +25,7 @@ async def follow_demo(client: Client, show: Callable[[str], None]) -> Exit:
     job = str((await asyncio.to_thread(submit, client, text, name))["name"])
     show(f"Submitted the sample job {job} ({file.parent.name}/{file.name})")
     state = await _follow(client, job, show)
-    for line in (await asyncio.to_thread(_words, client, job)).splitlines():
+    for line in (await asyncio.to_thread(_output, client, job)).splitlines():
         show(f"  {job}: {line}")
     show(f"The sample job {job} is {state}.")
     if state != "SUCCEEDED":
@@ -35,7 +35,7 @@ async def follow_demo(client: Client, show: Callable[[str], None]) -> Exit:
 
 
 async def _follow(client: Client, job: str, show: Callable[[str], None]) -> str:
-    """Tell each change of state; the last state."""
+    """Show each change of state; returns the last state."""
     state_shown = ""
     deadline = time.monotonic() + DEMO_TIMEOUT_S
     while time.monotonic() < deadline:
@@ -51,13 +51,11 @@ async def _follow(client: Client, job: str, show: Callable[[str], None]) -> str:
         if is_over(state_shown):
             return state_shown
         await asyncio.sleep(POLL_S)
-    show(
-        f"{job} is still {state_shown} after {DEMO_TIMEOUT_S:.0f} s: `muster why {job}` tells more."
-    )
+    show(f"{job} is still {state_shown} after {DEMO_TIMEOUT_S:.0f} s: see `muster why {job}`.")
     return state_shown
 
 
-def _words(client: Client, job: str) -> str:
+def _output(client: Client, job: str) -> str:
     try:
         return task_log(client, job, LOGGED_ROLE, 0, "stdout")
     except CommandError as error:

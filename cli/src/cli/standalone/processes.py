@@ -1,7 +1,7 @@
 """A service as a child process that is started again, with back-off, whenever it ends or hangs.
 
 Each child has its own session, so a terminal's Ctrl-C reaches only `muster up`, which then decides
-the order. Children write their logs themselves; nobody has to read along for them to go on.
+the order. Children write their logs themselves, and so need no reader.
 """
 
 import asyncio
@@ -94,7 +94,7 @@ class Backoff:
 
 
 class ServiceProcess:
-    """Keeps one service running until it is told to stop."""
+    """Keeps one service running until it is asked to stop."""
 
     def __init__(
         self, program: Program, show: Callable[[str], None], patience: Patience = PATIENCE

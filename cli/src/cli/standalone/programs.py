@@ -141,7 +141,7 @@ def _environment(
 
 
 def _defaults(choices: Choices) -> dict[str, str]:
-    """What fits one machine, unless this process's environment says otherwise."""
+    """What fits one machine, unless this process's environment sets another value."""
     defaults = {"MUSTER_LEASE_TIMEOUT_S": str(LEASE_S), "MUSTER_HEARTBEAT_S": str(HEARTBEAT_S)}
     return defaults | choices.bus_settings
 

@@ -41,13 +41,13 @@ class Screen:
         self._show_parts: Callable[[], None] = lambda: None
 
     def show(self, line: str) -> None:
-        """Print one line that stays. Where nobody reads any more, Muster goes on all the same."""
+        """Print one line that stays. Muster continues also where the output's reader is gone."""
         with contextlib.suppress(OSError):
             self._show_parts()
             self._console.print(escape(line))
 
     async def run(self, parts: Callable[[], Sequence[Part]]) -> None:
-        """Keep the table up to date until cancelled; on a pipe, tell changes of state in lines."""
+        """Keep the table up to date until cancelled; on a pipe, print changes of state as lines."""
         with self._shown(parts) as self._show_parts:
             try:
                 while True:

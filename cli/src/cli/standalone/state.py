@@ -44,7 +44,7 @@ class HomeState:
         self._done: list[str] = list(content.get("done", []))
 
     def fixed_port(self, name: str, wanted: int, variable: str) -> int:
-        """A port that people know; EmbeddedServerError if a stranger holds it."""
+        """A port that people know; EmbeddedServerError if another process holds it."""
         if not is_port_free(wanted):
             raise EmbeddedServerError(
                 f"Port {wanted}, wanted for {name}, is taken: end what listens there, "

@@ -50,7 +50,7 @@ class Options:
 
 
 def run_up(settings: UpSettings, options: Options) -> Exit:
-    """Run until a signal ends it (or the sample job, where wished)."""
+    """Run until a signal ends it, or, with `ends_with_demo`, the sample job."""
     hide_memory()  # it has every service's secrets
     home = find_home()
     try:
@@ -117,7 +117,7 @@ class _Up:
         if self._asked.is_set():
             self._at_once.set()
         else:
-            self.screen.show("Stopping; once more to stop at once.")
+            self.screen.show("Stopping; a second signal stops at once.")
         self._asked.set()
 
     async def _work(self) -> Exit:
@@ -269,8 +269,8 @@ class _Up:
 
 
 def _lasting_login(client: Client, password: str) -> Credentials:
-    """An application token that does not expire: who reads this folder has its database's password
-    too, and it is to be of use after any pause.
+    """An application token that does not expire: a reader of this folder has its database's
+    password too, and the token must work after any pause.
     """
     login = log_in(client, ADMIN, password)
     mine = Client(client.url, login.token)

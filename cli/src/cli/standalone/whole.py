@@ -39,7 +39,7 @@ MIGRATION_TIMEOUT_S = 300.0
 
 @dataclass(frozen=True)
 class Notes:
-    """What people are told about the running whole."""
+    """What the screen shows about the running parts."""
 
     rest: str
     kafka: str
@@ -51,7 +51,7 @@ class Notes:
 
 
 class Whole:
-    """Starts, keeps and stops all parts. `say` takes a line for people."""
+    """Starts, keeps and stops all parts. `show` takes a line for people."""
 
     def __init__(
         self,

@@ -34,7 +34,7 @@ _log = structlog.get_logger()
 TOPICS_FOLLOWED = ("settings-changed", REPORTED)
 
 LINGER_S = 0.1
-"""Who is told waits minutes at times: larger batches cost the database less."""
+"""A notification may wait this long: larger batches cost the database less."""
 
 
 @asynccontextmanager
@@ -80,7 +80,7 @@ def _listen(
     def after(notified: Notified) -> None:
         for event, _ in notified.events:
             metrics.events.labels(event.name).inc()
-            _log.info("told", event_key=event.key, title=event.title)
+            _log.info("notified", event_key=event.key, title=event.title)
         for alert, _ in notified.alerts:
             how = "fires" if alert.ends_at is None else "is resolved"
             _log.info(f"an alert {how}", alert=alert.fingerprint, summary=alert.summary)
@@ -93,7 +93,7 @@ def _listen(
         (removed if record.topic == REPORTED else subscriptions).on_record(record, model)
 
     def gone() -> Collection[str]:
-        # What is read again from its start tells for a moment of what was so long ago.
+        # A topic that is read again from its start shows an old state for a moment.
         return removed.names() if follower.caught_up.is_set() else ()
 
     async def keep() -> None:
@@ -132,7 +132,7 @@ def _lane(
 
 
 def webhook_sender(subscriptions: Subscriptions, webhooks: WebhookReceiver) -> Sender:
-    """Sends what was claimed as a signed webhook."""
+    """Sends a claimed delivery as a signed webhook."""
 
     async def send(entry: Entry, claim: Claim) -> Answer:
         try:
@@ -146,7 +146,7 @@ def webhook_sender(subscriptions: Subscriptions, webhooks: WebhookReceiver) -> S
 
 
 def mail_sender(subscriptions: Subscriptions, mails: MailReceiver) -> Sender:
-    """Sends what was claimed as a mail."""
+    """Sends a claimed delivery as a mail."""
 
     async def send(entry: Entry, claim: Claim) -> Answer:
         confirmation = entry.confirmation
@@ -168,8 +168,8 @@ def mail_sender(subscriptions: Subscriptions, mails: MailReceiver) -> Sender:
 def consume_after(
     follower: Follower, consumer: Consumer, wait_s: float
 ) -> Callable[[], Awaitable[None]]:
-    """The consumer, once the subscriptions on the bus were read: what happens while nobody is
-    known to ask would be told to nobody.
+    """The consumer, once the subscriptions on the bus were read: events before that would reach no
+    receiver.
     """
 
     async def run() -> None:
@@ -195,8 +195,9 @@ async def _keep_subscriptions(
     metrics: AlertingMetrics,
     wake: Callable[[], None],
 ) -> None:
-    """Write changed subscriptions down; what waits for removed ones is not sent any more. A new
-    address to confirm gets its mail.
+    """Store changed subscriptions; waiting deliveries of removed ones are dropped.
+
+    A new address to confirm gets its mail.
     """
     settings = runtime.settings
     assert isinstance(settings, AlertingSettings)
@@ -230,6 +231,6 @@ async def _keep_subscriptions(
 
 
 def main() -> None:
-    """Run the service until it is told to stop."""
+    """Run the service until SIGTERM or SIGINT."""
     settings = read(AlertingSettings)
     run_service(Service.ALERTING, settings, settings.http_port, build)

@@ -1,4 +1,4 @@
-"""Which nodes were removed for good: in place of their newest report there is a null record."""
+"""The nodes that were removed for good: a tombstone replaces their newest report."""
 
 from collections.abc import Collection
 

@@ -1,7 +1,7 @@
 """The operator's subscriptions: a YAML file that is read at the start and whenever it changes.
 
-A file that is wrong changes nothing: the last good one counts, and the log says what to mend, with
-line and field.
+A file that is wrong changes nothing: the last valid one stays in force, and the log has each fault
+with its line and field.
 """
 
 import asyncio
@@ -135,7 +135,7 @@ def _rejected(problems: list[Problem]) -> Rejected:
 
 
 class FileWatcher:
-    """Looks at the file and hands over what it says when it has changed."""
+    """Checks the file and passes its subscriptions on when it has changed."""
 
     def __init__(
         self,

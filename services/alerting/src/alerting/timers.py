@@ -1,4 +1,4 @@
-"""What time brings: silence that matters, gauges, and the end of what is too old."""
+"""Alerting's timers: silence of jobs and nodes, gauges, and the deletion of old rows."""
 
 import asyncio
 import time
@@ -20,8 +20,8 @@ _log = structlog.get_logger()
 
 
 class Timers:
-    """Looks at the time. Silence counts only while the bus answers, and some time after it came:
-    what was not read yet is no silence.
+    """Handles due timers. Silence counts only once the bus has answered for some time: until then,
+    unread records look like silence.
     """
 
     def __init__(

@@ -45,7 +45,7 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
 
 
 def _tell(metrics: LauncherMetrics, changed: Mapping[str, JobWithTasks]) -> None:
-    """Log and count what became of jobs."""
+    """Log and count retries and ends of jobs."""
     for job_with_tasks in changed.values():
         job, before = job_with_tasks.job, job_with_tasks.stored
         if before and job.attempt > before.attempt:
@@ -63,6 +63,6 @@ def _tell(metrics: LauncherMetrics, changed: Mapping[str, JobWithTasks]) -> None
 
 
 def main() -> None:
-    """Run the service until it is told to stop."""
+    """Run the service until SIGTERM or SIGINT."""
     settings = read(LauncherSettings)
     run_service(Service.LAUNCHER, settings, settings.http_port, build)

@@ -1,4 +1,4 @@
-"""From records and timers to decisions: load, decide, save and say, in one transaction."""
+"""From records and timers to decisions: load, decide, save and publish, in one transaction."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -93,7 +93,7 @@ class Timers:
             self._sooner.set()
 
     async def run(self) -> None:
-        """Ring until cancelled; what passes by itself is tried again."""
+        """Handle due timers until cancelled; retry transient failures."""
         while True:
             try:
                 pause = await self._pass()
@@ -126,12 +126,12 @@ class Timers:
         self._planned = now + longest if next_at is None else min(next_at, now + longest)
         if next_at is not None:
             self._metrics.timer_lag.set(max(0.0, (now - next_at).total_seconds()))
-        # What is due and was not taken is locked: somebody else is at it.
+        # Due jobs that were not taken are locked: another replica handles them.
         shortest = 0.0 if rung.jobs else LOCKED_PAUSE_S
         return max(shortest, (self._planned - now).total_seconds())
 
     async def _ring(self, limit: int) -> "_Rung":
-        """Tell due jobs so, in one transaction."""
+        """Apply the timers of due jobs, in one transaction."""
         async with self._relay.transaction() as opened:
             conn = opened.conn
             held = await self._held(conn)
@@ -147,7 +147,7 @@ class Timers:
         return [_job_in(*key) for key in await self._relay.incarnations.unanswered(conn)]
 
     async def _ring_alone(self) -> "_Rung":
-        """A job of the batch can't be decided: its neighbours are, and it is looked at later."""
+        """A job of the batch can't be decided: the others are, and this one is retried later."""
         for _ in range(self._settings.job_timer_batch):
             try:
                 rung = await self._ring(1)
@@ -172,7 +172,7 @@ class Timers:
 
 @dataclass(frozen=True, slots=True)
 class _Rung:
-    """How many jobs were told that their time has come, when, and when the next are due."""
+    """How many jobs' timers were handled, when, and when the next are due."""
 
     jobs: int
     at: datetime
@@ -180,7 +180,7 @@ class _Rung:
 
 
 class Housekeeping:
-    """Counts open jobs, forgets those that ended long ago, and what to tell nodes that are gone."""
+    """Counts open jobs; deletes jobs that ended long ago, and messages to agents that are gone."""
 
     def __init__(self, pool: Pool, settings: LauncherSettings, metrics: LauncherMetrics) -> None:
         self._pool = pool
@@ -188,7 +188,7 @@ class Housekeeping:
         self._metrics = metrics
 
     async def run(self) -> None:
-        """Clean until cancelled; what passes by itself is tried again."""
+        """Clean until cancelled; retry transient failures."""
         while True:
             try:
                 await self.clean()

@@ -1,4 +1,4 @@
-"""All SQL of the Launcher: jobs with their tasks, in sets; and whose time has come."""
+"""All SQL of the Launcher: jobs with their tasks, in sets; and jobs with a due timer."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -67,8 +67,8 @@ def _task_values(job: str, task: Task) -> tuple[object, ...]:
 async def take_due(
     conn: Connection, now: datetime, limit: int, held: Sequence[str] = ()
 ) -> list[str]:
-    """Jobs with a timer that is due, locked. ``held`` ones are passed over, and those that another
-    replica has locked.
+    """Jobs with a timer that is due, locked. It skips ``held`` ones, and those that another replica
+    has locked.
     """
     return [row["id"] for row in await conn.fetch(_TAKE_DUE, now, limit, list(held))]
 
@@ -90,14 +90,14 @@ async def count_open(conn: Connection) -> dict[JobPhase, int]:
 
 
 async def forget(conn: Connection, days: int, limit: int) -> int:
-    """Delete jobs that ended so many days ago; returns how many."""
+    """Delete jobs that ended this many days ago; returns how many."""
     return len(await conn.fetch(_FORGET, float(days), limit))
 
 
 async def forget_unreceived(conn: Connection, repeats: int, limit: int) -> int:
-    """Stop saying of pods that are over what no agent has heard in so many repeats: the exchange
-    forgets them as if they had never been; returns how many. Should the agent come back after all,
-    it says which pods live, and is answered.
+    """Stop republishing messages on ended pods that no agent has acknowledged in ``repeats``
+    repeats: the exchange forgets these subjects. Returns how many. An agent that comes back
+    publishes its live pods, and is answered.
     """
     return len(await conn.fetch(_FORGET_UNRECEIVED, repeats, limit))
 

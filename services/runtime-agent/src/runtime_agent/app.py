@@ -1,4 +1,4 @@
-"""The wiring of the agent, and the moments at which it is more than its loops: start and stop."""
+"""The wiring of the agent, its start and its stop."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _log = structlog.get_logger()
 
 @dataclass
 class Agent:
-    """What an agent is made of, for its start and its stop."""
+    """The parts of an agent, for its start and its stop."""
 
     settings: AgentSettings
     directories: PodDirectories
@@ -71,7 +71,7 @@ class Agent:
     fork_server: ForkServer
 
     async def end(self) -> None:
-        """The agent is asked to end: withdraw the pods or leave them, and say so."""
+        """The agent is asked to end: withdraw the pods or leave them, and publish it."""
         match self.settings.agent_on_stop:
             case OnStop.WITHDRAW:
                 await self._withdraw()
@@ -108,7 +108,7 @@ class Agent:
         while self.handlers.live() and time.monotonic() < until:
             is_over = all(self.directories.is_over(entry.pod.pod) for entry in self.handlers.live())
             self.watch.look(None)
-            if is_over:  # what the journal has not taken now, the next start tells
+            if is_over:  # the next start publishes what the journal did not take now
                 return
             await asyncio.sleep(POLL_S)
 
@@ -145,10 +145,10 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
 
 
 async def end_unknown(journal: Journal, directories: PodDirectories, machine: str) -> None:
-    """Ends pods that the journal does not know: all of them where it is new, or where it belongs to
-    another machine and so begins anew.
+    """Ends pods that the journal does not know: all of them where it is new, or is reset because it
+    belongs to another machine.
 
-    Raises Broken where one can't be ended, for then no other may be started.
+    Raises Broken where a pod can't be ended: then no other may start.
     """
     names = directories.names()
     is_lost = journal.machine not in (None, machine)
@@ -301,7 +301,7 @@ def _spawn(runtime: Runtime, agent: Agent) -> None:
         watch.on_setting(record, message)
         watch.on_service(record, message)
 
-    # What was said is gone with the old bus: words as well as the node's state.
+    # The records on the old bus are gone: messages as well as the node's state.
     runtime.bus.on_new_bus.extend((watch.on_recovered, reporter.changed))
     runtime.bus.on_open.append(lambda channel: watch.on_recovered(channel.topic))
     runtime.follow(["node-returned", "settings-changed", SERVICE_STARTED], on_broadcast_message)
@@ -326,7 +326,7 @@ def _spawn(runtime: Runtime, agent: Agent) -> None:
 
 
 def _foreign_ports(handlers: Handlers, records: Sequence[Received]) -> frozenset[int]:
-    """Of the ports that new pods are to get, those on which a stranger listens."""
+    """Of the ports that new pods are to get, those on which a foreign process listens."""
     wanted: set[int] = set()
     for record in records:
         with contextlib.suppress(Broken):

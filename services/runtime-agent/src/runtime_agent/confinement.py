@@ -19,7 +19,7 @@ from runtime_agent.settings import AgentSettings
 from runtime_agent.supervisor import cgroup
 
 GROUPS_ARE_OLD_S = 60.0
-"""An empty control group that was made so long ago will not be entered any more."""
+"""No pod enters an empty control group of this age any more."""
 PROBE_TIMEOUT_S = 30.0
 
 _log = structlog.get_logger()

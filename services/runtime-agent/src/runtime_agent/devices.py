@@ -1,8 +1,8 @@
 """What the node has: GPUs by NVML (or pretended ones), processors, memory; and their health.
 
-A call into the driver can hang for ever when a GPU is broken, so all of them, the first one too,
-run on a thread of their own with a time limit. The GPUs then show as unhealthy, and the agent goes
-on. `domain/gpus.py` decides what an answer means.
+A call into the driver can hang for ever when a GPU is broken. So all calls, the first one too, run
+on a thread of their own with a time limit. The GPUs then show as unhealthy, and the agent goes on.
+`domain/gpus.py` interprets an answer.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SIMULATED_MEMORY_MB = 16 * 1024
 EVENTS_A_LOOK = 1000
 """Of one GPU: what is left is read by the next look."""
 FORGET_XIDS = "forget-xids"
-"""A file in the agent's home: the operator says that the GPUs were reset."""
+"""A file in the agent's home: the operator creates it after a reset of the GPUs."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ class Look:
 
 
 class Devices(Protocol):
-    """The GPUs of this node. `simulated` says that they are pretended; `names` is what
-    `CUDA_VISIBLE_DEVICES` calls each GPU of the last look, by index.
+    """The GPUs of this node. `simulated`: they are not real. `names`: the name of each GPU of the
+    last look in `CUDA_VISIBLE_DEVICES`, by index.
     """
 
     simulated: bool
@@ -94,7 +94,7 @@ class Devices(Protocol):
 
 
 class SimulatedDevices:
-    """GPUs that are not there, for trying things out; each says so."""
+    """Simulated GPUs, for trials; each is marked as such."""
 
     simulated = True
 
@@ -112,7 +112,7 @@ class SimulatedDevices:
         )
 
     def look(self) -> Look:
-        """They are always well."""
+        """They are always healthy."""
         return Look(self._gpus)
 
 
@@ -330,7 +330,7 @@ def _text(value: str | bytes) -> str:
 
 
 def _on_a_thread(work: Callable[[], Answer]) -> Future[Answer]:
-    """A thread that the process does not wait for at its end: it may never come back."""
+    """A thread that the process does not wait for at its end: its call may never return."""
     future: Future[Answer] = Future()
 
     def run() -> None:

@@ -1,7 +1,7 @@
 """Asks the fork server, a small process beside the agent, to fork a supervisor for a pod.
 
-A fork server that dies loses the request; the pod's directory still says "prepared", and the agent
-repeats the request. A repeated request is harmless: the second supervisor finds the lock taken.
+A fork server that dies loses the request. The pod's phase is still "prepared", so the agent repeats
+the request. That is harmless: the second supervisor finds the lock taken.
 """
 
 from __future__ import annotations

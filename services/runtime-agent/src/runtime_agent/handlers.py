@@ -1,7 +1,7 @@
 """What the agent does with records, with what it sees of its pods, and with the passing of time.
 
-Each is one step: decide in memory, write the journal, and only then say and do. A step that the
-disk does not take has changed nothing and is tried again by its caller.
+Each is one step: decide in memory, write the journal, and only then publish and act. A step that
+the disk does not take has changed nothing; its caller retries it.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Handlers:
     """One function for each thing that can happen; they raise sqlite3.Error where the disk fails.
 
     `send` takes records for the bus, once they are in the journal; `changed` is called when the
-    node's report is outdated; `effects` is emptied by whoever carries them out, who is woken by
-    `has_effects`; `has_times` wakes whoever calls `on_time`.
+    node's report is outdated. `has_effects` wakes the loop that empties `effects` and carries them
+    out; `has_times` wakes the one that calls `on_time`.
     """
 
     def __init__(
@@ -111,8 +111,8 @@ class Handlers:
     def on_return(self) -> None:
         """The agent was away, or was given up: it publishes again which pods are still there.
 
-        A Launcher that has ended them meanwhile repeats its stop within a second of hearing that,
-        however rarely it does so by now.
+        A Launcher that has ended them meanwhile repeats its stop within a second of that message,
+        however long its interval of repeats has become.
         """
         step = Step(self.memory)
         for entry in self.live():
@@ -180,8 +180,8 @@ class Handlers:
         return republished, wait_s
 
     def on_recovered(self, topic: str | None = None) -> None:
-        """The bus is another one, or takes records of a topic again: what is unacknowledged is due
-        now.
+        """The bus is another one, or takes records of a topic again: unacknowledged messages are
+        due now.
         """
         step = Step(self.memory)
         for entry in self.memory.entries.values():

@@ -1,7 +1,7 @@
 """Reads a pod's log while its supervisor writes and rotates it.
 
-Offsets count over all that the pod has written, also what is no longer kept, so that a reader who
-comes back finds its place again.
+Offsets count over all that the pod has written, also what is no longer kept. So a reader that comes
+back finds its place again.
 """
 
 from __future__ import annotations

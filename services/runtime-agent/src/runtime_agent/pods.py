@@ -52,14 +52,14 @@ _log = structlog.get_logger()
 LONGEST_NAME = 200
 """Longer pod names are kept under their hash: file systems end at 255 bytes."""
 MARK = "MUSTER_POD_DIRECTORY"
-"""The variable that tells of a process which pod it belongs to, when its parents are gone.
+"""The variable that names a process's pod, also once its parents are gone.
 
-The directory and not the name: what another agent's pods are called says nothing here.
+It holds the directory and not the name: another agent may have a pod of the same name.
 """
 
 
 class Phase(StrEnum):
-    """What the directory says about its pod."""
+    """The phase of a pod, as its directory shows it."""
 
     ABSENT = "absent"
     PREPARED = "prepared"
@@ -156,11 +156,12 @@ class PodDirectories:
         return spec is not None and spec.boot_id == self._boot
 
     def observe(self, name: str) -> Observation:
-        """What has become of the pod so far; a record that is damaged tells only that it exists."""
+        """The pod's phase and records so far; a damaged record only shows that it exists."""
         directory = self.path(name)
         stop = _readable(directory / STOP_FILE, StopRequest)
         # In the order in which a supervisor acts, so that nothing it does meanwhile can make a
-        # living pod look lost: whoever has written a start holds the lock until the end is written.
+        # living pod look lost: a supervisor that wrote a start holds the lock until it wrote the
+        # end.
         has_started = (directory / START_FILE).exists()
         start = _readable(directory / START_FILE, StartRecord)
         supervisor = lock.holder(directory / LOCK_FILE)
@@ -192,7 +193,7 @@ class PodDirectories:
         return found.st_mtime if stat.S_ISREG(found.st_mode) else None
 
     def ask_to_stop(self, name: str, reason: str, grace_s: float) -> None:
-        """Leaves the request and rings; said again it can only shorten the grace."""
+        """Writes the request and rings the doorbell; a repeat can only shorten the grace."""
         directory = self.path(name)
         request, reserve = StopRequest(reason, grace_s), directory / STOP_RESERVE_FILE
         write_record(directory / STOP_FILE, request, reserve=reserve)
@@ -215,8 +216,8 @@ class PodDirectories:
         return True
 
     def disown_start(self, name: str) -> None:
-        """Drops the record of a start that another machine has written: here the process with that
-        number is a stranger. A supervisor that runs here holds the lock, and its record stays.
+        """Drops the record of a start that another machine has written: here another process has
+        that number. A supervisor that runs here holds the lock, and its record stays.
         """
         directory = self.path(name)
         # First the lock: a supervisor that ends has written its end before it lets go of it.

@@ -1,4 +1,4 @@
-"""Which TCP ports of this machine somebody listens on, as the kernel tells."""
+"""The TCP ports of this machine on which processes listen, as the kernel lists them."""
 
 from __future__ import annotations
 

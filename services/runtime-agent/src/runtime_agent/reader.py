@@ -1,9 +1,9 @@
-"""Reads what is meant for this node: one partition of two topics, without a group.
+"""Reads this node's records: one partition of two topics, without a group.
 
 Only the partition of the node's key is read; when the number of partitions changes, the old and the
-new one are read for a day. Where reading goes on is in the journal, in the same transaction as what
-was read; without a usable place it begins at the end, for what was missed is said again. Whoever
-launches pods waits until what was there at the beginning is read (`caught_up`).
+new one are read for a day. The journal keeps the offset, in the same transaction as the records'
+effects. Without a usable offset reading begins at the end: senders republish what was missed. No
+pod is launched until the records from before the start are read (`caught_up`).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ OnBatch = Callable[[Sequence[Received], Sequence[Position]], None]
 
 class PartitionReader(Reader):
     """`on_batch` gets this node's records and the places behind them; it may raise sqlite3.Error,
-    and is then called again with the same until the disk takes it. `has_begun` is set once nothing
-    that is said from then on can be missed. `caught_up` is set once all has been read that was
-    there when reading began, and not while a reader that was built anew reads what it missed: until
-    then the request that takes another back may be unread.
+    and is then called again with the same until the disk takes it. `has_begun` is set once no later
+    record can be missed. `caught_up` is set once all records from before the start are read, and
+    reset while a rebuilt reader reads what it missed: until then the request that revokes another
+    one may be unread.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Gives the bus what the agent's steps wrote, from memory.
+"""Publishes what the agent's steps wrote, from memory.
 
 Nothing here is durable. What the bus does not take is in the journal, unacknowledged, and the
 agent republishes it from there. Dead letters, which nobody acknowledges, stay in the journal until

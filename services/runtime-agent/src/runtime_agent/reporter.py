@@ -1,4 +1,4 @@
-"""Tells the cluster about the node: a report on every change and each minute, and that it lives.
+"""Broadcasts the node's state: a report on every change and each minute, and heartbeats.
 
 Reports are states: only the newest counts, so the next replaces one that the bus did not take.
 """
@@ -37,7 +37,7 @@ _log = structlog.get_logger()
 class Reporter:
     """`live` gives the pods that hold something of the node; `on_gpus` gets the GPUs' indices.
 
-    Nothing is reported before `has_begun`: who places pods here shall be heard.
+    Nothing is reported before `has_begun`: the agent must not miss the pods that are placed here.
     """
 
     bus: Bus
@@ -65,7 +65,7 @@ class Reporter:
         self._outdated.set()
 
     def note_foreign(self, ports: Iterable[int]) -> None:
-        """Somebody who is no pod was seen to listen there."""
+        """A process of no pod was seen to listen there."""
         until = time.monotonic() + self.settings.foreign_port_s
         new = set(ports) - self._foreign.keys()
         self._foreign |= dict.fromkeys(ports, until)
@@ -121,7 +121,7 @@ class Reporter:
         await self.bus.broadcast("node-reported", made.node, made, event_id=event_id, at=at_s)
 
     def _look_at_ports(self, live: Iterable[Pod]) -> None:
-        """Strangers on ports that could be given away are told before a pod meets them."""
+        """Reports foreign processes on ports of the pods' range, before a pod gets such a port."""
         now = time.monotonic()
         self._foreign = {port: until for port, until in self._foreign.items() if until > now}
         if now - self._looked_at_ports_s < PORTS_LOOK_S:
@@ -139,7 +139,7 @@ class Reporter:
         self._foreign |= dict.fromkeys(foreign, now + self.settings.foreign_port_s)
 
     async def run_heartbeats(self) -> None:
-        """Say that the agent is alive until cancelled."""
+        """Send heartbeats until cancelled."""
         alive = NodeHeartbeat(node=self.facts.node, journal=self.facts.journal)
         while True:
             at_s = time.time()
@@ -159,7 +159,7 @@ class Reporter:
             await asyncio.sleep(self.settings.device_look_s)
 
     def _look_at_disk(self) -> None:
-        """A node that can't keep what its pods write should get no more of them."""
+        """A node without disk space for its pods' output reports itself as unhealthy."""
         free_mb = shutil.disk_usage(self.settings.agent_home).free // MEBIBYTE
         problem = None
         if free_mb < self.settings.disk_min_mb:

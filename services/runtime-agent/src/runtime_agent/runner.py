@@ -26,15 +26,15 @@ from runtime_agent.supervisor.logs import open_log, stream_path
 from runtime_agent.supervisor.records import ExitRecord, PodSpec, StopRequest, ring
 
 TAIL_BYTES = 16 * 1024
-"""How much of a log's end is looked at for the line that tells."""
+"""How much of a log's end is searched for the line with the cause."""
 
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One look at a pod: since when it runs, how it ended (None: not yet), and when it has said
-    last that its gang's work is saved. Unix times.
+    """One look at a pod: since when it runs, how it ended (None: not yet), and when it last
+    reported that its gang's work is saved. Unix times.
     """
 
     pod: str
@@ -76,8 +76,8 @@ class _Attempt:
 
 @dataclass
 class SupervisedPods:
-    """Real processes. `doorbell` is rung by supervisors; `confinement` says how pods are held to
-    what they asked for, and apart from other users.
+    """Real processes. `doorbell` is rung by supervisors; `confinement` sets how pods are limited to
+    their resources and separated from other users.
     """
 
     settings: AgentSettings
@@ -205,7 +205,7 @@ class SupervisedPods:
                 return Seen(name, started_at_s, time.time(), Ending(loss=Loss.REBOOT))
             case Phase.SUPERVISOR_LOST:
                 if self.directories.kill_leftovers(name, seen.start):
-                    return None  # the next look tells whether they are gone
+                    return None  # the next look checks whether they are gone
                 return Seen(name, started_at_s, time.time(), Ending(loss=Loss.SUPERVISOR))
             case Phase.RUNNING | Phase.STARTING:
                 self._see_to_stop(pod, seen.stop)
@@ -324,7 +324,7 @@ class PretendedPods:
         ring(self.doorbell, f"{name}\n".encode())
 
     def look(self, pods: Iterable[Pod]) -> list[Seen]:
-        """Every pod has ended; one that a lost agent had pretended to run is as good as done."""
+        """Every pod has ended, also one that a lost agent had pretended to run."""
         found = []
         for pod in pods:
             at_s = self._launched.pop(pod.pod, None) or time.time()

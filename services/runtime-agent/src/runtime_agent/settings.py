@@ -63,7 +63,7 @@ class AgentSettings(ReadByRestSettings):
     log_url: str | None = Field(
         None,
         max_length=LONGEST_URL,
-        description="Where the front door reads logs; else http://<address>:<http port>.",
+        description="Where REST reads logs; else http://<address>:<http port>.",
     )
     agent_home: Path = Field(Path(".muster/agent"), description="Journal, pods and their logs.")
     machine_id: str | None = Field(
@@ -155,9 +155,9 @@ class AgentSettings(ReadByRestSettings):
     task_paths: str = Field(
         "",
         description="Folders that tasks reach, with commas, which lie below /tmp or a folder closed"
-        " to others; say shared storage. The agent's own Python is always reached.",
+        " to others, for example shared storage. The agent's own Python is always reached.",
     )
-    task_uid_count: PositiveInt = Field(1_000_000, description="So many uids are for tasks.")
+    task_uid_count: PositiveInt = Field(1_000_000, description="The number of uids for tasks.")
     cgroup_parent: Path | None = Field(
         None, description="A delegated control group to make the pods' groups in; else found."
     )

@@ -50,7 +50,7 @@ class Node:
 class Memory:
     """The active pods, as in the journal, and what decisions need to know of the node.
 
-    `has` tells whether the node has anything of a pod, whatever the journal says.
+    `has` returns whether the node has anything of a pod, also one that the journal lacks.
     """
 
     journal: Journal
@@ -103,7 +103,7 @@ class Step:
         known = entry is not None and not _is_blank(entry)
         entry = entry or self._new(_blank(request.pod, request.job, request.gang))
         if request.journal != self._memory.journal.id:
-            # What such a request has seen was published by another agent of my name.
+            # The revisions that such a request has seen are of another agent with my name.
             seen = entry.subject.exchange.acknowledged
             request = request.model_copy(update={"seen": seen})
         with span(
@@ -139,8 +139,8 @@ class Step:
     def _decide(self, pod: Pod | None, request: PodRequest) -> Decision:
         is_mine = request.journal == self._memory.journal.id
         if pod is None and is_mine and self._memory.has(request.pod):
-            # The node knows more of the pod than its journal, as after an older one came back: the
-            # next look at the pod's directory tells what has become of it.
+            # The node has more of the pod than its journal, as after a restored older journal: the
+            # next look at the pod's directory shows its state.
             pod = Pod(request.pod, request.job, request.gang, Phase.ACCEPTED, request.run)
         return decide.requested(pod, request, self._surroundings(with_held=True))
 
@@ -205,8 +205,8 @@ class Step:
         return None if verdict is None else verdict.rule
 
     def _see_saved(self, entry: Entry, saved_at_s: float) -> None:
-        """A pod says so as often as it likes; the Launcher hears it now and then. The pod can have
-        set any time: one before its start, or to come, is brought to where it can be.
+        """A pod may report saved work at any rate; the Launcher gets it at a bounded one. The pod
+        can set any file time: one before its start, or in the future, is clamped.
         """
         pod, every = entry.pod, timedelta(seconds=self._memory.node.checkpoint_every_s)
         earliest_s = 0.0 if pod.started_at is None else pod.started_at.timestamp()
@@ -261,7 +261,7 @@ class Step:
         self.outgoing.append(entry.subject.latest(ME, self.now))
 
     def publish_again(self, entry: Entry, how: Callable[[Exchange, datetime], Exchange]) -> None:
-        """The latest message, where there is one, as new; `how` tells under which revision."""
+        """The latest message, where there is one, as new; `how` sets its revision."""
         if entry.subject.message is not None:
             after = how(entry.subject.exchange, self.now)
             self._publish(replace(entry, subject=replace(entry.subject, exchange=after)))

@@ -1,12 +1,12 @@
 """The agent's journal: its only memory, one SQLite file.
 
-Each step of the agent (a batch of records with the offsets behind it, what became of some pods) is
-one transaction that is on the disk before anything of it is said or done. A journal has an id; pods
+Each step of the agent (a batch of records with the offsets behind it, the ends of some pods) is one
+transaction. It is on the disk before anything of it is published or done. A journal has an id; pods
 placed for another one are refused, so an agent that lost its journal can't run a pod twice. It
 belongs to one machine; on another it counts as lost.
 
-It goes on while the disk is full: what it writes goes into room that its two files already have, so
-no pod, however greedy, can be quicker.
+It works on a full disk: it writes into space that its two files already have, so that no pod can
+take that space.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ LOG_BYTES = 8 * 1024 * 1024
 other half is for the step that comes last before that.
 """
 SPARE_BYTES = 2 * 1024 * 1024
-"""Of empty pages in the journal: for more than a thousand ends of pods, and no pod is placed on a
-node whose disk is full.
+"""Of empty pages in the journal: enough for more than a thousand ends of pods. The Scheduler places
+no pod on a node whose disk is full.
 """
 
 _SCHEMA = """
@@ -423,7 +423,7 @@ def new_subject(pod: Pod, journal: str) -> Subject:
 
 
 def _saved_at(message: object) -> datetime | None:
-    """When the pod has said last that work is saved, which each later message on it repeats."""
+    """When the pod last reported saved work, which each later message on it repeats."""
     at = None if message is None else json.loads(str(message)).get("checkpointedAt")
     return None if at is None else datetime.fromisoformat(at)
 

@@ -1,6 +1,6 @@
-"""The agent's loops around its handlers: carry out, look, say again, clean up.
+"""The agent's loops around its handlers: carry out, look, republish, clean up.
 
-Each survives a disk that is full and a process that can't be started: what failed is tried again.
+Each survives a full disk and a process that can't be started: it retries what failed.
 """
 
 from __future__ import annotations
@@ -69,15 +69,15 @@ class Doorbell:
         return {name.decode(errors="replace") for name in names}
 
     def close(self) -> None:
-        """Whoever rings from now on is not heard."""
+        """Later rings have no effect."""
         asyncio.get_running_loop().remove_reader(self._descriptor)
         os.close(self._descriptor)
 
 
 @dataclass
 class Watch:
-    """The loops, and what they share. No pod is launched while `caught_up` is not set: the reader
-    may still find the request that takes the launch back.
+    """The loops and their shared state. No pod is launched while `caught_up` is not set: the reader
+    may still find the request that revokes the launch.
     """
 
     handlers: Handlers
@@ -115,7 +115,7 @@ class Watch:
             self._carry_out(self.handlers.effects.popleft())
 
     def _carry_out(self, effect: Effect) -> None:
-        """What fails here is tried again by the next look."""
+        """The next look retries what fails here."""
         try:
             match effect:
                 case Launch(pod):
@@ -135,7 +135,7 @@ class Watch:
             _log.error("an effect failed", effect=type(effect).__name__, error=str(error))
 
     async def run_looks(self) -> None:
-        """Look at pods when they ring, and at all of them now and then."""
+        """Look at pods when they ring, and at all of them at intervals."""
         looked_s = rung_s = 0.0
         while True:
             # One look at many pods costs the journal one write; a single ring need not wait.
@@ -213,7 +213,7 @@ class Watch:
             pass
 
     async def run_returns(self, has_begun: asyncio.Event, has_returned: asyncio.Event) -> None:
-        """Say which pods are there: at the start, and when the node was lost and is so no more."""
+        """Publish which pods are there: at the start, and when a lost node has returned."""
         await has_begun.wait()
         while True:
             with self._counting_failures():
@@ -223,7 +223,7 @@ class Watch:
             has_returned.clear()
 
     def on_setting(self, record: Received, message: Model | None) -> None:
-        """A setting of the cluster; what concerns no agent is nobody's wish here."""
+        """A setting of the cluster; settings for other services have no effect here."""
         if not isinstance(message, SettingChanged) or message.setting not in REQUEST_SETTINGS:
             return
         if self._newest.is_news(record, message):
@@ -231,7 +231,7 @@ class Watch:
             self._has_requests.set()
 
     async def run_requests(self, has_begun: asyncio.Event) -> None:
-        """Do what an operator wants; what the journal does not take is tried again."""
+        """Do what an operator requests; retry what the journal does not take."""
         await has_begun.wait()
         while True:
             await self._has_requests.wait()
@@ -251,7 +251,7 @@ class Watch:
                 self._has_requests.set()
 
     def on_service(self, record: Received, message: Model | None) -> None:
-        """The Launcher may have lost what it knew of the pods."""
+        """The Launcher may have lost its state of the pods."""
         if not isinstance(message, ServiceStarted) or not self._newest.is_news(record, message):
             return
         if message.service == Service.LAUNCHER.value and message.restored:
@@ -259,7 +259,7 @@ class Watch:
             self._has_requests.set()
 
     def on_recovered(self, topic: str | None = None) -> None:
-        """What the bus may have lost is due again."""
+        """Messages that the bus may have lost are due again."""
         with self._counting_failures():
             self.handlers.on_recovered(topic)
 
@@ -271,7 +271,7 @@ class Watch:
                 await self.clean(time.time())
 
     def see_to_reserve(self) -> None:
-        """Have the journal keep what it needs on a full disk, and tell how much that is."""
+        """Have the journal reserve what it needs on a full disk, and set the metric of it."""
         with self._counting_failures():
             left = self.handlers.memory.journal.keep_reserve()
             self.metrics.journal_reserve_bytes.set(left)
@@ -279,10 +279,10 @@ class Watch:
                 _log.warning("the disk has no room for the journal's reserve", bytes_left=left)
 
     async def clean(self, now_s: float) -> None:
-        """Names that ended long ago leave the journal; logs that are too old or too many leave the
+        """Names that ended long ago leave the journal; logs that are too old or too large leave the
         disk.
 
-        A directory goes only after its name has left the journal, for it guards the name as well.
+        A directory is removed only after its name has left the journal, for it guards the name too.
         """
         settings, journal = self.settings, self.handlers.memory.journal
         remains = await asyncio.to_thread(self.directories.remains)
@@ -300,20 +300,20 @@ class Watch:
             await asyncio.to_thread(self.directories.remove, each.name)
 
     async def _drop_work(self, remains: Sequence[Remains]) -> None:
-        """Where the disk lacks room, ended pods lose their work directories before they are
-        forgotten: the journal could not take the word that says so.
+        """Where the disk lacks space, ended pods lose their work directories before they are
+        forgotten: the journal could not store the request to forget them.
         """
         for each in remains:
             if self._has_room():
                 return
             has_work = self.directories.work_path(each.name).is_dir()
             if has_work and self.directories.observe(each.name).exit is not None:
-                _log.info("a work directory goes, for the disk is full", pod=each.name)
+                _log.info("removing a work directory, for the disk is full", pod=each.name)
                 await asyncio.to_thread(self.directories.drop_work, each.name)
 
     async def _drop_logs(self, remains: Sequence[Remains]) -> None:
         """The oldest ended pods lose their logs until all logs together fit their bound, and the
-        disk has the room that the node needs to be well.
+        disk has the free space that a healthy node needs.
         """
         total = sum(each.log_bytes for each in remains)
         live = {entry.pod.pod for entry in self.handlers.live()}
@@ -321,7 +321,7 @@ class Watch:
             if total <= self.settings.logs_max_mb * MEBIBYTE and self._has_room():
                 break
             if each.name not in live and each.log_bytes:
-                _log.info("logs go, for all together are too many", pod=each.name)
+                _log.info("removing logs, for all together are too large", pod=each.name)
                 await asyncio.to_thread(self.directories.drop_logs, each.name)
                 total -= each.log_bytes
         self.metrics.log_bytes.set(total)

@@ -1,4 +1,6 @@
-"""The wiring of the Scheduler: it stands by and listens to nodes, and decides while it leads."""
+"""The wiring of the Scheduler: it follows the leader and receives from nodes; it decides while it
+leads.
+"""
 
 import asyncio
 import contextlib
@@ -34,11 +36,11 @@ from scheduler.store.leadership import Deposed
 _log = structlog.get_logger()
 
 RENEWALS = 2
-"""Of the lead, under way at the same time, at the most."""
+"""The most renewals of the lead under way at the same time."""
 
 
 class Candidate:
-    """Takes the lead when nobody has it, and gives it up when it stops."""
+    """Takes the lead when it is free, and releases it at the stop."""
 
     def __init__(self, runtime: Runtime, settings: SchedulerSettings, decider: Decider) -> None:
         self._runtime = runtime
@@ -82,8 +84,8 @@ class Candidate:
             )
 
     def _has_received_from_bus(self) -> bool:
-        """For so long that it is no news: where the bus has just come back, the leader will hear it
-        too in a moment.
+        """Whether the bus has been reachable for ``leader_cut_off_s``. A bus that has just come
+        back will reach the leader too.
         """
         now = time.monotonic()
         if not self._decider.watch.receives_from_bus():
@@ -91,7 +93,7 @@ class Candidate:
         return now - self._received_since >= self._settings.leader_cut_off_s
 
     async def probe(self) -> None:
-        """A standby finds out whether it hears the bus; a leader, where it judges leases."""
+        """A standby's probe shows whether it receives from the bus; a leader probes with leases."""
         while True:
             if not self._decider.is_leading:
                 await self._decider.watch.probe()
@@ -124,8 +126,8 @@ class Candidate:
         self._decider.metrics.is_leader.set(0)
 
     async def _renew(self, epoch: int) -> None:
-        """One that hangs, on a connection that carries nothing any more, must not cost the lead
-        while others get through; nor is one given up that is only slow: it counts when it is done.
+        """A renewal that hangs on a broken connection must not cost the lead while others succeed.
+        A slow one is not given up: it counts when it is done.
         """
         renewals = set[asyncio.Task[None]]()
         async with asyncio.TaskGroup() as group:
@@ -138,7 +140,7 @@ class Candidate:
     async def _renew_once(self, epoch: int) -> None:
         began, receives_from_bus = time.monotonic(), self._decider.watch.receives_from_bus()
         try:
-            # Later than that it says nothing: another may lead by then.
+            # A later result counts for nothing: another process may lead by then.
             async with asyncio.timeout(self._settings.lead_s), self._runtime.pool.acquire() as conn:
                 has_messages = await store.leadership.renew(
                     conn,
@@ -160,9 +162,8 @@ class Candidate:
                 self._decider.messages_arrived(0)
 
     async def _doubt(self) -> None:
-        """Whose renewals don't get through for so long that another leads by now must not answer
-        any more, nor take back the reader's seat. It is found twice before it is believed: a
-        process that was starved renews first. Raises Transient.
+        """Step down when renewals have failed and another process may lead. Two checks in a row
+        must find that: a starved process gets the chance to renew first. Raises Transient.
         """
         limit_s = self._settings.lead_s
         was_late = False
@@ -175,7 +176,7 @@ class Candidate:
             was_late = is_late
 
     async def _forget(self) -> None:
-        """Drop what every standby must have read by now."""
+        """Delete the changes that every standby must have read by now."""
         before = store.changes.NOTHING
         while True:
             try:
@@ -236,7 +237,7 @@ class Candidate:
         metrics.downgraded.set(len(cluster.downgraded.gangs))
 
     async def resign(self) -> None:
-        """Let the standby decide at once, instead of after some seconds."""
+        """Trigger a decision at once, instead of after some seconds."""
         decider = self._decider
         if decider.epoch:
             with contextlib.suppress(Exception):
@@ -246,13 +247,13 @@ class Candidate:
 
 
 def _text_of(error: BaseException) -> str:
-    """A timeout has no words of its own."""
+    """A timeout has no text of its own."""
     return str(error) or type(error).__name__
 
 
 async def follow_file(decider: Decider, path: Path, every_s: float) -> None:
-    """Take the cluster's file again whenever its content is another, until cancelled. It is read
-    and checked in a thread, and what was looked at already is not checked again.
+    """Reload the cluster's file whenever its content changes, until cancelled. A thread reads and
+    checks it; content that was checked before is skipped.
     """
     file = decider.configuring.file
     looked_at = None if file is None else file.content
@@ -289,8 +290,8 @@ def _warn(file: Loaded) -> None:
 async def build(
     runtime: Runtime, collector: Collector | None = None, file: Loaded | None = None
 ) -> AsyncIterator[None]:
-    """Set the Scheduler up; its tasks run until the stop. Ends the process where the cluster's file
-    is wrong. ``file``: as it was read already.
+    """Set the Scheduler up; its tasks run until the stop. Ends the process if the cluster's file is
+    wrong. ``file``: its first content.
     """
     settings = runtime.settings
     assert isinstance(settings, SchedulerSettings)
@@ -320,7 +321,7 @@ async def build(
 
 
 def main() -> None:
-    """Run the service until it is told to stop."""
+    """Run the service until it receives the stop signal."""
     settings = read_settings(SchedulerSettings)
     path = settings.cluster_file
     file = None if path is None else load_or_exit(path)

@@ -1,5 +1,5 @@
-"""The self-audit: every minute the books are compared with the placements, a little after each
-cycle; whose gangs make them wrong is said until they are right.
+"""The self-audit: every minute it compares the accounting with the placements, in parts after the
+cycles. It publishes each gang with a difference until there is none.
 """
 
 import time
@@ -19,21 +19,21 @@ from scheduler.settings import SchedulerSettings
 _log = structlog.get_logger()
 
 GANGS_NAMED = 20
-"""In the log and as metrics, of one audit; the others are counted."""
+"""The most gangs of one audit in the log, metrics and messages; the rest is counted."""
 
 
 DRIFTS_PUBLISHED = 20
-"""Of one gang, in one word."""
+"""The most differences of one gang in one message."""
 
 DRIFTED = "accounting-drifted"
 
 NOBODY = "-"
-"""In the place of a gang's id, where none can be named."""
+"""Stands for a gang's id if none can be named."""
 
 
 class Auditor:
-    """Goes on with an audit, or begins one when it is due. ``drifts``: what the last whole one has
-    found, by gang.
+    """Continues an audit, or begins one when it is due. ``drifts``: differences that the last
+    complete audit found, by gang.
     """
 
     def __init__(self, settings: SchedulerSettings, metrics: SchedulerMetrics) -> None:
@@ -47,9 +47,9 @@ class Auditor:
         self._steps: Generator[None, None, list[Drift]] | None = None
 
     def look(self, cluster: Cluster) -> bool:
-        """Between two cycles. Whether an audit is under way, to be gone on with soon."""
+        """Runs between two cycles. Returns whether an audit is under way, to be continued soon."""
         began = time.monotonic()
-        if self._cluster is not cluster:  # another memory, which is looked at from its beginning
+        if self._cluster is not cluster:  # memory was rebuilt: the audit starts again
             self._cluster, self._steps = cluster, None
         if self._steps is None:
             if began < self._due_at:
@@ -85,7 +85,7 @@ class Auditor:
             _log.info("the accounting is right again")
 
     def _drift_messages(self, now: datetime) -> list[Outgoing]:
-        """What Alerting is to hear of this audit."""
+        """Messages for Alerting about this audit."""
         self._since = {gang: self._since.get(gang, now) for gang in self.drifts}
         messages: list[Outgoing] = []
         for gang, found in list(self.drifts.items())[:GANGS_NAMED]:
@@ -98,7 +98,7 @@ class Auditor:
         return messages
 
     async def publish(self, bus: Bus) -> None:
-        """Say what was found last; it is said again with the next audit."""
+        """Publish the last audit's differences once; the next audit publishes them again."""
         messages, self._messages = self._messages, []
         for failure in await bus.publish(messages) if messages else ():
             if failure is not None:

@@ -1,7 +1,7 @@
-"""The configuration's file: read whole at the start, and again whenever its content is another.
+"""The cluster's file: read at the start, and again whenever its content changes.
 
-A bad one changes nothing: at the start it ends the process, later it is refused and the one before
-it goes on.
+A wrong file changes nothing. At the start it ends the process; later it is rejected and the
+previous one stays in force.
 """
 
 import sys
@@ -13,14 +13,14 @@ from scheduler import order_policies
 from scheduler.domain.configured import looked_at
 from scheduler.domain.core.config import ClusterConfig, Finding
 from scheduler.domain.formats.cluster_file import CLUSTER_FILE, ClusterFile, read_cluster
-from scheduler.domain.formats.fields import MAX_FINDINGS, FormatError, told
+from scheduler.domain.formats.fields import MAX_FINDINGS, FormatError, finding_text
 
 WRONG = 2
 """The process's exit status, as for any wrong setting."""
 
 
 class Refused(Exception):
-    """The file can't be used. ``problems``: all that is wrong with it, each with its line."""
+    """The file can't be used. ``problems``: all problems, each with its line."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("; ".join(problems))
@@ -29,7 +29,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A good file. ``content``: as it was read. ``warnings``: what in it has no effect."""
+    """A valid file. ``content``: its bytes. ``warnings``: parts without effect."""
 
     content: bytes
     config: ClusterConfig
@@ -37,7 +37,7 @@ class Loaded:
 
 
 def content_of(path: Path) -> bytes:
-    """What the file has. Raises Refused."""
+    """The file's content. Raises Refused."""
     try:
         with path.open("rb") as source:
             return source.read(CLUSTER_FILE.max_bytes + 1)
@@ -46,19 +46,19 @@ def content_of(path: Path) -> bytes:
 
 
 def load(path: Path, content: bytes) -> Loaded:
-    """The configuration that is this content of the file. Raises Refused."""
+    """The configuration in this content. Raises Refused."""
     try:
         file = read_cluster(content)
         warnings = _check(file)
     except FormatError as error:
-        raise Refused(_told(path, error.findings, error.more)) from None
+        raise Refused(_lines(path, error.findings, error.more)) from None
     more = max(0, len(warnings) - MAX_FINDINGS)
-    said = _told(path, file.placed(warnings[:MAX_FINDINGS]), more)
-    return Loaded(content, file.config, tuple(said))
+    lines = _lines(path, file.placed(warnings[:MAX_FINDINGS]), more)
+    return Loaded(content, file.config, tuple(lines))
 
 
 def load_or_exit(path: Path) -> Loaded:
-    """The same at the start of a process: a bad file ends it, and stderr says why."""
+    """The same at a process's start: a wrong file ends the process with its problems on stderr."""
     try:
         return load(path, content_of(path))
     except Refused as error:
@@ -69,7 +69,9 @@ def load_or_exit(path: Path) -> Loaded:
 def _check(file: ClusterFile) -> list[Finding]:
     failed: list[Finding] = []  # to be loaded; none is asked for a rank here
     policies = order_policies.load(
-        lambda name, how: failed.append(Finding("policy.orderBy", order_policies.said(name, how)))
+        lambda name, how: failed.append(
+            Finding("policy.orderBy", order_policies.failure_text(name, how))
+        )
     )
     wrong, warnings = looked_at(file.config, policies)
     if wrong:
@@ -77,6 +79,6 @@ def _check(file: ClusterFile) -> list[Finding]:
     return warnings + failed
 
 
-def _told(path: Path, findings: Iterable[Finding], more: int) -> list[str]:
-    said = [told(str(path), each) for each in findings]
-    return [*said, f"and {more} more"] if more else said
+def _lines(path: Path, findings: Iterable[Finding], more: int) -> list[str]:
+    lines = [finding_text(str(path), each) for each in findings]
+    return [*lines, f"and {more} more"] if more else lines

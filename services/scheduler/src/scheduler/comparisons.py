@@ -1,6 +1,7 @@
-"""What a change would have made of the last days: asked of a process of its own, one at a time.
+"""What-if comparisons of a change on the record of the last days, one at a time, each in a process
+of its own.
 
-Who asks the same again, while it is looked at or some minutes later, gets the same answer.
+The same question during a comparison, or some minutes after it, gets the same answer.
 """
 
 import asyncio
@@ -27,18 +28,18 @@ KEPT = 8
 """Answers, the newest."""
 
 OVERTIME = 1.25
-"""So many times as long as it may look at the record it gets until it is ended: what was begun is
-simulated to its end.
+"""The factor on the comparison's time limit after which its process is ended: the simulation that
+is under way finishes first.
 """
 
 ERROR_CHARACTERS = 500
-"""Characters, the last ones, of what it said to its end."""
+"""The most characters of the process's error output, from its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """``cluster``: as it is, as text; ``before``, ``after``: what is in force of virtual clusters
-    and policy, and what would be. ``at``: now, in seconds since 1970.
+    """``cluster``: the present one, as text; ``before``, ``after``: the virtual clusters and policy
+    in force, and the proposed ones. ``at``: now, in seconds since 1970.
     """
 
     cluster: str
@@ -48,13 +49,13 @@ class Question:
 
     @property
     def key(self) -> str:
-        """What the answer depends on, beside the last days."""
+        """The answer depends on this and on the record."""
         return json.dumps([self.before, self.after], sort_keys=True)
 
 
 @dataclass(slots=True)
 class Comparison:
-    """A question that is being answered, or was, at ``answered`` on the monotonic clock."""
+    """A question with its answer; ``answered``: when, on the monotonic clock."""
 
     question: Question
     is_done: asyncio.Event = field(default_factory=asyncio.Event)
@@ -73,11 +74,11 @@ class Comparisons:
 
     async def ask(self, question: Question) -> dict[str, Any]:
         """``state``: ``done`` with a ``report``, ``none`` or ``failed`` with a ``reason``, or
-        ``running`` where it takes longer than an answer may: ask again. Raises Transient where
-        others are asked.
+        ``running`` if the comparison takes longer than a request may. Raises Transient during
+        another comparison.
         """
         if question.before == question.after:
-            return {"state": "none", "reason": "It is what holds already."}
+            return {"state": "none", "reason": "The configuration is in force already."}
         found = self._known.get(question.key)
         if found is None or self._is_old(found):
             found = self._begin(question)
@@ -87,7 +88,7 @@ class Comparisons:
         return found.answer
 
     def _is_old(self, found: Comparison) -> bool:
-        """A failure is not kept: the next one may do better."""
+        """A failure is not kept: the next try may succeed."""
         if found.answered is None:
             return False
         age_s = time.monotonic() - found.answered
@@ -146,7 +147,7 @@ class Comparisons:
             _log.error(
                 "a comparison failed", stderr=errors.decode(errors="replace")[-ERROR_CHARACTERS:]
             )
-            return _failed("The process that compared it has ended; the log says why.")
+            return _failed("The process that compared it has ended; see the Scheduler's log.")
         answer: dict[str, Any] = json.loads(found)
         match answer:
             case {"report": report}:

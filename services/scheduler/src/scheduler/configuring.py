@@ -1,8 +1,8 @@
-"""What the cluster is to be made of: its file or the nodes, and what administrators have set
-through REST; and making it anew as these change, while gangs run.
+"""The cluster's sources: its file or the nodes, and the setting that administrators publish through
+REST. Changes rebuild the cluster while gangs run.
 
-The newest that can be honoured counts. What is set is taken from the bus; a restart, and who stands
-by, has what was taken last from the database.
+The newest valid setting counts. The leader reads it from the bus. After a restart, and on a
+standby, the last one in force comes from the database.
 """
 
 import asyncio
@@ -30,9 +30,9 @@ Wanted = tuple[ClusterConfig | None, Setting | None]
 
 
 class Configuring:
-    """``file``: as it was read last. ``heard``: the newest setting on the bus, None: nothing was
-    said of it. ``stored``: the one that was taken last. ``problems``: why the cluster is not made
-    of what is wanted.
+    """``file``: its last content. ``received``: the newest setting on the bus, None: none was
+    received. ``stored``: the last one in force. ``problems``: the reasons why the wanted
+    configuration is not in force.
     """
 
     def __init__(
@@ -54,13 +54,13 @@ class Configuring:
 
     @property
     def setting(self) -> Setting | None:
-        """What is set: the newest that was heard, else what was taken last."""
+        """The setting: the newest received one, else the stored one."""
         return self.stored if self.received is None else self.received
 
-    # Memory that is made anew.
+    # Rebuilding memory.
 
     async def make(self, conn: Connection, state: Stored, at: float) -> None:
-        """Make the cluster of a state, of the file and the stored setting. Raises ConfigError."""
+        """Build a state's cluster from the file and the stored setting. Raises ConfigError."""
         self.stored = await store.configuration.load(conn)
         plan = state.plan(self.config, self.stored)
         state.adopt(plan, await asyncio.to_thread(made, state.cluster, plan, at))
@@ -68,9 +68,8 @@ class Configuring:
         self._note_version(state)
 
     async def make_without(self, state: Stored, at: float, error: ConfigError) -> None:
-        """The same without what is set, which can't be honoured with the hardware that there is:
-        better than no decisions at all. Nobody is refused meanwhile. Raises the error where nothing
-        is set.
+        """The same without the setting, which is invalid for the present hardware: this is better
+        than no decisions. No gang is refused meanwhile. Raises the error if there is no setting.
         """
         if self.stored is None or self.stored.content is None:
             raise error
@@ -88,9 +87,9 @@ class Configuring:
     async def remake(
         self, state: Stored, received: Setting | None, at: Callable[[], float]
     ) -> None:
-        """Take what is new of file and setting, and nodes that are new or of another size. It is
-        made in a thread, beside which heartbeats are heard, and taken in one step. The caller holds
-        the decider's lock: questions that would change the state meanwhile wait.
+        """Apply changes of the file, the setting and the nodes. A thread builds the cluster while
+        heartbeats arrive; one step applies it. The caller holds the decider's lock, so that
+        requests which would change the state wait.
         """
         self.received = received or self.received
         started, wanted = time.monotonic(), (self.config, self.setting)
@@ -117,7 +116,7 @@ class Configuring:
         self._metrics.configs.labels("taken").inc()
 
     async def _keep(self, state: Stored, wanted: Wanted, at: float) -> None:
-        """The configuration before goes on, with the nodes that there are now, if it can."""
+        """Keep the previous configuration with the present nodes, if that is valid."""
         before = state.made_of
         plan = replace(state.plan(before.file, before.setting), is_honoured=before.is_honoured)
         is_another = _are_others(wanted, (before.file, before.setting)) or not before.is_honoured
@@ -130,24 +129,24 @@ class Configuring:
         if not is_another:
             state.keep_config(plan)
 
-    # What was taken is stored with what is decided next.
+    # The transaction of the next decisions stores the setting in force.
 
     def is_unsaved(self, state: Stored) -> bool:
-        """The state is made of another setting than the stored one."""
+        """The state was built from another setting than the stored one."""
         return _revision(state.made_of.setting) != _revision(self.stored)
 
     async def save(self, conn: Connection, state: Stored) -> None:
-        """Store what was taken. Where the transaction fails memory is begun anew."""
+        """Store the setting in force. If the transaction fails, memory is rebuilt."""
         setting = state.made_of.setting
         if setting is not None and self.is_unsaved(state):
             await store.configuration.save(conn, setting)
             self.stored = setting
 
-    # What is told of it.
+    # Log and metrics.
 
     def _refuse(self, error: ConfigError, what: str) -> None:
         self._metrics.configs.labels("refused").inc()
-        if error.findings != self.problems:  # it is tried again as nodes come
+        if error.findings != self.problems:  # every change of nodes tries again
             _log.error(what, why=str(error))
         self._note(error.findings)
 

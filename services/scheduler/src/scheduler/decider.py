@@ -1,7 +1,7 @@
-"""The loop that decides: words and nodes' news in, one cycle, one transaction out.
+"""The loop that decides: messages and node reports in, one cycle, one transaction out.
 
-Memory is the truth only as long as the last transaction was committed: after any failure it is
-rebuilt from the database and from what nodes have reported.
+Memory is valid only while the last transaction was committed. After any failure it is rebuilt from
+the database and the nodes' reports.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ class Decider:
 
     @property
     def state(self) -> Stored:
-        """All that is known now."""
+        """The present state."""
         return self.memory.state
 
     def wake(self) -> None:
@@ -81,12 +81,12 @@ class Decider:
         self._woken.set()
 
     def messages_arrived(self, _applied: int) -> None:
-        """Words were recorded."""
+        """Messages were recorded."""
         self._has_messages = True
         self._woken.set()
 
     def file_came(self, file: Loaded) -> None:
-        """The cluster's file is another."""
+        """The cluster's file has changed."""
         self.configuring.file = file
         self._woken.set()
 
@@ -95,7 +95,7 @@ class Decider:
         return self.memory.at()
 
     async def rebuild(self) -> None:
-        """Memory anew, and what is decided from then on is decided from it."""
+        """Rebuild memory; later decisions are made from it."""
         await self._wait_for_peers()
         started = time.monotonic()
         async with self._runtime.pool.acquire() as conn:
@@ -105,12 +105,12 @@ class Decider:
         self.metrics.rebuild_seconds.observe(time.monotonic() - started)
 
     async def _wait_for_peers(self) -> None:
-        """What agents report is not free, and a restored database knows too little."""
+        """Wait for agents' reports: they show the resources in use, also after a restore."""
         await self.watch.wait_for_reports()
         await self._runtime.incarnations.is_settled.wait()
 
     async def _begin(self) -> None:
-        """All is known that a leader before has decided."""
+        """All decisions of previous leaders are known."""
         self._has_messages = True
         self.configuring.begin(self.state)
         self.watch.lead(self.memory.known.values())
@@ -118,7 +118,7 @@ class Decider:
         await self.recorder.begin(self.memory.recorded, self.state.cluster, self.memory.moment())
 
     async def _take_over(self) -> None:
-        """What the standby's memory has, else memory anew."""
+        """Take over the standby's memory, else rebuild it."""
         await self._wait_for_peers()
         started = time.monotonic()
         if await self.standby.catch_up():
@@ -149,7 +149,7 @@ class Decider:
                 wait_s = min(wait_s * 2, self.settings.retry_longest_s)
 
     async def _pause(self) -> None:
-        """Until something has changed or the poll is due."""
+        """Wait for a change, or until the poll is due."""
         try:
             async with asyncio.timeout(self.settings.cycle_poll_s):
                 await self._woken.wait()
@@ -158,7 +158,7 @@ class Decider:
         self._woken.clear()
 
     async def cycle(self) -> None:
-        """One cycle, and where it decided anything its transaction. Raises Deposed."""
+        """One cycle, and a transaction if it decided anything. Raises Deposed."""
         started = time.monotonic()
         async with self.deciding:
             watch = self.watch
@@ -206,7 +206,7 @@ class Decider:
             yield opened.conn
 
     def _decide(self, requests: list[GangRequest]) -> Outcome:
-        """All that changes memory, with nothing awaited in between."""
+        """All changes of memory, without an await in between."""
         started = time.perf_counter()
         now, at = time.monotonic(), self.memory.moment()
         state, watch = self.state, self.watch
@@ -223,7 +223,7 @@ class Decider:
         outcome.topics.update(dict.fromkeys(outcome.changes.adopted, DECIDED))
         for decision in outcome.decisions:
             outcome.topics[decision.gang] = topic_of(decision, outcome.topics.get(decision.gang))
-        if state.has_more or goes_on:  # what came between the parts of a cycle waits for its end
+        if state.has_more or goes_on:  # changes that came during a cycle wait for its end
             self._woken.set()
         nodes = state.ledger.nodes.values()
         new = [n.name for n in nodes if n.is_alive and n.name not in self.memory.known]
@@ -235,7 +235,7 @@ class Decider:
         return outcome
 
     def _take_nodes(self, outcome: Outcome, now: float) -> None:
-        """Nodes that are lost, have lost their journal, are back, or gone for good."""
+        """Nodes that are lost, without their journal, back, or removed."""
         state, watch = self.state, self.watch
         for name in sorted(watch.to_lose):
             outcome.lost[name] = state.lose(name, now, int(time.time() * 1000))
@@ -249,7 +249,7 @@ class Decider:
         outcome.removed = [name for name in sorted(watch.to_remove) if state.remove(name)]
 
     async def _write(self, opened: Transaction, outcome: Outcome) -> None:
-        """Placements, what was given back, leases, and the words about it: all or nothing."""
+        """Write placements, releases, leases and messages: all or none."""
         changes, state = outcome.changes, self.state
         conn = opened.conn
         rows = changes.rows
@@ -284,7 +284,7 @@ class Decider:
         return Publish(Kind.GANG, gang, topic, gang, message)
 
     async def _note(self, outcome: Outcome) -> None:
-        """It is committed: count, log, and tell about nodes."""
+        """After the commit: count, log, and publish about nodes."""
         self.memory.known.update((node.node, node) for node in outcome.known)
         for decision in outcome.decisions:
             self.metrics.decisions.labels(name_of(decision)).inc()
@@ -312,5 +312,5 @@ class Decider:
 
 
 def _passes(error: Exception) -> bool:
-    """Whether a rebuilt memory can go on; a GPU held twice means that memory was wrong."""
+    """Whether rebuilt memory can continue; a GPU that is held twice means that memory was wrong."""
     return is_transient(error) or isinstance(error, asyncpg.UniqueViolationError)

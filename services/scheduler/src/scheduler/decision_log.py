@@ -1,4 +1,4 @@
-"""What becomes of a decision once it is made: the topic of its word, and its line in the log."""
+"""After a decision: the topic of its message, and its line in the log."""
 
 from typing import assert_never
 
@@ -23,11 +23,11 @@ from scheduler.domain.messages import DECIDED, DEFERRED, PREEMPTED, REFUSED
 _log = structlog.get_logger()
 
 _RANKS = (DEFERRED, REFUSED, DECIDED, PREEMPTED)
-"""Of several topics of one gang in a cycle the last of these is its word's."""
+"""If a gang has several topics in a cycle, its message goes to the last of these."""
 
 
 def topic_of(decision: Decision, before: str | None) -> str:
-    """On which topic the gang's word goes; ``before``: for another decision about it."""
+    """The topic of the gang's message; ``before``: the topic of another decision about it."""
     match decision:
         case Placed() | Grown() | Downgraded() | Upgraded():
             topic = DECIDED
@@ -43,7 +43,7 @@ def topic_of(decision: Decision, before: str | None) -> str:
 
 
 def name_of(decision: Decision) -> str:
-    """As the simulator's lines call it."""
+    """The decision's name in the simulator's lines."""
     return str(decision_fields(decision)["decision"])
 
 

@@ -1,7 +1,7 @@
-"""What the programs have in common that read files and write others: `simulate`, `import_trace`.
+"""Shared parts of the programs that read and write files: `simulate`, `import_trace`.
 
-They end with 0; 2 where a file or the command is wrong (all that is, on stderr, as
-`file:line: field: message`); 9 where something can't be written; 130 where they were interrupted.
+Exit statuses: 0; 2 if a file or the command is wrong (stderr has all problems, as
+`file:line: field: message`); 9 if an output can't be written; 130 after an interrupt.
 """
 
 import gzip
@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from scheduler.domain.formats.fields import FormatError, told
+from scheduler.domain.formats.fields import FormatError, finding_text
 
 DONE, WRONG_INPUT, FAILED, INTERRUPTED = 0, 2, 9, 130
 
 GZIP = b"\x1f\x8b"
 PROGRESS_S = 2.0
-"""Seconds before progress is shown, and between two times."""
+"""Seconds until progress is shown, and between two updates."""
 
 Source = io.BufferedReader | gzip.GzipFile
 
@@ -37,7 +37,7 @@ def run(program: Callable[[], int]) -> None:
     try:
         code = program()
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader of our output is gone; Python would try once more
+    except BrokenPipeError:  # nothing reads the output; Python would try once more
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = DONE
     except KeyboardInterrupt:
@@ -52,21 +52,21 @@ def run(program: Callable[[], int]) -> None:
 
 
 def is_same(output: Path | None, read: str) -> bool:
-    """Whether a file that is read would be written over."""
+    """Whether the output would overwrite an input file."""
     try:
         return output is not None and read != "-" and output.is_file() and output.samefile(read)
-    except OSError:  # it is told where it is opened
+    except OSError:  # opening the file reports it
         return False
 
 
 def name_of(path: str) -> str:
-    """How a file is called where something is wrong with it."""
+    """A file's name in error messages."""
     return "stdin" if path == "-" else path
 
 
 @contextmanager
 def opened(path: str) -> Iterator[Source]:
-    """A file or stdin, unpacked where it is packed. Raises InputError."""
+    """A file or stdin, decompressed if packed. Raises InputError."""
     with ExitStack() as stack:
         try:
             if path == "-":
@@ -80,7 +80,7 @@ def opened(path: str) -> Iterator[Source]:
 
 
 def read_twice(path: str, stack: ExitStack) -> str:
-    """The path of a file that can be read more than once: of stdin a copy, as long as ``stack``."""
+    """The path of a file that can be read twice; stdin is copied, for the life of ``stack``."""
     if path != "-":
         return path
     with tempfile.NamedTemporaryFile(delete=False) as copy:
@@ -98,7 +98,7 @@ def read(source: Source, most: int, *, is_line: bool = False) -> bytes:
 
 
 def lines(source: Source, most: int, progress: "Progress") -> Iterator[bytes]:
-    """Lines; of one of more than ``most`` bytes its beginning, which is too long too."""
+    """Lines; a line of more than ``most`` bytes is cut, and is still too long."""
     while line := read(source, most + 1, is_line=True):
         progress.step()
         yield line
@@ -108,7 +108,7 @@ def lines(source: Source, most: int, progress: "Progress") -> Iterator[bytes]:
 
 
 class Progress:
-    """How many lines were read, on a terminal, where it takes long. ``what`` they are."""
+    """Shows on a terminal how many lines were read. ``what``: what a line is."""
 
     def __init__(self, what: str, *, is_shown: bool) -> None:
         self._what = what
@@ -127,15 +127,15 @@ class Progress:
             sys.stderr.flush()
 
     def end(self) -> None:
-        """All are read; what was shown goes away."""
+        """All lines are read; clear the display."""
         if self._was_shown:
             sys.stderr.write("\r\x1b[K")
 
 
 def refuse(file: str, error: FormatError) -> int:
-    """Tell all that is wrong with a file; the status to end with."""
-    said = [told(file, finding) for finding in error.findings]
+    """Print all problems of a file; returns the exit status."""
+    lines = [finding_text(file, finding) for finding in error.findings]
     if error.more:
-        said.append(f"and {error.more} more")
-    sys.stderr.write("\n".join(said) + "\n")
+        lines.append(f"and {error.more} more")
+    sys.stderr.write("\n".join(lines) + "\n")
     return WRONG_INPUT

@@ -1,4 +1,4 @@
-"""The Launcher's words about gangs: recorded here, decided by the next cycle."""
+"""The Launcher's messages about gangs: recorded here, decided by the next cycle."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -22,13 +22,13 @@ RECEIVED_TOPICS = (*message_topics(Kind.GANG, Service.LAUNCHER), "revision-ackno
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The gang has ended, and its pods' names don't come back. ``epoch``: of who decides now."""
+    """The gang has ended; its pods' names are not used again. ``epoch``: of the present leader."""
 
     epoch: int
 
 
 State = GangRequest | Ended
-"""A message is whole: of an earlier one it counts only whether it has ended the gang."""
+"""A message is complete: an earlier one matters only if it ended the gang."""
 
 
 async def _load(conn: Connection, gangs: Sequence[str]) -> Mapping[str, State]:
@@ -41,10 +41,9 @@ async def _save(conn: Connection, states: Sequence[State]) -> None:
 
 
 def record(gang: str, state: State | None, given: Input, _now: datetime) -> Decision[State]:
-    """The newest message is the state; a gang that has ended stays so. Whatever else there is to
-    hear changes nothing.
+    """The newest message is the state; an ended gang stays ended. Other messages change nothing.
 
-    Raises Broken where the message makes no sense.
+    Raises Broken for a contradictory message.
     """
     if not isinstance(given, GangRequest):
         return Decision(None)
@@ -72,8 +71,8 @@ GANGS: Aggregate[State] = Aggregate(
 
 
 def messages_beside(deciding: asyncio.Lock) -> Handler:
-    """The handler of batches. It and the deciding transactions lock the same rows in other orders,
-    so they take turns.
+    """The handler of batches. It takes turns with the deciding transactions, which lock the same
+    rows in another order.
     """
 
     async def handle(opened: Transaction, records: Sequence[Received]) -> int:

@@ -1,7 +1,7 @@
-"""CSV job lists of public traces as events for the simulator, as a program: files in, EVENTS out.
+"""A program that converts CSV job lists of public traces to events for the simulator.
 
-`python -m scheduler.import_trace MAPPING CSV`; docs/traces.md is its manual. It ends as
-`scheduler.simulate` does. Nothing is written before all was read and is right.
+`python -m scheduler.import_trace MAPPING CSV`; docs/traces.md is its manual. Its exit statuses are
+those of `scheduler.simulate`. It writes only after it has read and checked everything.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="muster import",
-        description="Make a CSV job list into events for the simulator, as a mapping says.",
+        description="Convert a CSV job list to events for the simulator, with a mapping.",
     )
     parser.add_argument("mapping", metavar="MAPPING", help="which column is what, YAML or JSON")
     parser.add_argument("csv", metavar="CSV", help="the list, plain or gzip; -: from stdin")
@@ -61,12 +61,12 @@ def _import(arguments: argparse.Namespace) -> int:
             out = stack.enter_context(path.open("w", encoding="utf-8", newline="\n"))
         for line in imported.lines():
             out.write(line + "\n")
-    sys.stderr.write(f"{name_of(arguments.csv)}: {imported.told()}\n")
+    sys.stderr.write(f"{name_of(arguments.csv)}: {imported.summary()}\n")
     return DONE
 
 
 def _mapping(path: str) -> Mapping | None:
-    """A mapping; None where the file is wrong, which is told."""
+    """A mapping; None if the file is wrong, which is printed."""
     try:
         with opened(path) as source:
             return read_mapping(read(source, MAPPING_FILE.max_bytes + 1))
@@ -76,7 +76,7 @@ def _mapping(path: str) -> Mapping | None:
 
 
 def _imported(arguments: argparse.Namespace, mapping: Mapping) -> Imported | None:
-    """The gangs of a list; None where something is wrong, which is told."""
+    """The gangs of a list; None if it is wrong, which is printed."""
     with opened(arguments.csv) as source:
         progress = Progress("lines", is_shown=True)
         try:

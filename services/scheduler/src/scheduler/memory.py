@@ -1,5 +1,5 @@
-"""What a process of the Scheduler knows, whether it leads or stands by: the state, the nodes' rows
-and the clock; and making all of it anew from the database and from what nodes have reported.
+"""A Scheduler process's memory, as leader or standby: the state, the nodes' rows and the clock. It
+is rebuilt from the database and the nodes' reports.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ from scheduler.watch import Watch
 
 
 class Memory:
-    """``blank`` makes a state without hardware: making that takes long, and only a process that
-    leads or follows needs it. ``known``: the rows of nodes, as committed.
-    ``recorded``: where the record ends. ``last_at``: the latest time that ``moment`` has answered.
+    """``blank`` makes a state without hardware. The hardware takes long, and only a leader or a
+    follower needs it. ``known``: the committed rows of nodes. ``recorded``: the record's end.
+    ``last_at``: the latest answer of ``moment``.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Memory:
 
     @property
     def state(self) -> Stored:
-        """All that is known now."""
+        """The present state."""
         return self.watch.state
 
     def at(self) -> float:
@@ -55,22 +55,22 @@ class Memory:
         return round(wall + time.monotonic() - since, 3)
 
     def moment(self) -> float:
-        """The same, and later than at any time before that this has answered."""
+        """The same, and later than every earlier answer."""
         self.last_at = max(self.at(), round(self.last_at + 0.001, 3))
         return self.last_at
 
     async def read_clock(self, conn: Connection) -> None:
-        """Go on by the database's clock, and where the record ends."""
+        """Continue from the database's clock and the record's end."""
         self.recorded = await store.record.end(conn)
         self.last_at = max(self.last_at, self.recorded.at)
-        now = time.monotonic()  # before the question: never behind the database's
+        now = time.monotonic()  # before the query: never behind the database's
         self._clock = max(await store.gangs.clock(conn), self.recorded.at), now
 
     async def load(self, conn: Connection, *, leaves_out: bool = False) -> None:
-        """Memory anew: what nodes have reported, then what the database has. Raises ConfigError
-        where the cluster can't be made, unless it ``leaves_out`` what is set.
+        """Rebuild memory: first the nodes' reports, then the database. Raises ConfigError if the
+        cluster is invalid, unless it ``leaves_out`` the setting.
 
-        Placements and gangs come in parts, between which a leader renews its leadership.
+        Placements and gangs are loaded in parts, between which a leader renews its lead.
         """
         if self._collector is not None:
             self._collector.hold()
@@ -109,7 +109,7 @@ class Memory:
             self._collector.filled()
 
     def tidy(self, *, is_idle: bool) -> None:
-        """Collect garbage where nothing waits for it, or it is long since."""
+        """Collect garbage if nothing waits for it, or if the last time is long ago."""
         now = time.monotonic()
         if self._collector is None or now - self._tidied_at < self.settings.collect_s:
             return

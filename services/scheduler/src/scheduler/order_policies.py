@@ -1,7 +1,7 @@
-"""The policies of the order that can be named: Muster's own, and a site's, which any installed
+"""The policies that `orderBy` can name: Muster's own, and a site's, which any installed
 distribution may offer as entry points of the group `muster.order`.
 
-A site's own code may fail: who it is about goes last then, and no decision waits for its mending.
+A site's policy may fail. Its gang or user then goes last, and no decision waits for a fix.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,23 +19,23 @@ from scheduler.domain.simulation.figures import cut
 GROUP = "muster.order"
 
 LAST = inf
-"""The rank of who a policy fails to rank."""
+"""The rank of a gang or user that a policy fails to rank."""
 
 ERROR_LENGTH = 160
-"""Characters of what an exception of a site's own code says, which may be long."""
+"""The most characters of the text of a site policy's exception."""
 
-GOES_LAST = "who it is about goes last in it"
+GOES_LAST = "its gang or user goes last"
 
 Asked = TypeVar("Asked")
 Failed = Callable[[str, str], None]
-"""What to do when a policy, by its name, has failed, and how it has."""
+"""Receives the name of a failed policy, and the failure."""
 
 _log = structlog.get_logger()
 
 
 def load(failed: Failed) -> Mapping[str, OrderPolicy]:
-    """By name; a site's own comes before Muster's of the same name. One that can't be loaded, or is
-    none, has failed and is left out: an `orderBy` that names it is refused, if Muster has none.
+    """By name; a site's policy replaces Muster's of the same name. One that can't be loaded, or is
+    none, has failed and is left out: `orderBy` can name only Muster's of that name then.
     """
     policies = dict(BUILT_IN)
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
@@ -57,21 +57,21 @@ def load(failed: Failed) -> Mapping[str, OrderPolicy]:
     return policies
 
 
-def once(tell: Failed) -> Failed:
-    """Tell the first failure of each policy alone: they fail for each gang, in each cycle."""
+def once(report: Failed) -> Failed:
+    """Report only the first failure of each policy: it fails for each gang, in each cycle."""
     known: set[str] = set()
 
     def failed(name: str, how: str) -> None:
         if name not in known:
             known.add(name)
-            tell(name, how)
+            report(name, how)
 
     return failed
 
 
 def logged(count: Callable[[str], None]) -> Failed:
     """The first failure of each policy is logged; ``count`` is called for all of them."""
-    log = once(lambda name, how: _log.error(said(name, how), policy=name))
+    log = once(lambda name, how: _log.error(failure_text(name, how), policy=name))
 
     def failed(name: str, how: str) -> None:
         count(name)
@@ -80,8 +80,8 @@ def logged(count: Callable[[str], None]) -> Failed:
     return failed
 
 
-def said(name: str, how: str) -> str:
-    """A failure in words."""
+def failure_text(name: str, how: str) -> str:
+    """A failure as text."""
     return f"the policy {name} of the order failed: {how}"
 
 
@@ -94,7 +94,7 @@ class GuardedGangOrder:
     failed: Failed
 
     def rank(self, gang: Gang) -> float:
-        """As `GangOrder` says."""
+        """As in `GangOrder`."""
         return _rank(self.policy.rank, gang, self.name, self.failed)
 
 
@@ -107,7 +107,7 @@ class GuardedUserOrder:
     failed: Failed
 
     def rank_user(self, usage: UserUsage) -> float:
-        """As `UserOrder` says."""
+        """As in `UserOrder`."""
         return _rank(self.policy.rank_user, usage, self.name, self.failed)
 
 

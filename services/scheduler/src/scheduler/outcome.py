@@ -1,4 +1,4 @@
-"""What one cycle has changed, until it is written and said."""
+"""The changes of one cycle, until they are written and published."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -12,9 +12,9 @@ from scheduler.store.nodes import KnownNode
 
 @dataclass(slots=True)
 class Outcome:
-    """What one cycle changed, to be written and said. ``topics``: gang → on which topic. ``lost``:
-    by node that is lost the gangs of its pods; ``forgotten``: by node whose agent has lost its
-    journal.
+    """The changes of one cycle, to be written and published. ``topics``: the topic of each gang.
+    ``lost``: the gangs of a lost node's pods, by node; ``forgotten``: the same for a node whose
+    agent has lost its journal.
     """
 
     changes: Changes
@@ -33,7 +33,7 @@ class Outcome:
     def rows_of_nodes(
         self, ledger: Ledger, known: Mapping[str, KnownNode], now: datetime
     ) -> list[KnownNode]:
-        """What is to be stored of the nodes that have changed; ``known``: what is."""
+        """The changed rows of nodes; ``known``: the stored rows."""
         rows = []
         for name in self.nodes:
             node = ledger.nodes.get(name)

@@ -1,21 +1,19 @@
 """When Python's garbage collector may run in a process that decides.
 
-By itself it stops everything whenever enough new values exist, and then looks at all that are
-alive: tens of milliseconds in a large cluster, in the middle of a decision. Here it looks at all
-of them once, after the start, sets them aside, and from then on runs only when it is called,
-between decisions, over what is new since the last time. Values without cycles, as all of the
-core's are, go by their reference counts as ever.
+By itself it stops the process whenever enough new values exist, and then visits all that are alive:
+tens of milliseconds in a large cluster, amid a decision. Here it visits all of them once, after the
+start, and sets them aside. From then on it runs only between decisions, over values since its last
+run. Values without cycles, as all of the core's are, go by their reference counts.
 """
 
 import gc
 
 TIDIES_PER_SETTLE = 10_000
-"""Cycles that outlived a tidying are found by the next settling only; so many tidyings later one
-is due."""
+"""Only the next settling finds cycles that outlived a tidying; it is due after so many tidyings."""
 
 
 class Collector:
-    """The garbage collector of this process, on call."""
+    """This process's garbage collector, on demand."""
 
     def __init__(self) -> None:
         self._tidied = 0
@@ -27,13 +25,12 @@ class Collector:
         return self._tidied >= TIDIES_PER_SETTLE
 
     def hold(self) -> None:
-        """Nothing is collected until the next settling, before much that will stay is made."""
+        """Stop collection until the next settling, before many lasting values are made."""
         gc.disable()
 
     def filled(self) -> None:
-        """All that will stay was made. The first time it is only set aside: nothing of it can be
-        garbage yet, and to look at all of it would stop everything for long. Later it replaces what
-        was there before, which is collected.
+        """All lasting values exist. The first time they are only set aside: none is garbage yet,
+        and a visit would stop the process for long. Later calls collect the previous ones.
         """
         if self._is_filled:
             self.settle()
@@ -42,8 +39,8 @@ class Collector:
             gc.freeze()
 
     def settle(self) -> None:
-        """Collect everything and set what is left aside. It takes long: after the start, and when
-        nothing is under way.
+        """Collect everything and set the rest aside. It takes long: call it after the start, and
+        when nothing is under way.
         """
         gc.disable()
         gc.unfreeze()
@@ -52,14 +49,14 @@ class Collector:
         self._tidied = 0
 
     def tidy(self) -> None:
-        """Collect what is new, and set what is left of it aside. It takes as long as there is new:
-        between batches.
+        """Collect new values, and set the rest of them aside. It takes time in proportion to them:
+        call it between batches.
         """
         gc.collect()
         gc.freeze()
         self._tidied += 1
 
     def close(self) -> None:
-        """Leave it to Python again."""
+        """Return collection to Python."""
         gc.unfreeze()
         gc.enable()

@@ -1,7 +1,7 @@
-"""The record of what the core was given: written with what it decided, and kept for some days.
+"""The record of the core's inputs: written with its decisions, and kept for some days.
 
-Cycles go into the transaction of their decisions; those that decided nothing wait for the next one,
-for a while. A snapshot is taken in a moment between two cycles, and written beside them.
+Cycles are written in the transaction of their decisions. Cycles without decisions wait a while for
+the next one. A snapshot is taken between two cycles and written beside them.
 """
 
 import asyncio
@@ -29,13 +29,13 @@ _log = structlog.get_logger()
 HOUR_S = 3600.0
 MB = 1024 * 1024
 PART_CHARACTERS = 512 * 1024
-"""Of a snapshot, in one row."""
+"""The most bytes of a snapshot in one row."""
 
 Connect = Callable[[], AbstractAsyncContextManager[Connection]]
 
 
 class _Snapshot:
-    """What is to be written of a moment."""
+    """The part of a snapshot that is not written yet."""
 
     def __init__(self, at: float, number: int, memory_at: float, config: ClusterConfig) -> None:
         self.at, self.number, self.memory_at = at, number, memory_at
@@ -43,7 +43,7 @@ class _Snapshot:
         self._config = config
 
     def parts(self) -> list[Part]:
-        """It takes long where there is much."""
+        """It takes long for a large cluster."""
         texts = list(_texts(self._lines()))
         last = len(texts) - 1
         return [
@@ -58,7 +58,7 @@ class _Snapshot:
 
 
 def _texts(lines: Iterator[str]) -> Iterator[str]:
-    """Lines together, some in each."""
+    """Lines joined, some at a time."""
     some: list[str] = []
     characters = 0
     for line in lines:
@@ -72,8 +72,8 @@ def _texts(lines: Iterator[str]) -> Iterator[str]:
 
 
 class Recorder:
-    """The record of one process, while it leads. ``deciding``: a transaction that begins with the
-    epoch check. ``connect``: for what everybody may do.
+    """A process's record, while it leads. ``deciding``: a transaction that begins with the epoch
+    check. ``connect``: a connection without that check.
     """
 
     def __init__(
@@ -98,15 +98,15 @@ class Recorder:
         self._cleaned_at = -settings.record_clean_s
         self._woken = asyncio.Event()
 
-    # Between the cycles, in the decider.
+    # Between cycles, in the decider.
 
     async def begin(self, end: End, cluster: Cluster, at: float) -> None:
-        """Memory is new, at ``at`` seconds: what was not written of the one before never was."""
+        """Memory is new, at ``at`` seconds: unwritten cycles of the previous one are void."""
         self._end, self._memory_at, self._rows, self._snapshot = end, at, [], None
         await self.take(cluster, at)
 
     def note(self, cycles: Sequence[Noted]) -> None:
-        """What cycles were given."""
+        """Note a cycle's inputs."""
         if cycles and not self._rows:
             self._noted_at = time.monotonic()
         for noted in cycles:
@@ -117,15 +117,15 @@ class Recorder:
 
     @property
     def is_due(self) -> bool:
-        """Something has waited long enough for a transaction."""
+        """Some cycle has waited long enough for a transaction."""
         return bool(self._rows) and (
             len(self._rows) >= self._settings.record_wait_cycles
             or time.monotonic() - self._noted_at >= self._settings.record_wait_s
         )
 
     async def write(self, conn: Connection) -> None:
-        """What was noted, in the transaction that begins with the epoch check. Where that fails
-        memory is begun anew.
+        """Write the noted cycles, in the transaction that begins with the epoch check. If that
+        fails, memory is rebuilt.
         """
         if self._rows:
             rows, self._rows = self._rows, []
@@ -133,8 +133,8 @@ class Recorder:
 
     @property
     def is_snapshot_due(self) -> bool:
-        """The last one is old, or the record is too long since, and another would be another. Not
-        as long as cycles wait for a transaction: it would stand for some that may never be written.
+        """The last snapshot is old, or the record after it is long, and there are changes. It is
+        not due while cycles wait for a transaction: it would include cycles that may be void.
         """
         if self._snapshot is not None or self._rows or self._end.number == self._number_taken:
             return False
@@ -142,8 +142,8 @@ class Recorder:
         return self._is_full or age_s >= self._settings.record_snapshot_h * HOUR_S
 
     async def take(self, cluster: Cluster, at: float) -> None:
-        """All that the core knows after the cycle at ``at`` seconds. There is no other cycle before
-        this returns; heartbeats are heard meanwhile, and leaderships renewed.
+        """Take the core's whole state after the cycle at ``at`` seconds. No other cycle runs before
+        this returns; heartbeats arrive and leases are renewed meanwhile.
         """
         config = cluster.hardware.forest.config
         snapshot = _Snapshot(at, self._end.number, self._memory_at, config)
@@ -154,10 +154,10 @@ class Recorder:
         self._is_full = False
         self._woken.set()
 
-    # Beside the cycles.
+    # Beside cycles.
 
     async def run(self) -> None:
-        """Write snapshots and remove what is old, until cancelled. Raises Deposed."""
+        """Write snapshots and remove old parts, until cancelled. Raises Deposed."""
         wait_s = self._settings.retry_first_s
         while True:
             try:
@@ -178,14 +178,14 @@ class Recorder:
                         await self._woken.wait()
 
     async def write_snapshot(self) -> None:
-        """Write what was taken, in parts. Raises Deposed."""
+        """Write the snapshot, in parts. Raises Deposed."""
         snapshot = self._snapshot
         if snapshot is None:
             return
         parts = await asyncio.to_thread(snapshot.parts)
         for part in parts:
             async with self._deciding() as conn:
-                if self._snapshot is not snapshot:  # memory was begun anew
+                if self._snapshot is not snapshot:  # memory was rebuilt
                     return
                 await store.record.add_part(conn, part)
         if self._snapshot is snapshot:
@@ -193,8 +193,8 @@ class Recorder:
             self._metrics.record_snapshots.inc()
 
     async def clean(self) -> None:
-        """Remove what is too old, and the oldest where all is too much. The leader's row is not
-        held meanwhile: what is old stays old, whoever removes it.
+        """Remove parts that are too old, and the oldest if there is too much. It does not lock the
+        leader's row: any process may remove old parts.
         """
         if time.monotonic() - self._cleaned_at < self._settings.record_clean_s:
             return

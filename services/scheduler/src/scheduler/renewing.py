@@ -1,5 +1,5 @@
-"""What was changed is restored again: the one sequence in which a memory that follows the rows of
-another process takes them, wherever the rows come from.
+"""The one sequence in which memory takes another process's changed rows, from whatever source: each
+changed part is restored again.
 """
 
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
@@ -17,18 +17,18 @@ from scheduler.store.nodes import KnownNode
 
 
 class Source(Protocol):
-    """What is stored, as of one moment; and what was heard."""
+    """The stored rows, as of one moment; and this process's received messages."""
 
     async def nodes(self, names: Sequence[str]) -> Sequence[KnownNode]:
         """These nodes."""
         ...
 
     async def run_times(self, keys: Collection[Key]) -> Mapping[Key, History]:
-        """What is known of these keys."""
+        """The run times of these keys."""
         ...
 
     async def usage(self, keys: Collection[UserKey]) -> Mapping[UserKey, RestoredUsage]:
-        """What these users have used."""
+        """These users' usage."""
         ...
 
     async def preemptions(self, numbers: Collection[int]) -> Sequence[RestoredPreemption]:
@@ -36,15 +36,15 @@ class Source(Protocol):
         ...
 
     async def calibration(self, kinds: Collection[str]) -> Mapping[str, Sequence[float]]:
-        """What came of expectations of these kinds."""
+        """The outcomes of expected starts, by these kinds."""
         ...
 
     async def reservations(self, gangs: Collection[str]) -> Mapping[str, KnownReservation]:
-        """What is kept for these gangs."""
+        """These gangs' reservations."""
         ...
 
     def holds(self, gangs: Sequence[str]) -> AsyncIterator[Sequence[Hold]]:
-        """The placements of these gangs, some at a time."""
+        """These gangs' placements, some at a time."""
         ...
 
     def gangs(self, gangs: Sequence[str]) -> AsyncIterator[Sequence[KnownGang]]:
@@ -52,7 +52,7 @@ class Source(Protocol):
         ...
 
     def recall(self, nodes: Sequence[str]) -> None:
-        """Tell the state again who of these was heard: it did not know then what is stored."""
+        """Pass these nodes' last heartbeats to the state again: it lacked the stored rows then."""
         ...
 
     def at(self) -> float:
@@ -63,8 +63,8 @@ class Source(Protocol):
 async def renew(
     state: Stored, changed: Changed, source: Source, now: float, *, is_last: bool
 ) -> int:
-    """Forget what has changed, and restore it as a restart would; ``is_last``: and those in whose
-    way it may have been. Returns of how many gangs. Between parts nodes are heard.
+    """Forget the changed gangs, and restore them as a restart would. ``is_last``: also those that
+    they may have blocked. Returns the number of gangs. Node messages arrive between parts.
     """
     state.keep_up(now)
     if changed.run_times:
@@ -101,7 +101,7 @@ async def renew(
 
 
 def restore_nodes(state: Stored, nodes: Iterable[KnownNode]) -> None:
-    """Tell a state what is stored of nodes."""
+    """Pass the stored rows of nodes to a state."""
     for node in nodes:
         if node.is_removed:
             state.restore_removed(node.node, node.lease)

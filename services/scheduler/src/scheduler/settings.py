@@ -35,7 +35,7 @@ are checked before the check counts as stalled.
 
 
 class SchedulerSettings(DatabaseSettings, ReadByRestSettings):
-    """When cycles run, when a node is lost, who leads."""
+    """Settings of cycles, node leases and leadership."""
 
     http_port: NonNegativeInt = Field(
         8082,
@@ -220,8 +220,8 @@ class SchedulerSettings(DatabaseSettings, ReadByRestSettings):
     )
     what_if_s: PositiveFloat = Field(
         300.0,
-        description="The time limit of a what-if. At the limit it leaves out the newest part and"
-        " says so.",
+        description="The time limit of a what-if. At the limit it leaves out the newest part, and"
+        " its answer states that.",
     )
     what_if_mb: PositiveInt = Field(4096, description="The memory limit of a what-if's process.")
     what_if_answer_s: PositiveFloat = Field(
@@ -238,7 +238,7 @@ class SchedulerSettings(DatabaseSettings, ReadByRestSettings):
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
-        """Raises ValueError where two settings would stop each other's work, without a word."""
+        """Raises ValueError if two settings contradict each other."""
         for less, more in _IN_ORDER:
             if getattr(self, less) >= getattr(self, more):
                 raise ValueError(
@@ -253,11 +253,11 @@ class SchedulerSettings(DatabaseSettings, ReadByRestSettings):
         return self.leader_expiry_s + self.leader_take_s
 
     def policy(self) -> Policy:
-        """How the core decides where no file says it."""
+        """The core's policy if there is no cluster file."""
         return Policy(is_lazy=self.lazy_preemption, grace_s=self.preemption_grace_s)
 
     def rules(self) -> Rules:
-        """The rules of the core: what is free, and when reasons are published."""
+        """The core's rules: when resources are free, and when reasons are published."""
         return Rules(
             cycle_gangs=self.cycle_gangs,
             settle_s=self.settle_s,
@@ -275,7 +275,7 @@ class SchedulerSettings(DatabaseSettings, ReadByRestSettings):
         )
 
     def lease_policy(self) -> LeasePolicy:
-        """When a silence is believed."""
+        """When a silent node counts as lost."""
         return LeasePolicy(
             lease_s=self.lease_timeout_s,
             probe_window_s=self.probe_window_s,

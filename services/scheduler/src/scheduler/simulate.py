@@ -1,9 +1,9 @@
-"""The core in virtual time, as a program: files in, decisions or their sums out, or what a change
-of the cluster would do.
+"""A program that runs the core in virtual time: files in, decisions or their sums out, or the
+effects of a change of the cluster.
 
-`python -m scheduler.simulate CLUSTER EVENTS`; docs/simulator.md is its manual. It ends with 0; 2
-where a file or the command is wrong (all that is, on stderr, as `file:line: field: message`); 9
-where something can't be written; 130 where it was interrupted.
+`python -m scheduler.simulate CLUSTER EVENTS`; docs/simulator.md is its manual. Exit statuses: 0; 2
+if a file or the command is wrong (stderr has all problems, as `file:line: field: message`); 9 if an
+output can't be written; 130 after an interrupt.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from scheduler.domain.formats.cluster_change import ClusterChange, read_change
 from scheduler.domain.formats.cluster_file import CLUSTER_FILE, ClusterFile, read_cluster
 from scheduler.domain.formats.decisions import decision_line
 from scheduler.domain.formats.events import MAX_LINE_BYTES, read_events
-from scheduler.domain.formats.fields import MAX_FINDINGS, FormatError, told
+from scheduler.domain.formats.fields import MAX_FINDINGS, FormatError, finding_text
 from scheduler.domain.formats.model import Event
 from scheduler.domain.simulation.comparing import compare
 from scheduler.domain.simulation.comparison_text import comparison_data, comparison_text
@@ -82,7 +82,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _simulate(arguments: argparse.Namespace) -> int:
-    """Decisions of one simulation, or of the changed one of two, and then their sums."""
+    """Decisions of one simulation, or of the changed one of two; then their sums."""
     warnings = _Warnings(arguments.cluster)
     with ExitStack() as stack:
         try:
@@ -107,8 +107,8 @@ def _simulate(arguments: argparse.Namespace) -> int:
 
 @dataclass(slots=True)
 class _Asked:
-    """What is to be simulated, of the events in ``path``. ``recording``: they are its, None: they
-    happen as they are.
+    """The input of the simulation, from the events in ``path``. ``recording``: their recording,
+    None: the events are used as they are.
     """
 
     simulation: Simulation
@@ -132,7 +132,7 @@ def _asked(arguments: argparse.Namespace, warnings: "_Warnings", stack: ExitStac
         before, changed = enforcing(simulation, once.again), enforcing(changed, once.after)
         asked.recording = _replayed(asked.path, simulation)
         simulation = before
-    if arguments.output is None:  # nobody reads why gangs wait
+    if arguments.output is None:  # nothing reads wait reasons
         simulation.cluster.is_explaining = changed.cluster.is_explaining = False
     asked.pair = SideBySide(simulation, changed, change, once.after)
     if asked.recording is not None:
@@ -141,7 +141,7 @@ def _asked(arguments: argparse.Namespace, warnings: "_Warnings", stack: ExitStac
 
 
 def _replayed(path: str, simulation: Simulation) -> Recording:
-    """What was wanted in a recording. Raises FormatError."""
+    """A recording's workload. Raises FormatError."""
     with opened(path) as source:
         progress = Progress("events, of which run times are learnt", is_shown=True)
         events = read_events(lines(source, MAX_LINE_BYTES, progress))
@@ -205,13 +205,13 @@ def _changed(
     for finding in simulation.warnings:
         if file.change.is_about(finding.path):
             warnings(*file.changed.placed([finding]))
-        elif finding not in before.warnings:  # of a pin that nobody owns any more
+        elif finding not in before.warnings:  # of a pin without an owner after the change
             warnings.report(name_of(arguments.cluster), *cluster.placed([finding]))
     return file.change, simulation
 
 
 def _with_the_rest(error: FormatError, events: Iterator[Event]) -> FormatError:
-    """What is wrong, and what else is wrong with the form of the events that follow."""
+    """The problem, and further format errors in the events that follow."""
     try:
         for _ in events:
             pass
@@ -221,7 +221,7 @@ def _with_the_rest(error: FormatError, events: Iterator[Event]) -> FormatError:
 
 
 def _output(arguments: argparse.Namespace, stack: ExitStack) -> TextIO | None:
-    """Where decisions go; None: nowhere."""
+    """The output of decisions; None: nowhere."""
     if arguments.output is None:
         has_sums = arguments.summary or arguments.what_if is not None
         return None if has_sums else sys.stdout
@@ -230,28 +230,28 @@ def _output(arguments: argparse.Namespace, stack: ExitStack) -> TextIO | None:
 
 
 class _Warnings:
-    """Says what has no effect, up to a bound; ``file`` is where it stands."""
+    """Prints parts without effect, up to a bound; ``file``: the file with them."""
 
     def __init__(self, file: str) -> None:
         self.file = file
         self._reported = 0
 
     def __call__(self, finding: Finding) -> None:
-        """Say one."""
+        """Print one."""
         self.report(self.file, finding)
 
     def report(self, file: str, finding: Finding) -> None:
-        """Say one about another file."""
+        """Print one about another file."""
         self._reported += 1
         if self._reported <= MAX_FINDINGS:
-            sys.stderr.write(f"{told(file, finding, 'warning: ')}\n")
+            sys.stderr.write(f"{finding_text(file, finding, 'warning: ')}\n")
 
     def policy_failed(self, name: str, how: str) -> None:
-        """A site's policy of the order has no answer."""
-        self(Finding("", order_policies.said(name, how)))
+        """A site's policy of the order has failed."""
+        self(Finding("", order_policies.failure_text(name, how)))
 
     def end(self) -> None:
-        """Say how many were not said."""
+        """Print how many were left out."""
         if self._reported > MAX_FINDINGS:
             sys.stderr.write(f"and {self._reported - MAX_FINDINGS} warnings more\n")
 

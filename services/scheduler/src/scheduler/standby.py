@@ -1,8 +1,8 @@
-"""Standing by: memory that follows what the leader commits, so that it is there at a take-over.
+"""The standby: its memory follows the leader's commits, so that it is ready for a takeover.
 
-Of a gang whose rows have changed all is forgotten, and restored from them as a restart would. Where
-that is not enough (another cluster, changes that are not kept any more, a connection that broke)
-memory is made anew, as at the start.
+A gang with changed rows is forgotten and restored from them, as after a restart. If that is not
+enough, memory is rebuilt, as at the start. Reasons are another cluster, changes that are no longer
+kept, or a broken connection.
 """
 
 import asyncio
@@ -32,8 +32,8 @@ _log = structlog.get_logger()
 class Standby:
     """Memory while its process does not lead.
 
-    All is read over one connection: where it breaks, the database may be another one, or one that
-    has lost its last transactions.
+    One connection reads everything. After it breaks, the database may be another one, or lack its
+    last transactions.
     """
 
     def __init__(self, runtime: Runtime, memory: Memory) -> None:
@@ -51,9 +51,9 @@ class Standby:
         return 0.0 if self._seen is None else time.monotonic() - self._looked_at
 
     def look(self) -> None:
-        """Begin to follow, or read what was committed since, unless that is still under way. To be
-        called all the time: it takes as long as it takes, beside the caller. Raises what the last
-        look met; then memory is made anew.
+        """Begin to follow, or read the changes since the last look, unless that is under way. Call
+        it all the time: it runs beside the caller. Raises the last look's error; then memory is
+        rebuilt.
         """
         if self._looking is not None:
             if not self._looking.done():
@@ -75,9 +75,9 @@ class Standby:
             raise
 
     async def catch_up(self) -> bool:
-        """This process leads from now on: end what is under way, and read the last of what was
-        committed before. False where memory has to be made anew. Raises what the database raises,
-        and TimeoutError where the connection is open and carries nothing.
+        """This process leads from now on: end the look under way, and read the remaining changes.
+        False if memory must be rebuilt. Raises the database's errors, and TimeoutError if the
+        connection hangs.
         """
         try:
             await self._looked()
@@ -105,7 +105,7 @@ class Standby:
             raise error
 
     async def end(self) -> None:
-        """Memory is followed no longer."""
+        """Stop following."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
@@ -122,7 +122,7 @@ class Standby:
         self._memory.metrics.is_warm.set(is_warm)
 
     async def _begin(self) -> None:
-        """Memory as it is stored now. What is changed while it is read is read once more."""
+        """Build memory from the stored rows. Rows that change meanwhile are read again."""
         memory, started = self._memory, time.monotonic()
         if not memory.watch.reports.caught_up.is_set() or started < self._begin_from:
             return
@@ -141,8 +141,8 @@ class Standby:
             _log.info("this process stands by", gangs=len(memory.state.gangs), seconds=took)
 
     async def _load(self, conn: Connection) -> bool:
-        """False where the file can't be honoured with the nodes that there are: the leader goes on
-        with the one before, and who can't follow is still there to take the lead.
+        """False if the file is invalid with the present nodes. The leader keeps the previous one,
+        and this process can still take the lead, without warm memory.
         """
         try:
             await self._memory.load(conn)
@@ -158,7 +158,7 @@ class Standby:
         return True
 
     def _is_outdated(self) -> bool:
-        """The cluster that memory is of is not the one that is there."""
+        """Memory is of another cluster than the present one."""
         state, file = self._memory.state, self._memory.configuring.config
         if state.file is not file:
             return True
@@ -171,8 +171,8 @@ class Standby:
         return False
 
     async def _follow(self, *, is_last: bool) -> bool:
-        """Take what has changed; ``is_last``: and what may have been in the way of others. False
-        where it is not known any more what that was.
+        """Apply the changes; ``is_last``: also for gangs that others may have blocked. False if
+        the changes are no longer kept.
         """
         conn, seen = self._conn, self._seen
         assert conn is not None
@@ -194,7 +194,7 @@ class Standby:
 
 
 class _Database:
-    """What is stored, in a transaction that sees one moment, and what this process has heard."""
+    """The stored rows, in a transaction of one moment, and this process's received messages."""
 
     def __init__(self, conn: Connection, memory: Memory) -> None:
         self._conn = conn

@@ -1,6 +1,6 @@
-"""The nodes as this process hears them: reports, heartbeats, its own probe, and their leases.
+"""The nodes as this process receives them: reports, heartbeats, its own probe, and their leases.
 
-It changes the state only by what nodes say; that a node is lost or back it tells the decider.
+Only nodes' messages change the state here; the decider receives lost and returned nodes.
 """
 
 import asyncio
@@ -53,12 +53,12 @@ PODS_NAMED = 200
 """In one `node-lost`."""
 
 NOTICES = 500
-"""About nodes, said at once."""
+"""The most messages about nodes that are published at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """When a node was heard last, from which journal, and since when from no other one."""
+    """A node's last heartbeat: its time, its journal, and since when no other journal sent one."""
 
     at: float
     journal: str
@@ -67,8 +67,8 @@ class Voice:
 
 @dataclass
 class Watch:
-    """What was heard. ``to_lose``, ``to_lose_forgotten``, ``to_return`` and ``to_remove`` wait for
-    the decider; ``wake`` calls it.
+    """The received messages. ``to_lose``, ``to_lose_forgotten``, ``to_return`` and ``to_remove``
+    wait for the decider; ``wake`` calls it.
     """
 
     bus: Bus
@@ -105,7 +105,7 @@ class Watch:
         self.bus.on_new_bus.append(self.begin_anew)
 
     async def wait_for_reports(self) -> None:
-        """Until all is read that was said before, or for a while: what is not known is not free."""
+        """Wait for all earlier records, with a time limit: unknown resources are not free."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.settings.catch_up_s):
                 await self.reports.caught_up.wait()
@@ -116,11 +116,11 @@ class Watch:
         """The nodes as they are known now."""
         return self.state.ledger.nodes
 
-    # What nodes say.
+    # Messages of nodes.
 
     def on_report(self, record: Received, message: Model | None) -> None:
-        """A node's report, or a null record: the node was removed. One that is not lost yet
-        is removed when it is.
+        """A node's report, or a tombstone: the node was removed. A node that is not lost yet is
+        removed once it is.
         """
         now = time.monotonic()
         if message is None:
@@ -160,8 +160,8 @@ class Watch:
         return clash
 
     def on_setting(self, record: Received, message: Model | None) -> None:
-        """An operator's order about a node, or what is set of virtual clusters and policy; or a
-        null record: there is none any more.
+        """An operator's order about a node, or the setting of virtual clusters and policy; or a
+        tombstone, which removes it.
         """
         key = record.key or ""
         is_scheduling = key == SCHEDULING_SETTING
@@ -185,18 +185,18 @@ class Watch:
             self.setting = Setting(message.revision, config.version, config.content)
         elif revision is not None:
             self.setting = Setting(revision)
-        elif self.setting is not None:  # somebody's own null record
+        elif self.setting is not None:  # a tombstone that REST did not publish
             self.setting = Setting(self.setting.revision + 1)
         self.wake()
 
     def received_setting(self) -> Setting | None:
-        """What is set of virtual clusters and policy; None where not all was read yet, or nothing
-        was said of it.
+        """The setting of virtual clusters and policy; None if not all records were read yet, or
+        none was received.
         """
         return self.setting if self.orders.caught_up.is_set() else None
 
     def on_heartbeat(self, record: Received, message: Model | None) -> None:
-        """A node is alive, or a probe has come round."""
+        """A node's heartbeat, or this process's probe."""
         now = time.monotonic()
         if not isinstance(message, NodeHeartbeat):
             return
@@ -208,8 +208,8 @@ class Watch:
             self._receive(message.node, message.journal, now, is_new=is_new)
 
     def _receive(self, node: str, journal: str, now: float, *, is_new: bool) -> None:
-        """``is_new``: this was not said before a leader before has lost the node. In a clash only
-        the machine that the placements name keeps the node alive.
+        """``is_new``: sent after a previous leader lost the node, if it did. In a clash only the
+        machine that the placements name keeps the node alive.
         """
         if node in self.nodes and self.nodes[node].is_of_others(journal):
             return
@@ -231,11 +231,11 @@ class Watch:
 
     @property
     def has_news(self) -> bool:
-        """Something of nodes waits for the decider."""
+        """The decider has nodes to process."""
         return bool(self.to_lose or self.to_lose_forgotten or self.to_return or self.to_remove)
 
     def settle(self) -> None:
-        """Drop what has settled itself before the decider came to it."""
+        """Drop the entries that no longer hold."""
         nodes = self.nodes
         self.to_lose_forgotten &= self.state.ledger.forgetful
         self.to_lose = {n for n in self.to_lose if n in nodes and not nodes[n].is_lost}
@@ -245,16 +245,14 @@ class Watch:
     # Leading.
 
     def take_lead(self) -> None:
-        """This process leads from now on: what it found when it led before is no news."""
+        """This process leads from now on: findings of its earlier lead are void."""
         self.to_lose.clear()
         self.to_lose_forgotten.clear()
         self.to_return.clear()
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """A new leader, bus or reader: nobody has been silent before, and no probe that is on its
-        way counts.
-        """
+        """A new leader, bus or reader: earlier silence does not count, nor do probes under way."""
         self._times_begun += 1
         self.leases.begin_anew(time.monotonic())
 
@@ -263,7 +261,7 @@ class Watch:
         return f"{self.holder}/{self._times_begun}"
 
     def pass_on(self, state: Stored) -> None:
-        """Tell a state that is being restored what nodes have reported, and what was ordered."""
+        """Pass nodes' reports and operators' orders to a state that is being restored."""
         now = time.monotonic()
         for node in self.nodes.values():
             if node.clash is not None:
@@ -275,14 +273,14 @@ class Watch:
             state.order(name, order)
 
     def adopt(self, state: Stored) -> None:
-        """Listen for the state that was just restored, with all that was heard so far."""
+        """Receive for the restored state from now on, and pass all earlier messages to it."""
         self.pass_on(state)
         self.state = state
         self.recall(self.received)
 
     def recall(self, nodes: Iterable[str]) -> None:
-        """Tell the state again who of these was heard: it did not know then what is stored. Who is
-        lost is back by what it says from now on only: this may have been said before.
+        """Pass these nodes' heartbeats to the state again: it lacked the stored rows then. A lost
+        node returns only by a later heartbeat, as this one may precede the loss.
         """
         now = time.monotonic()
         for name in nodes:
@@ -291,8 +289,8 @@ class Watch:
                 self.state.ledger.receive(name, voice.journal, now)
 
     def lead(self, nodes: Iterable[KnownNode]) -> None:
-        """From now on judge who is silent, by what was heard so far. The silence of those who were
-        lost already is no news.
+        """Judge leases from now on, by the messages received so far. Nodes that are lost already
+        are left out.
         """
         now, lost = time.monotonic(), set()
         for known in nodes:
@@ -315,15 +313,15 @@ class Watch:
         return now - at < self.settings.lease_timeout_s
 
     def receives_from_bus(self) -> bool:
-        """What this process says comes back to it, on every partition."""
+        """This process's own messages come back to it, on every partition."""
         partitions = self.heartbeats.partitions.get(HEARTBEAT, 0)
         is_round = self.leases.is_round(partitions, time.monotonic())
         self.metrics.probe_round.set(is_round)
         return is_round
 
     def judge(self) -> None:
-        """Find who is silent for too long: nodes, and journals that nodes have lost. To be called
-        every ``watch_s`` by the leader.
+        """Find silent nodes, and journals that nodes have lost. The leader calls it every
+        ``watch_s``.
         """
         restarts = self.heartbeats.restarts + self.reports.restarts
         if restarts != self._restarts:
@@ -341,8 +339,8 @@ class Watch:
             self.wake()
 
     def _has_lost_journal(self, name: str, now: float) -> bool:
-        """The journal of the node's report is the only one that was heard for a lease. A machine of
-        the same name, whose pods they may be, would have been heard too.
+        """For a lease's length only the report's journal has sent heartbeats. Another machine of
+        the same name, which may run the pods, would have sent one too.
         """
         report, voice = self.nodes[name].report, self.received.get(name)
         if report is None or voice is None or voice.journal != report.journal:
@@ -365,7 +363,7 @@ class Watch:
                 )
 
     async def probe(self) -> None:
-        """Send the probe round every partition; one that is away gets the next one."""
+        """Send the probe to every partition; a partition that is away gets the next one."""
         partitions = self.heartbeats.partitions.get(HEARTBEAT, 0)
         message = NodeHeartbeat(node="", probe=self._probe).model_dump_json(exclude_defaults=False)
         at = time.time()
@@ -380,9 +378,9 @@ class Watch:
                 _log.debug("the probe was not published", error=str(failure))
 
     async def publish(self, known: dict[str, KnownNode]) -> None:
-        """Publish every minute which nodes are lost and which names clash; which nodes are back,
-        until they have named their lease. A node that was lost long ago is removed: by a tombstone
-        on the reports' topic, which all read.
+        """Publish lost nodes and clashing names every minute, and returned nodes until they name
+        their lease. A tombstone on the reports' topic, which all read, removes a node that was lost
+        long ago.
         """
         now, at, due = time.monotonic(), time.time(), list[Outgoing]()
         for node in self.nodes.values():
@@ -435,7 +433,7 @@ class Watch:
         if not node.is_lost:
             return RETURNED, NodeReturned(node=row.node, lease=node.lease, at=moment(at))
         since = row.lost_since or moment(at)
-        lost_s = max(at - since.timestamp(), 0.0)  # of two clocks
+        lost_s = max(at - since.timestamp(), 0.0)  # the two clocks may differ
         if lost_s > self.settings.lost_kept_days * DAY_S:
             return REPORTED, None
         pods = sorted(node.holds)
@@ -454,7 +452,7 @@ class Watch:
         return Outgoing(topic, row.node, value, event_id, at)
 
     async def _publish_all(self, notices: Sequence[Outgoing]) -> None:
-        """All at once: one after the other they would keep leases from being judged."""
+        """All at once: one after the other would delay the check of leases."""
         for notice, failure in zip(notices, await self.bus.publish(notices), strict=True):
             if failure is not None:
                 why = str(failure)

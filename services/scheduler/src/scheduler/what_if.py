@@ -1,9 +1,9 @@
-"""What a change of virtual clusters and policy would have made of the last days, as a program of
-its own: it takes long, and must not hold up decisions.
+"""A program that simulates a change of virtual clusters and policy on the last days. It takes long,
+and must not delay decisions.
 
-`python -m scheduler.what_if` reads a task as JSON from stdin and writes what it found as JSON to
-stdout. It bounds itself in memory and in time: where the time is over the answer is about fewer
-days, and says so.
+`python -m scheduler.what_if` reads a task as JSON from stdin and writes its result as JSON to
+stdout. It limits its own memory and time. At the time limit the answer covers fewer days and states
+that.
 """
 
 import asyncio
@@ -50,20 +50,20 @@ Policies = Mapping[str, OrderPolicy]
 
 MB = 1024 * 1024
 NICE = 10
-"""Decisions go before it."""
+"""Its niceness: decisions have priority."""
 
 OOM_SCORE = "1000"
-"""The highest: the kernel ends it before any other."""
+"""The highest score: the kernel ends this process first."""
 
 REPLAY_SHARE = 0.35
-"""Of the time: for one simulation; the other two get the rest."""
+"""The share of the time for one simulation; the other two get the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """``cluster``: as it is, a whole CLUSTER as text; ``change``: what would be in force of virtual
-    clusters and policy. The record from ``since`` to ``until``, in seconds since 1970, is looked at
-    for ``seconds`` at the most, with ``memoryMB``.
+    """``cluster``: the present one, a whole CLUSTER as text; ``change``: the proposed virtual
+    clusters and policy. It covers the record from ``since`` to ``until``, in seconds since 1970,
+    within ``seconds`` and ``memoryMB``.
     """
 
     database_url: str
@@ -77,7 +77,7 @@ class Task:
 
 
 class NoRecordError(Exception):
-    """There is none of that time."""
+    """The record has nothing of that time."""
 
 
 def main() -> None:
@@ -95,14 +95,14 @@ def main() -> None:
 
 
 def _come_last() -> None:
-    """The one that decides gets the processor first, and where memory is short this one goes."""
+    """The deciding process gets the processor first; if memory is short, this process ends."""
     os.nice(NICE)
     with contextlib.suppress(OSError):  # there is no such file but on Linux
         Path("/proc/self/oom_score_adj").write_text(OOM_SCORE)
 
 
 def compared(task: Task) -> dict[str, object]:
-    """What the change does. Raises NoRecordError."""
+    """The change's effects. Raises NoRecordError."""
     began = time.monotonic()
     before = read_cluster(task.cluster.encode()).config
     after = Setting(0, None, task.change).of(before)
@@ -110,15 +110,15 @@ def compared(task: Task) -> dict[str, object]:
     policies = order_policies.load(
         order_policies.once(lambda *how: failures.append(_failure(*how)))
     )
-    failures.clear()  # who can't be loaded is not in it, and the leader says why
+    failures.clear()  # a policy that can't be loaded: the leader logs it
     with _reader(task) as reader:
         bounded = _Bounded(began + task.seconds * REPLAY_SHARE, task.until)
         config, events = reader.open()
-        replay = Replay(Simulation(config, _no_word, policies))
+        replay = Replay(Simulation(config, _ignore, policies))
         recording = replay.run(bounded.events(events))
         bounded = _Bounded(began + task.seconds, recording.ends_at, bounded.is_cut)
         pair = SideBySide(
-            _simulation(before, policies), _simulation(after, policies), ClusterChange(), _no_word
+            _simulation(before, policies), _simulation(after, policies), ClusterChange(), _ignore
         )
         pair.as_recorded = AsRecorded(recording)
         workload = Workload(recording, has_changes=False)
@@ -142,22 +142,22 @@ def compared(task: Task) -> dict[str, object]:
 
 def _failure(name: str, how: str) -> str:
     """As a sentence."""
-    said = order_policies.said(name, how)
-    return f"{said[0].upper()}{said[1:]}."
+    text = order_policies.failure_text(name, how)
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _simulation(config: ClusterConfig, policies: Policies) -> Simulation:
-    simulation = Simulation(enforced(config), _no_word, policies)
+    simulation = Simulation(enforced(config), _ignore, policies)
     simulation.cluster.is_explaining = False
     return simulation
 
 
-def _no_word(_: object) -> None:
-    """What has no effect is not told: nobody wrote these events."""
+def _ignore(_: object) -> None:
+    """Drops warnings about events: no person wrote these events."""
 
 
 class _Bounded:
-    """Events up to a time of theirs, and as long as there is time for it."""
+    """Events up to a recorded time, within a time limit."""
 
     def __init__(self, until_clock: float, until: float, is_cut: bool = False) -> None:
         self._until_clock = until_clock
@@ -167,7 +167,7 @@ class _Bounded:
         self.at = 0.0
 
     def events(self, events: Iterator[Event]) -> Iterator[Event]:
-        """Those; whole moments of them."""
+        """Events of whole moments."""
         for event in events:
             if event.at > self.at:
                 if event.at > self._until:
@@ -182,14 +182,14 @@ class _Bounded:
 
 
 class _Reader:
-    """Reads the record, a page at a time, as the events are wanted."""
+    """Reads the record, a page at a time, on demand."""
 
     def __init__(self, runner: asyncio.Runner, task: Task) -> None:
         self._runner = runner
         self._task = task
 
     def open(self) -> tuple[ClusterConfig, Iterator[Event]]:
-        """The cluster at the beginning, and the events. Raises NoRecordError."""
+        """The first cluster, and the events. Raises NoRecordError."""
         export = self._runner.run(_export(self._task))
         lines = self._lines(export)
         return read_cluster(next(lines)).config, read_events(lines)
@@ -199,7 +199,7 @@ class _Reader:
         while True:
             try:
                 page = self._runner.run(_next(pages))
-            except Broken as error:  # what is too old goes while it is read
+            except Broken as error:  # old parts may be removed during the read
                 raise NoRecordError(str(error)) from error
             if page is None:
                 return

@@ -1,7 +1,7 @@
-"""Who may do what on a Kafka with log-ins, derived from the table of topics.
+"""The rights of each user on a Kafka with log-ins, derived from the table of topics.
 
-Kafka's ACLs tell topics apart, not keys: an agent can publish about another node. Readers check the
-journal that a placement names; a right of its own for each agent makes one revocable.
+Kafka's ACLs distinguish topics, not keys: an agent can publish about another node. Readers check
+the journal that a placement names. Each agent has its own user, so that one can be revoked.
 """
 
 from collections.abc import Iterable, Sequence
@@ -107,7 +107,7 @@ def as_commands(agents: Sequence[str], bootstrap: str) -> list[str]:
 
 
 def as_table(agents: Sequence[str]) -> str:
-    """The rights as Markdown: who writes and reads each topic, and who uses which group."""
+    """The rights as Markdown: the writers and readers of each topic, the user of each group."""
     granted = acls(agents)
 
     def users(name: str, operation: Operation) -> str:

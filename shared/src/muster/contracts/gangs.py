@@ -10,9 +10,9 @@ class PodAsk(Model):
     count of what else nodes count.
 
     ``gpu_types``: in order of preference, empty: any. ``pin``: only in the pinned cell that its
-    virtual cluster calls so. ``surplus``: the gang starts without it where it has no place, gets it
-    when it can be had without cost, and gives it back before anybody is killed. Where nothing else
-    of the gang has a place or waits, it waits for nothing.
+    virtual cluster calls so. ``surplus``: the gang starts without it where it has no place. It is
+    placed when no other gang loses anything by it, and released before any gang is preempted. Where
+    no other pod of the gang has a place or waits, it does not wait.
     """
 
     pod: str
@@ -38,8 +38,8 @@ class PodRelease(Model):
 
 
 class GangEnd(OpenEnum):
-    """How a gang came to its end. ``stopped``: by its user. ``limit``: it ran for as long as it
-    may. ``taken``: not by its own or its user's doing: preempted, drained, lost.
+    """How a gang ended. ``stopped``: by its user. ``limit``: its time limit. ``taken``: by neither
+    its user nor itself: preempted, drained, lost.
     """
 
     SUCCEEDED = "succeeded"
@@ -53,10 +53,10 @@ class GangEnd(OpenEnum):
 class GangRequest(StateMessage):
     """Launcher on a gang: the pods it wants or still holds.
 
-    A placed pod that is not listed is released; an empty list ends the gang. A pod name never
-    comes back. ``released`` tells from which node report on an ended pod's GPUs and ports are
-    free: the last ended pod of each task is enough. A released pod that is not in it counts as
-    free from the newest report that does not list it.
+    A placed pod that is not listed is released; an empty list ends the gang. A pod name is never
+    used again. ``released`` names the node report from which on an ended pod's GPUs and ports are
+    free: the last ended pod of each task is enough. A released pod that is not in it counts as free
+    from the newest report that does not list it.
 
     ``priority``: 0 to 1000 is guaranteed, -1 is opportunistic. ``submitted_at`` is the job's: an
     attempt that follows a preemption keeps its age. ``group``: gangs of one job with the same group
@@ -126,8 +126,9 @@ class Preemption(Model):
 
 
 class GangClass(OpenEnum):
-    """How a placed gang holds its GPUs: in cells of its virtual cluster; without them, as they are
-    another's now; or in nobody's.
+    """How a placed gang holds its GPUs. ``guaranteed``: in cells of its virtual cluster.
+    ``downgraded``: another gang has these cells now. ``opportunistic``: in no virtual cluster's
+    cells.
     """
 
     GUARANTEED = "guaranteed"

@@ -1,4 +1,4 @@
-"""The two messages on a job: what is wanted (REST) and what has become of it (Launcher)."""
+"""The two messages on a job: what the user wants (REST) and the job's state (Launcher)."""
 
 from datetime import datetime
 
@@ -45,9 +45,9 @@ class TaskRoleSpec(Model):
     """One task role, rendered and ready to run.
 
     ``min_failed_instances`` and ``min_succeeded_instances``: the number of tasks that ends the
-    attempt, -1 for never. ``min_instances``: so many tasks, the first ones, are enough for the gang
-    to start, and to go on; None: all. ``ports`` is label → count, ``resources`` name → count of
-    what else nodes count, for each task. ``gpu_types``: in order of preference, empty: any.
+    attempt, -1 for never. ``min_instances``: the gang starts and continues with this many tasks,
+    the first ones; None: all. ``ports`` is label → count, ``resources`` name → count of what else
+    nodes count, for each task. ``gpu_types``: in order of preference, empty: any.
     ``pin``: only in the pinned cell that the virtual cluster calls so. ``group``: tasks that start
     singly are put near those of the same group. ``command`` is one shell script.
     """
@@ -99,7 +99,7 @@ class JobSpec(Model):
 
 
 class JobRequest(StateMessage):
-    """REST on a job: it is wanted, whole; or shall stop.
+    """REST on a job: its whole specification, or the request to stop it.
 
     ``spec`` is left out only where REST does not know the job and so wants it stopped.
     """
@@ -114,7 +114,7 @@ class JobRequest(StateMessage):
 
 
 class Retries(Model):
-    """Retries so far, by whose account they went."""
+    """Retries so far, by the cause of the failure."""
 
     user: int = 0
     platform: int = 0
@@ -122,9 +122,7 @@ class Retries(Model):
 
 
 class TaskStatus(Model):
-    """One task and its current (or last) attempt. Fields are left out where there is nothing to
-    say.
-    """
+    """One task and its current (or last) attempt. Fields without a value are left out."""
 
     index: int
     state: TaskState
@@ -145,8 +143,8 @@ class TaskStatus(Model):
 
 
 class TaskRoleStatus(Model):
-    """The tasks of one role. ``min_instances``: so many of them, the first ones, are enough for the
-    gang; None: it needs all.
+    """The tasks of one role. ``min_instances``: the gang needs this many of them, the first ones;
+    None: all.
     """
 
     name: str
@@ -167,7 +165,7 @@ class JobStatus(StateMessage):
 
     ``gang_class``: how the gang of all its tasks holds its GPUs, where they are one gang;
     ``lender``: the virtual cluster that lends them, if they are not of its own.
-    ``dead_letter`` says that a record about this job could not be handled, and where.
+    ``dead_letter``: a service rejected a record about this job; it names the place.
     """
 
     job: str

@@ -1,4 +1,4 @@
-"""What operators order of a node: cordon or drain, as REST publishes it (in a setting
+"""An operator's order about a node: cordon or drain, as REST publishes it (in a setting
 ``node/<name>``) and as the Scheduler reads it.
 """
 
@@ -7,12 +7,12 @@ from datetime import datetime
 from muster.contracts.model import Model, OpenEnum
 
 NODE_SETTING = "node/"
-"""The settings whose values are orders about nodes begin so; the node's name follows."""
+"""The prefix of settings whose values are orders about nodes; the node's name follows."""
 
 
 class Order(OpenEnum):
-    """Cordon: nothing new is placed there. Drain: and what runs there leaves. None: an order from
-    before is over.
+    """Cordon: nothing new is placed there. Drain: gangs there are preempted, too. None: an earlier
+    order has ended.
     """
 
     CORDON = "cordon"
@@ -22,7 +22,7 @@ class Order(OpenEnum):
 
 
 class NodeOrder(Model):
-    """The order that stands for a node, whether the node is known or not; who gave it and when."""
+    """The order in force for a node, known or not; its author and time."""
 
     node: str
     order: Order

@@ -1,4 +1,4 @@
-"""What agents broadcast of their nodes, and what the Scheduler tells of lost ones."""
+"""What agents broadcast of their nodes, and what the Scheduler broadcasts of lost ones."""
 
 from datetime import datetime
 

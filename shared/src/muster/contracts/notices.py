@@ -46,8 +46,8 @@ class DeadLetter(Model):
 
 
 class AccountingDrifted(Model):
-    """The Scheduler's self-audit finds that what it counts of a gang is not what the gang's
-    placements say. Repeated with every audit, each minute, while it is so.
+    """The Scheduler's audit finds that its accounting of a gang differs from the gang's placements.
+    Repeated with every audit, each minute, while they differ.
     """
 
     gang: str

@@ -11,7 +11,9 @@ from muster.contracts.verdicts import Verdict
 
 
 class PodAction(OpenEnum):
-    """What the agent shall do. ``forget``: the pod's end is known, its name never comes back."""
+    """What the agent does. ``forget``: the Launcher knows the pod's end; the name is never used
+    again.
+    """
 
     RUN = "run"
     STOP = "stop"
@@ -36,7 +38,7 @@ class RolePeers(Model):
     address_of: tuple[int | None, ...]
     ports: dict[str, tuple[tuple[int, ...], ...]] = {}
 
-    # Of fields, not of the model: those would be run anew for each pod that is told of the peers.
+    # Of fields, not of the model: those would run again for each pod that gets the peers.
     @field_validator("address_of")
     @classmethod
     def _is_of_an_address(
@@ -61,8 +63,8 @@ class RolePeers(Model):
 
 
 class RoleShape(Model):
-    """The numbers of a task role that the PAI_* variables tell every task. ``min_instances``: so
-    many tasks, the first ones, are always there; None: all.
+    """The numbers of a task role for every task's PAI_* variables. ``min_instances``: this many
+    tasks, the first ones, are always there; None: all.
     """
 
     name: str

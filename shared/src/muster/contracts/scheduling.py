@@ -10,12 +10,12 @@ from pydantic import Field
 from muster.contracts.model import Model
 
 SCHEDULING_SETTING = "scheduling"
-"""The setting whose value this is; null: what the cluster's file or the nodes say holds again."""
+"""The setting with this value; null: the cluster's file or the nodes decide again."""
 
 
 class SchedulingConfig(Model):
     """``content``: ``virtualClusters`` or ``policy`` of a cluster's file, or both, each whole: what
-    is in it replaces that part of the file. ``version``: its number, of which ``by`` made it.
+    is in it replaces that part of the file. ``version``: its number. ``by``: its author.
     """
 
     version: int = Field(ge=1, le=2**62)

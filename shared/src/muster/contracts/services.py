@@ -1,4 +1,4 @@
-"""What each service tells of itself."""
+"""What each service broadcasts of itself."""
 
 from datetime import datetime, timedelta
 

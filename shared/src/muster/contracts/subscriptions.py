@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from muster.contracts.model import Model, OpenEnum
 
 SUBSCRIPTION_SETTING = "subscription/"
-"""The settings whose values are subscriptions begin so; the subscription's id follows."""
+"""The prefix of settings whose values are subscriptions; the subscription's id follows."""
 
 
 class AlertEvent(OpenEnum):
@@ -41,8 +41,8 @@ class Subscription(Model):
     """One receiver, the events that it wants and the jobs that they are about.
 
     Exactly one of ``webhook_url`` and ``email`` is set. ``filter`` counts for events of jobs only.
-    ``secret_versions``, newest first: each signs, so that a receiver can change its secret in
-    peace.
+    ``secret_versions``, newest first: each signs, so that no delivery fails while a receiver
+    changes its secret.
     """
 
     id: str = Field(min_length=1, max_length=128)

@@ -1,12 +1,12 @@
-"""A failure is a verdict with evidence: cause, symptom and outcome kept apart, who is at fault,
-the line that tells.
+"""A failure is a verdict with evidence: cause, symptom, outcome, the party at fault, and the line
+of the log that shows it.
 """
 
 from muster.contracts.model import Model, OpenEnum
 
 
 class Fault(OpenEnum):
-    """Who made it end."""
+    """The party that caused the end."""
 
     NOBODY = "nobody"
     USER = "user"

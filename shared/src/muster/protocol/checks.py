@@ -1,5 +1,5 @@
-"""What the shape alone can't say: names that must be defined, what is refused for now, and what is
-accepted but not acted on yet.
+"""Checks beyond the shape: names that must be defined, what is refused for now, and what is
+accepted but has no effect yet.
 """
 
 from collections.abc import Iterator

@@ -143,8 +143,8 @@ def _syntax_problem(error: yaml.MarkedYAMLError, text: str) -> Problem:
     if half is not None:
         message = f"{half[0]} is half a character; write the whole one as itself"
         return Problem("", message, line, column - len(r"\u"))
-    said = ", ".join(part for part in (error.context, error.problem) if part)
-    return Problem("", f"This is not YAML: {said}", line, column)
+    reason = ", ".join(part for part in (error.context, error.problem) if part)
+    return Problem("", f"This is not YAML: {reason}", line, column)
 
 
 class _Composer:
@@ -206,7 +206,7 @@ class _Composer:
             try:
                 value = convert(text, tag)
             except ValueError:
-                raise _refuse(event, f"This value is not what its tag {_short(tag)} says") from None
+                raise _refuse(event, f"This value is not valid for its tag {_short(tag)}") from None
         else:
             raise _refuse(event, f"The tag {_short(tag)} is unknown; remove it")
         node = Node(*_at(event), value, text)

@@ -1,4 +1,4 @@
-"""What is wrong with a file's shape, in words that name the mend."""
+"""Messages for faults in a file's shape. Each names the fix."""
 
 from collections.abc import Sequence
 from difflib import get_close_matches

@@ -1,4 +1,4 @@
-"""A job file becomes a job's specification; or one error says all that is wrong with it."""
+"""Turns a job file into a job's specification, or into one error that lists all its faults."""
 
 import re
 from bisect import bisect_right
@@ -37,10 +37,10 @@ class ParsedJob:
     """A job file, understood.
 
     ``text`` is the file as it was sent. ``priority_class`` is None where the file names none, and
-    a number in words where that is no class.
+    the number as text where the priority is no class.
     ``priority_place`` is the path, the line and the column at which it does.
     ``virtual_cluster_place`` is the line and the column of the virtual cluster's name; ``named``
-    has the GPU types and pins that it wishes for. ``warnings`` name what the job runs without.
+    has the GPU types and pins that it requests. ``warnings`` name what the job runs without.
     """
 
     name: str
@@ -66,7 +66,7 @@ class ParsedJob:
 def parse_job(data: bytes) -> ParsedJob:
     """Read a job file.
 
-    Raises ProtocolError, with every problem that can be told, and nothing else for any bytes.
+    Raises ProtocolError with every problem that is found, and nothing else for any bytes.
     """
     text, root = read_document(data)
     problems = check_references(root)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from muster.errors import Problem, Rejected
 
 MAX_PROBLEMS = 100
-"""Problems told of one file; the rest is only counted."""
+"""Problems listed of one file; the rest is only counted."""
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

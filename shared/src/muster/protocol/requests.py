@@ -1,6 +1,6 @@
-"""What a job file wishes of the scheduler: in OpenPAI's words (``extras.hivedScheduler``) and in
-Muster's own (``extras.muster``). Both come to the same, so nothing may be said twice; what has no
-effect is told, and nothing is passed over in silence.
+"""What a job file requests of the Scheduler, in OpenPAI's fields (``extras.hivedScheduler``) and in
+Muster's (``extras.muster``). Both have the same meaning, so a file may set each value only once. A
+warning names each field without effect.
 """
 
 from collections.abc import Iterator, Mapping
@@ -39,7 +39,7 @@ _LEAST = "minInstances"
 
 @dataclass(frozen=True, slots=True)
 class RoleRequests:
-    """What a task role wishes, wherever it is said."""
+    """What a task role requests, in either place."""
 
     gpu_types: tuple[str, ...] = ()
     pin: str | None = None
@@ -63,8 +63,8 @@ class Named:
 
 
 def check_requests(root: Node) -> Iterator[Problem]:
-    """Roles that are none, what is said twice, groups that can't be near one another, jobs that
-    would be ended before they are done, and gangs that need more tasks than there are, or none.
+    """Roles that are not defined, values set twice, groups that can't be near one another, jobs
+    that their limit would end too early, and gangs that need more tasks than there are, or none.
     """
     for same in _SAME:
         yield from _stated_twice(root, same)
@@ -153,7 +153,7 @@ def _mixed_groups(root: Node) -> Iterator[Problem]:
 
 def priority_of(job: JobFile) -> tuple[int, str | None]:
     """The job's priority, and its class as people see it: a number that is no class is its own
-    name, None where the file says nothing.
+    name, None where the file has no priority.
     """
     own = job.extras.muster.priority
     if own is not None:
@@ -165,14 +165,14 @@ def priority_of(job: JobFile) -> tuple[int, str | None]:
 
 
 def lazy_preemption_of(job: JobFile) -> bool | None:
-    """Whether the job is downgraded before it is killed; None: as the cluster says."""
+    """Whether the job is downgraded before it is preempted; None: as the cluster's policy."""
     hived = job.extras.hived_scheduler
     own = job.extras.muster.lazy_preemption
     return own if own is not None or hived is None else hived.lazy_preemption_enable
 
 
 def requests_of(job: JobFile, name: str) -> RoleRequests:
-    """What the task role wishes."""
+    """What the task role requests."""
     hived, own = _hived_role(job, name), _own_role(job, name)
     types = (hived.sku_type,) if hived.sku_type else own.gpu_types
     return RoleRequests(
@@ -220,7 +220,7 @@ def _named_by(job: JobFile, name: str, root: Node) -> Iterator[Named]:
 
 
 def request_warnings(job: JobFile, root: Node) -> Iterator[Problem]:
-    """What is wished and has no effect."""
+    """Requests without effect."""
     yield from _hived_warnings(job, root)
     if priority_of(job)[0] == OPPORTUNISTIC and lazy_preemption_of(job) is not None:
         own = job.extras.muster.lazy_preemption is not None

@@ -1,5 +1,5 @@
 """The job file's shape: OpenPAI's protocol, version 2, as its server enforces it, with Muster's
-additions under ``extras.muster``. The one truth; the JSON Schema for editors is made from it.
+additions under ``extras.muster``. The JSON Schema for editors is made from these models.
 """
 
 from typing import Annotated, Any, Literal
@@ -194,7 +194,7 @@ class Defaults(Shape):
 
 
 class HivedRole(Shape):
-    """What OpenPAI's scheduler is told of a task role. ``sku_num`` is only its portal's note."""
+    """A task role's fields for OpenPAI's scheduler. ``sku_num`` is only its portal's note."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -205,7 +205,7 @@ class HivedRole(Shape):
 
 
 class HivedScheduler(Shape):
-    """Wishes to the scheduler, in the words of OpenPAI's."""
+    """Requests to the Scheduler, in the fields of OpenPAI's."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -217,11 +217,11 @@ class HivedScheduler(Shape):
 
 
 class RoleAdditions(Shape):
-    """What a task role wishes of the Scheduler. ``gpu_types``: in order of preference. ``pin``:
+    """What a task role requests of the Scheduler. ``gpu_types``: in order of preference. ``pin``:
     only in the pinned cell that the virtual cluster calls so. ``group``: tasks that start singly
     are put near those of the same group. ``resources``: what else nodes count, for each task.
-    ``min_instances``: the gang starts and goes on with so many tasks, the first ones; null: with
-    all.
+    ``min_instances``: the gang starts and continues with this many tasks, the first ones; null:
+    with all.
     """
 
     gpu_types: GpuTypes | None = None
@@ -236,12 +236,12 @@ class RoleAdditions(Shape):
 
 class Additions(Shape):
     """Muster's own additions. ``time_limit_seconds``: a job attempt that has run for longer is
-    ended as failed, and not retried. ``expected_seconds``: so long it will run; null: as earlier
-    runs tell. ``min_run_seconds``: so long it is to run before it is preempted.
-    ``checkpoint_seconds``: so often it saves what it has done. ``borrow``: it may run on what other
-    virtual clusters own and don't use. ``priority``: -1 is opportunistic, 0 and above guaranteed.
-    ``lazy_preemption``: the job is downgraded before it is killed for one of its own virtual
-    cluster; null: as the cluster says.
+    ended as failed, and not retried. ``expected_seconds``: its expected run time; null: that of
+    earlier runs. ``min_run_seconds``: it is protected from preemption for this time.
+    ``checkpoint_seconds``: it saves its work this often. ``borrow``: it may use idle quota of other
+    virtual clusters. ``priority``: -1 is opportunistic, 0 and above guaranteed.
+    ``lazy_preemption``: the job is downgraded before it is preempted for one of its own virtual
+    cluster; null: as the cluster's policy.
     """
 
     time_limit_seconds: Seconds | None = None
@@ -265,7 +265,7 @@ class Extras(Shape):
 
 
 class JobFile(Described):
-    """A job, as the file says it."""
+    """A job file."""
 
     protocol_version: ProtocolVersion
     name: Name

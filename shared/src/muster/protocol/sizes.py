@@ -1,5 +1,5 @@
-"""How large the records of a job can become: a job is refused at the door when one of them could
-pass 1 MiB, the most that a record may have.
+"""How large the records of a job can become: a job is rejected at submission when one of them could
+exceed 1 MiB, the most that a record may have.
 
 The bounds are made from the models themselves: each is filled with the longest values that its
 writer may put there, and its JSON is measured.
@@ -41,8 +41,8 @@ MAX_RECORD_BYTES = 1_000_000
 """Of a record's value; the rest of the bus's 1 MiB is for headers and the batch around it."""
 
 TEXT_BYTES = 800
-"""All the words of one task's verdict in `job-updated` together: evidence of 500 characters, cause,
-symptom and outcome."""
+"""The characters of one task's verdict in `job-updated`: evidence of 500 characters, cause, symptom
+and outcome."""
 
 _NODE = "n" * 64
 _LOG_URL = "h" * 96
@@ -155,7 +155,7 @@ def _task_bytes(sized: _Sized) -> _TaskBytes:
 
 
 def _requested_bytes(role: TaskRoleSpec) -> int:
-    """What the role's wishes add to the ask for each pod."""
+    """What the role's requests add to the ask for each pod."""
     is_elastic = role.min_instances is not None
     if not (role.gpu_types or role.pin or role.resources or is_elastic):
         return 0
@@ -209,7 +209,7 @@ def _empty() -> dict[str, int]:
     """The records of a job without its tasks."""
     role = TaskRoleSpec(name="r", instances=1, cpu=1, memory_mb=1, gpus=0, command="")
     spec = JobSpec(task_roles=())
-    who = {"job": _JOB, "name": _JOB_NAME, "user": _USER}
+    identity = {"job": _JOB, "name": _JOB_NAME, "user": _USER}
     run = PodRun(
         user=_USER,
         user_number=_BIG,
@@ -228,7 +228,7 @@ def _empty() -> dict[str, int]:
     )
     records: dict[str, Model] = {
         "job-submitted": JobRequest(
-            **who,
+            **identity,
             execution=Execution.START,
             submitted_at=_TIME,
             stop_requested_by=_USER,
@@ -237,7 +237,7 @@ def _empty() -> dict[str, int]:
             seen=_BIG,
         ),
         "job-updated": JobStatus(
-            **who,
+            **identity,
             virtual_cluster=_JOB_NAME,
             state=JobState.SUCCEEDED,
             retries=Retries(user=_BIG, platform=_BIG, resource=_BIG),
@@ -258,7 +258,7 @@ def _empty() -> dict[str, int]:
         ),
         "gang-requested": GangRequest(
             gang=_NAME,
-            **who,
+            **identity,
             virtual_cluster=_JOB_NAME,
             priority=1000,
             submitted_at=_TIME,

@@ -1,8 +1,8 @@
 """References in commands: ``<% $parameters.x.y[0] %>`` becomes the value as it is written.
 
 Plain look-ups, no logic. ``$secrets`` stays as it is, for the node to fill in. Every other name
-that can't be looked up is told with its line. Rendering what was rendered changes nothing: where a
-value would make up a new reference, the job is refused.
+that can't be looked up is a problem with its line. Rendering a rendered text changes nothing: where
+a value would form a new reference, the job is rejected.
 """
 
 import re

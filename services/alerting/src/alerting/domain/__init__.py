@@ -1,1 +1,1 @@
-"""What becomes an alert or a notification, who is told, and when it is tried again: pure."""
+"""Pure decisions: events and alerts, their receivers, and the retries of deliveries."""

@@ -1,5 +1,5 @@
-"""Records that could not be handled: one alert for each reader and topic, however many there are;
-and which job a dead record is about.
+"""Rejected records: one alert for each reader and topic, for any number of them; and the job that a
+rejected record is about.
 """
 
 import json
@@ -49,7 +49,7 @@ def received(
 
 
 def job_record(letter: DeadLetter) -> RejectedRecord | None:
-    """What a dead letter says about a job; None where it is about none, or does not say which."""
+    """The job that a dead letter is about; None where it is about none, or names none."""
     fields = _fields(letter.value)
     topic = TOPICS.get(letter.topic)
     if topic is None or topic.kind is None:

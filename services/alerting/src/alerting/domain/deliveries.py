@@ -1,7 +1,7 @@
-"""Who is told, once; when a failed delivery is tried again; when a receiver is left in peace.
+"""The deliveries of an event, one for each subscription; their retries; pauses of receivers.
 
-The schedule is Standard Webhooks 1.0's. A receiver that fails again and again is paused, so that
-it costs its neighbours nothing; one that says it is gone is disabled.
+The schedule is Standard Webhooks 1.0's. A receiver that fails repeatedly is paused, so that it does
+not delay others; one that answers 410 Gone is disabled.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ class Channel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One event for one subscription. ``id`` is the same whenever it is asked for again."""
+    """One event for one subscription. ``id`` is the same for every repeat of the event."""
 
     id: str
     subscription: str
@@ -61,7 +61,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The receiver wants nothing any more (410)."""
+    """The receiver is gone (410)."""
 
     reason: str
 
@@ -128,7 +128,7 @@ class DeliveryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """How a subscription's receiver has been doing, since the ``version`` of its subscription."""
+    """The health of a subscription's receiver, since the ``version`` of its subscription."""
 
     subscription: str
     version: str
@@ -170,7 +170,7 @@ def owners_at_share(under_way: Mapping[str, int], slots: int) -> frozenset[str]:
 
 
 def delivery_id(subscription: str, event_key: str) -> str:
-    """The id of a delivery: one for each subscription and event, whatever repeats come."""
+    """The id of a delivery: one for each subscription and event, however often it is repeated."""
     digest = hashlib.sha256(f"{subscription}\0{event_key}".encode()).hexdigest()
     return f"msg_{digest[:32]}"
 
@@ -202,7 +202,7 @@ def next_attempt(
 def receiver_after(
     receiver: Receiver, answer: Answer, *, now: datetime, policy: DeliveryPolicy
 ) -> Receiver:
-    """How a receiver is doing after an answer."""
+    """A receiver's health after an answer."""
     match answer:
         case Sent():
             return Receiver(receiver.subscription, receiver.version)

@@ -1,5 +1,5 @@
-"""When the Scheduler's books count as wrong: from the first word of its self-audit about a gang
-until it has said nothing more of it for some minutes.
+"""When the Scheduler's accounting counts as wrong: from the first message of its audit about a gang
+until it has published none for some minutes.
 """
 
 from datetime import datetime
@@ -53,4 +53,4 @@ def _alert(key: Key, since: datetime) -> Alert:
 
 
 DRIFTS = Repeats(_alert, lambda policy: policy.drift_over_s)
-"""A gang of which the books are, or were, wrong."""
+"""A gang with accounting that is, or was, wrong."""

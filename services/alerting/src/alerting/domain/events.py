@@ -1,6 +1,5 @@
-"""The values that decisions speak in: events that people are told of, and alerts that fire and
-are resolved. Both are recognised when they come again: an event by its key, an alert by its
-fingerprint and start.
+"""The values of decisions: events for notifications, and alerts that fire and are resolved. Repeats
+of both are recognised: an event by its key, an alert by its fingerprint and start.
 """
 
 import hashlib
@@ -17,7 +16,7 @@ from pydantic import JsonValue
 
 
 class Severity(StrEnum):
-    """How much it matters to who keeps the cluster running."""
+    """How much it matters to operators."""
 
     INFO = "info"
     WARNING = "warning"
@@ -35,10 +34,10 @@ class JobLabels:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something to tell people, once.
+    """Something to notify people of, once.
 
-    ``key`` is the same whenever the same thing is heard again. ``thread`` groups messages about
-    one thing (a job, a node). ``data`` is the body of a webhook, in JSON names.
+    ``key`` is the same for every repeat of the event. ``thread`` groups messages about one thing (a
+    job, a node). ``data`` is the body of a webhook, in JSON names.
     """
 
     key: str

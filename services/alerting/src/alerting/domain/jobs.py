@@ -1,7 +1,7 @@
-"""Which words about a job, and which silence about it, are told to people.
+"""The events and alerts of a job: from its state messages, and from their absence.
 
-A job is watched from its first word to its last. Words may come twice, late or not at all: only a
-higher revision counts, and what is told depends on the job's state, not on how it was heard.
+A job is watched from its first message to its last. Messages may arrive twice, late or never: only
+a higher revision counts, and the events depend on the job's state, not on the messages' order.
 """
 
 import hashlib
@@ -21,11 +21,11 @@ CLOSED = frozenset({JobState.SUCCEEDED, JobState.STOPPED, JobState.FAILED})
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """One job as last heard of.
+    """One job as in its latest message.
 
-    ``content`` tells whether a word says anything new; ``quiet_since`` is when it last did, or
-    when a record about the job was found dead (``dead_letter`` says which; ``rejected_at`` is the
-    newest that was heard). ``stuck_since`` is set while its alert fires.
+    ``content`` shows whether a message has anything new. ``quiet_since`` is the time of the last
+    new one, or of the rejection of a record about the job (``dead_letter`` names it;
+    ``rejected_at`` is the newest). ``stuck_since`` is set while its alert fires.
     """
 
     job: str
@@ -44,7 +44,7 @@ class Watch:
 
     @property
     def is_closed(self) -> bool:
-        """Its end is known."""
+        """The job has ended."""
         return self.state in CLOSED
 
     @property
@@ -55,7 +55,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class JobOutcome:
-    """The watch to keep, what to tell, and the alerts that changed."""
+    """The watch to keep, the events to notify of, and the alerts that changed."""
 
     watch: Watch
     events: tuple[Event, ...] = ()
@@ -64,7 +64,7 @@ class JobOutcome:
 
 @dataclass(frozen=True, slots=True)
 class RejectedRecord:
-    """A record about a job that could not be handled. Labels are empty where it does not say."""
+    """A rejected record about a job. Labels are empty where the record lacks them."""
 
     job: str
     what: str
@@ -77,7 +77,7 @@ class RejectedRecord:
 def received(
     watch: Watch | None, status: JobStatus, *, now: datetime, policy: Policy
 ) -> JobOutcome:
-    """Apply the Launcher's word on a job."""
+    """Apply the Launcher's message on a job."""
     known = watch or Watch(status.job, quiet_since=now)
     if status.revision <= known.revision or known.is_closed:
         return JobOutcome(known)
@@ -104,7 +104,7 @@ def received(
 
 
 def found_rejected(watch: Watch | None, record: RejectedRecord, *, now: datetime) -> JobOutcome:
-    """Note that a record about the job is dead: if the job stays as it is now, it is stuck."""
+    """Note that a record about the job was rejected: if the job does not change, it is stuck."""
     known = watch or Watch(
         record.job,
         quiet_since=now,
@@ -155,7 +155,7 @@ def time_passed(watch: Watch, *, now: datetime, policy: Policy) -> JobOutcome:
 
 
 def forgotten(watch: Watch, *, now: datetime) -> tuple[Alert, ...]:
-    """What ends with the watch of a job that nobody has spoken of for very long."""
+    """The alerts that end with the watch of a job without messages for very long."""
     if watch.stuck_since is None:
         return ()
     return (_stuck_alert(watch, watch.stuck_since).resolved(now),)

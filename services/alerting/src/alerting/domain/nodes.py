@@ -1,8 +1,8 @@
-"""When a node counts as lost, from words that may come late, twice or in any order.
+"""When a node counts as lost, from messages that may come late, twice or in any order.
 
 Each loss and each return has the lease number that the Scheduler gave it, and a time. A return
-ends the loss of a lower lease, and of its own where it was later. So does the node's removal, which
-is known by the null record in place of its report.
+ends the loss of a lower lease, and of its own where it was later. So does the node's removal: a
+tombstone in place of its report.
 """
 
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ LOST = "NodeLost"
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A loss that was heard of. ``received_at`` is when it was last said."""
+    """A published loss. ``received_at``: of its latest repeat."""
 
     lease: int
     since: datetime
@@ -28,7 +28,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """The newest return that was heard of."""
+    """The newest published return."""
 
     lease: int
     at: datetime
@@ -36,7 +36,7 @@ class Return:
 
 @dataclass(frozen=True, slots=True)
 class NodeWatch:
-    """A node as last heard of: its alert fires while ``loss`` is there."""
+    """A node as in its latest messages: its alert fires while ``loss`` is there."""
 
     node: str
     loss: Loss | None = None
@@ -45,7 +45,7 @@ class NodeWatch:
 
 @dataclass(frozen=True, slots=True)
 class NodeOutcome:
-    """The watch to keep, what to tell, and the alerts that changed."""
+    """The watch to keep, the events to notify of, and the alerts that changed."""
 
     watch: NodeWatch
     events: tuple[Event, ...] = ()
@@ -55,7 +55,7 @@ class NodeOutcome:
 def lost(
     watch: NodeWatch | None, message: NodeLost, *, now: datetime, policy: Policy
 ) -> NodeOutcome:
-    """Apply ``node-lost``; it is repeated while the node is lost, and told once."""
+    """Apply ``node-lost``; it is repeated while the node is lost, and notified once."""
     known = watch or NodeWatch(message.node)
     if _is_over(message.lease, message.since, known.ended):
         return NodeOutcome(known)
@@ -111,7 +111,7 @@ def returned(
 
 
 def due_at(watch: NodeWatch, policy: Policy) -> datetime | None:
-    """When a loss that is no longer said is forgotten."""
+    """When a loss that is no longer republished is forgotten."""
     if watch.loss is None:
         return None
     return watch.loss.received_at + timedelta(seconds=policy.lost_forget_s)
@@ -127,12 +127,12 @@ def removed(watch: NodeWatch, *, now: datetime) -> NodeOutcome:
 
 
 def time_passed(watch: NodeWatch, *, now: datetime, policy: Policy) -> NodeOutcome:
-    """Resolve the alert of a node that the Scheduler no longer speaks of."""
+    """Resolve the alert of a lost node that the Scheduler no longer republishes."""
     due = due_at(watch, policy)
     if watch.loss is None or due is None or due > now:
         return NodeOutcome(watch)
     silent_h = policy.lost_forget_s / 3600
-    text = f"Nobody has spoken of it for {silent_h:g} hours; it is not waited for any more."
+    text = f"The Scheduler has not named it for {silent_h:g} hours; Alerting forgets the node."
     return _gone(watch.loss, replace(watch, loss=None), text, now)
 
 

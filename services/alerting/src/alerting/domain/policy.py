@@ -6,14 +6,14 @@ from datetime import datetime, timedelta
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """When silence matters, all in seconds.
+    """Limits of silence, all in seconds.
 
-    ``stuck_after_s``: an open job that should move and has not changed for so long is stuck.
-    ``stale_after_s``: what ended longer ago is no news (a bus read anew from its start).
-    ``dead_letters_over_s``: dead letters are over after so long without one.
-    ``drift_over_s``: the accounting is right again after so long without a notice.
-    ``clash_over_s``: a node name clashes no longer when the Scheduler has not repeated it so long.
-    ``lost_forget_s``: a lost node that the Scheduler has not named for so long is not waited for.
+    ``stuck_after_s``: an open job that should move and has not changed for this time is stuck.
+    ``stale_after_s``: an older event is not notified (a bus that is read again from its start).
+    ``dead_letters_over_s``: the alert ends after this time without a dead letter.
+    ``drift_over_s``: the accounting is right again after this time without a message.
+    ``clash_over_s``: a clash of node names ends after this time without a message.
+    ``lost_forget_s``: a lost node that the Scheduler has not named for this time is forgotten.
     """
 
     stuck_after_s: float = 900.0
@@ -24,5 +24,5 @@ class Policy:
     lost_forget_s: float = 86_400.0
 
     def is_news(self, at: datetime, now: datetime) -> bool:
-        """Whether something that happened at ``at`` is young enough to be told."""
+        """Whether an event at ``at`` is recent enough for a notification."""
         return at >= now - timedelta(seconds=self.stale_after_s)

@@ -1,5 +1,5 @@
-"""What is said again and again while it is so: it is told, and its alert fires, from the first word
-until nothing more was said of it for a while.
+"""Conditions that a service republishes while they hold. Alerting notifies of one, and its alert
+fires, from the first message until there was none for a while.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ Key = tuple[str, ...]
 
 
 class Notice(NamedTuple):
-    """A word: about what, when it was said, and since when that is so."""
+    """A message: its subject, its time, and since when the condition holds."""
 
     key: Key
     at: datetime
@@ -23,7 +23,7 @@ class Notice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """``newest_at``: of the newest word. Its alert fires while ``since`` is there."""
+    """``newest_at``: of the newest message. Its alert fires while ``since`` is there."""
 
     key: Key
     newest_at: datetime
@@ -33,7 +33,7 @@ class Repeated:
 
 @dataclass(frozen=True, slots=True)
 class RepeatedOutcome:
-    """What to keep, what to tell, and the alerts that changed."""
+    """The watch to keep, the events to notify of, and the alerts that changed."""
 
     watch: Repeated
     events: tuple[Event, ...] = ()
@@ -42,8 +42,8 @@ class RepeatedOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """Words of one kind. ``alert``: about what, and since when; ``quiet_s``: after so long without
-    a word it is over.
+    """Messages of one kind. ``alert``: the alert of a subject since a time; ``over_s``: the
+    condition ends after this time without a message.
     """
 
     alert: Callable[[Key, datetime], Alert]
@@ -52,12 +52,12 @@ class Repeats:
     def received(
         self, known: Repeated | None, notice: Notice, *, now: datetime, policy: Policy
     ) -> tuple[Repeated, Alert | None]:
-        """What is known after a word, and the alert that it begins. One that is not newer than the
-        last was heard before.
+        """The watch after a message, and the alert that it begins. A message that is not newer than
+        the last is a repeat.
         """
         if known is not None and notice.at <= known.newest_at:
             return known, None
-        newest_at = min(notice.at, now)  # a clock that ran ahead must not silence the words to come
+        newest_at = min(notice.at, now)  # a clock that ran ahead must not hide later messages
         if known is not None and known.since is not None:
             return replace(known, newest_at=newest_at, received_at=now), None
         if not policy.is_news(notice.at, now):
@@ -67,7 +67,7 @@ class Repeats:
         )
 
     def due_at(self, watch: Repeated, policy: Policy) -> datetime | None:
-        """When it is over if no other word comes before."""
+        """When the condition ends if no other message comes before."""
         if watch.since is None:
             return None
         return watch.received_at + timedelta(seconds=self.over_s(policy))

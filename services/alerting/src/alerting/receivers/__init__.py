@@ -1,1 +1,1 @@
-"""The ways out: each takes one message and says what became of it."""
+"""The receivers: each sends one message and returns its outcome."""

@@ -45,8 +45,8 @@ class WebhookLimits:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class WebhookMessage:
-    """One attempt. ``secrets``: newest first, each signs. Has no repr: url and secrets are
-    nobody's business.
+    """One attempt. ``secrets``: newest first, each signs. Has no repr: url and secrets must not
+    reach logs.
     """
 
     id: str
@@ -89,7 +89,7 @@ class WebhookReceiver:
         self._resolver.close()
 
     async def send(self, message: WebhookMessage) -> Answer:
-        """Try once. Whatever goes wrong is an answer, not an exception."""
+        """Try once. Every failure is an answer, not an exception."""
         if not _is_web_address(message.url):
             return Failed("the address is not an http or https URL", can_retry=False)
         try:

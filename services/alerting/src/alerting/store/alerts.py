@@ -1,4 +1,4 @@
-"""Alerts, with the records that tell of them; and subscriptions as last published."""
+"""Alerts, with the records that publish them; and subscriptions as last published."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""Bounded retention: what is too old to matter goes, some thousand rows at a time."""
+"""Bounded retention: old rows are deleted, some thousand at a time."""
 
 from muster.db import Connection
 
@@ -28,7 +28,7 @@ _STATEMENTS = (
         AND state IN ('SUCCEEDED', 'STOPPED', 'FAILED') ORDER BY quiet_since LIMIT $2
     )
     """,
-    # A node that did not return says nothing; a time far from now is a stranger's.
+    # A node that did not return has no time; a time far from now is of a foreign record.
     """
     DELETE FROM node_watch WHERE node IN (
         SELECT node FROM node_watch WHERE lost_since IS NULL AND (returned_at BETWEEN
@@ -78,7 +78,7 @@ async def expire(conn: Connection, age_s: float, rows: int) -> int:
 
 
 async def clean(conn: Connection, *, days: int, rows: int, subscriptions: list[str]) -> None:
-    """Forget what ended ``days`` ago, and receivers of subscriptions that are no more."""
+    """Delete rows that ended ``days`` ago, and receivers of subscriptions that are gone."""
     for statement in _STATEMENTS:
         await conn.execute(statement, float(days), rows)
     await conn.execute(_RECEIVERS, subscriptions)

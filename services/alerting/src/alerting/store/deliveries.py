@@ -26,7 +26,7 @@ from alerting.store.rows import plain
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """Whose a subscription is, and its version."""
+    """A subscription's owner and version."""
 
     owner: str
     version: str
@@ -91,8 +91,8 @@ async def add_deliveries(
     deliveries: Sequence[Delivery],
     listed: Mapping[str, Listed],
 ) -> None:
-    """Write what is to be sent; what was written before stays as it is. ``listed``: the
-    subscriptions; a new version forgives its receiver. One that is gone gets nothing.
+    """Write new deliveries; existing ones stay as they are. ``listed``: the subscriptions; a new
+    version resets its receiver's failures. A receiver that is gone gets nothing.
     """
     if not deliveries:
         return
@@ -122,7 +122,7 @@ async def add_confirmations(conn: Connection, entries: Mapping[str, Listed]) -> 
 async def _note_receivers(
     conn: Connection, channels: Mapping[str, str], listed: Mapping[str, Listed]
 ) -> None:
-    """Make the rows of receivers; those of a new version are forgiven."""
+    """Create the rows of receivers; a new version resets a receiver's failures."""
     ids = sorted(channels)
     rows = [(it, channels[it], listed[it].version, listed[it].owner) for it in ids]
     await conn.execute(_ADD_RECEIVERS, *map(list, zip(*rows, strict=True)))
@@ -180,7 +180,7 @@ class Busy:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Under which name, and for how long, a worker has what it takes."""
+    """The name of a worker's lease, and its length."""
 
     name: str
     seconds: float
@@ -212,7 +212,7 @@ _GIVE_UP = """
 
 
 async def record(conn: Connection, claim: Claim, after: Next, reason: str) -> None:
-    """Write what follows an attempt. A success is final, whoever records it; a failure counts only
+    """Write what follows an attempt. A success is final, from any worker; a failure counts only
     while the worker still has the delivery.
     """
     match after:
@@ -225,7 +225,7 @@ async def record(conn: Connection, claim: Claim, after: Next, reason: str) -> No
 
 
 async def load_receiver(conn: Connection, subscription: str) -> Receiver | None:
-    """How a receiver is doing, locked."""
+    """A receiver's health, locked."""
     sql = """
         SELECT subscription, version, failures, paused_until, disabled FROM receiver
         WHERE subscription = $1 FOR UPDATE
@@ -251,7 +251,7 @@ async def drop_waiting(
 
 
 async def save_receiver(conn: Connection, receiver: Receiver) -> int:
-    """Write how a receiver is doing; the deliveries of one that is gone end: how many did."""
+    """Write a receiver's health. Where it is gone, its deliveries end; returns how many."""
     await conn.execute(
         "UPDATE receiver SET failures = $2, paused_until = $3, disabled = $4"
         " WHERE subscription = $1",
@@ -267,7 +267,7 @@ async def save_receiver(conn: Connection, receiver: Receiver) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What waits, and which receivers are left in peace."""
+    """Waiting deliveries, and paused and disabled receivers."""
 
     webhooks: int
     mails: int

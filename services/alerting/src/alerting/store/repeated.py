@@ -1,5 +1,5 @@
-"""What is said again and again: dead letters of a reader and topic, gangs of which the Scheduler's
-books are wrong, node names that two machines have.
+"""Republished conditions: dead letters of a reader and topic, gangs with wrong accounting, node
+names that two machines have.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ from alerting.store.rows import upsert, upsert_sql
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Where is what such ``words`` are about, by which columns."""
+    """The table of one kind of ``repeats``, and its key columns."""
 
     repeats: Repeats
     name: str
@@ -42,7 +42,7 @@ class Table:
         )
 
     async def due(self, conn: Connection, now: datetime, limit: int) -> dict[Key, Repeated]:
-        """Those whose time has come and that nobody else handles now, locked."""
+        """Due rows that no other replica handles now, locked."""
         return self._read(
             await conn.fetch(
                 f"SELECT * FROM {self.name} WHERE due_at <= $1 ORDER BY due_at LIMIT $2"  # noqa: S608 - a table's name

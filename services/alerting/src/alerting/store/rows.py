@@ -8,7 +8,7 @@ from muster.errors import Transient
 
 
 def plain(row: Mapping[str, object]) -> dict[str, object]:
-    """A row as JSON. PostgreSQL takes no NUL character; strangers' texts may have one."""
+    """A row as JSON. PostgreSQL takes no NUL character; texts of foreign records may have one."""
     return {name: _plain(value) for name, value in row.items()}
 
 
@@ -28,13 +28,13 @@ async def upsert(
 ) -> None:
     """Write rows: those of ``known`` keys are locked by this transaction, the others are new.
 
-    Raises Transient where somebody else has just made one of the new ones.
+    Raises Transient where another replica has just made one of the new ones.
     """
     if not rows:
         return
     done = await conn.execute(sql, [plain(row) for row in rows], list(known))
     if done != f"INSERT 0 {len(rows)}":
-        raise Transient("somebody else has just made the same row")
+        raise Transient("another replica has just made the same row")
 
 
 def upsert_sql(table: str, columns: Sequence[str], key: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""What was heard of jobs and nodes: loaded locked in one order, saved in one statement each."""
+"""The watches of jobs and nodes: loaded locked in one order, saved in one statement each."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import fields
@@ -45,7 +45,7 @@ async def load_jobs(conn: Connection, ids: Iterable[str]) -> dict[str, Watch]:
 
 
 async def due_jobs(conn: Connection, now: datetime, limit: int) -> dict[str, Watch]:
-    """Watches whose time has come and that nobody else handles now, locked."""
+    """Due watches that no other replica handles now, locked."""
     return _jobs(await conn.fetch(_DUE_JOBS, now, limit))
 
 
@@ -66,7 +66,7 @@ _FORGET_JOBS = """
 
 
 async def forget_jobs(conn: Connection, days: int, limit: int) -> list[Watch]:
-    """Remove the watches of jobs unheard of for so long, open or not; they are returned."""
+    """Remove the watches of jobs without messages for so many days, open or not; returns them."""
     return list(_jobs(await conn.fetch(_FORGET_JOBS, float(days), limit)).values())
 
 
@@ -105,8 +105,8 @@ async def load_nodes(conn: Connection, names: Iterable[str]) -> dict[str, NodeWa
 async def due_nodes(
     conn: Connection, now: datetime, limit: int, removed: Collection[str]
 ) -> dict[str, NodeWatch]:
-    """Watches whose time has come, or that wait for nodes that were removed, and that nobody else
-    handles now, locked.
+    """Watches that are due, or that wait for removed nodes, and that no other replica handles now,
+    locked.
     """
     return _nodes(await conn.fetch(_DUE_NODES, now, limit, list(removed)))
 

@@ -1,4 +1,4 @@
-"""The life of an attempt: asked for, its pods ended one by one, decided, over, and what follows."""
+"""The life of an attempt: its request, the ends of its pods, its outcome, its end, its retry."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from launcher.domain.verdicts import UNEXPLAINED, end_by, is_loss, is_taken, sto
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a pod ended. ``verdict`` None with a failure: nobody said why."""
+    """How a pod ended. ``verdict`` None with a failure: its agent gave no reason."""
 
     succeeded: bool
     verdict: Verdict | None
@@ -58,13 +58,13 @@ def begin(turn: Turn) -> None:
 def begin_next(turn: Turn) -> None:
     """The next attempt, under a number that was never used."""
     number = max(turn.job.newest_attempt + 1, turn.unused_number)
-    books = account(turn.job.retries, turn.job.outcome)
-    turn.move_job(JobEvent.BEGUN, attempt=number, newest_attempt=number, retries=books)
+    retries = account(turn.job.retries, turn.job.outcome)
+    turn.move_job(JobEvent.BEGUN, attempt=number, newest_attempt=number, retries=retries)
     begin(turn)
 
 
 def begin_task(turn: Turn, task: Task) -> None:
-    """The next attempt of a task that may start singly, or that its gang can do without."""
+    """The next attempt of a task that may start singly, or that its gang does not need."""
     is_gang = turn.job.spec.gang
     unused = turn.unused_number if turn.may_be_forgotten() else 0
     begun = turn.move_task(
@@ -86,7 +86,7 @@ def begin_task(turn: Turn, task: Task) -> None:
 
 
 def ask(turn: Turn, tasks: Iterable[Task]) -> None:
-    """Want these tasks' pods: together, or each for itself."""
+    """Request these tasks' pods: together, or each for itself."""
     job_with_tasks = turn.job_with_tasks
     if turn.job.spec.gang:
         gang = gang_name(turn.job.id, turn.job.attempt)
@@ -113,8 +113,8 @@ def ran(turn: Turn, task: Task, started_at: datetime | None) -> Task:
 
 
 def saved(turn: Turn, task: Task, at: datetime) -> None:
-    """The task's pod says that its gang's work is saved: who decides whom to preempt is told, with
-    the next word where others may say the same.
+    """The task's pod reports that its gang's work is saved. The Scheduler, which chooses the gangs
+    to preempt, gets it with the next message where other pods may report the same.
     """
     if task.checkpointed_at is not None and at <= task.checkpointed_at:
         return
@@ -130,7 +130,7 @@ def saved(turn: Turn, task: Task, at: datetime) -> None:
 
 
 def pod_ended(turn: Turn, task: Task, end: End) -> None:
-    """The end of a task's pod is known: retry the task, or see what it means for the attempt."""
+    """A task's pod has ended: retry the task, or apply the end to the attempt."""
     event, verdict = _judge(turn, task, end)
     changes: dict[str, Any] = {
         "verdict": verdict,
@@ -150,9 +150,9 @@ def pod_ended(turn: Turn, task: Task, end: End) -> None:
 
 
 def _judge(turn: Turn, task: Task, end: End) -> tuple[TaskEvent, Verdict | None]:
-    """What the end means. A pod that was asked to stop may have failed by itself before; but in a
-    gang that is preempted, that may well be because its peers went away. One that is to come back
-    has not done its work, however well it has ended.
+    """The event of the end. A pod that was asked to stop may have failed by itself before. In a
+    preempted gang the reason may be that its peers went away. A pod that is to be retried has not
+    done its work, even if it succeeded.
     """
     verdict = end.verdict or UNEXPLAINED
     comes_back = task.stop is StopCause.PREEMPTION and _is_surplus_yet(turn, task)
@@ -171,8 +171,8 @@ def _judge(turn: Turn, task: Task, end: End) -> tuple[TaskEvent, Verdict | None]
 def _retry_task(
     turn: Turn, task: Task, verdict: Verdict | None, changes: Mapping[str, Any]
 ) -> bool:
-    """Tasks that may start singly have retries of their own, while the attempt goes on; those that
-    their gang can do without come back when the platform has taken them.
+    """Tasks that may start singly have retries of their own, while the attempt goes on. Those that
+    their gang does not need are retried after the platform preempted or lost them.
     """
     is_gang = turn.job.spec.gang
     if turn.job.phase not in ACTIVE:
@@ -204,8 +204,8 @@ def _retry_task(
 
 
 def _is_surplus_yet(turn: Turn, task: Task) -> bool:
-    """The gang can do without the task, and has not done yet what it can't do without: of the
-    task's role, where it needs some of it.
+    """The gang does not need the task, and the tasks that it needs have not succeeded yet: those of
+    the task's role, where it needs some of it.
     """
     job = turn.job
     if not job.is_surplus(task):
@@ -216,7 +216,7 @@ def _is_surplus_yet(turn: Turn, task: Task) -> bool:
 
 
 def _let_go(turn: Turn, task: Task) -> None:
-    """Its pod is no longer wanted: at once where it is its own gang, else with the next word."""
+    """Its pod is no longer wanted: at once where it is its own gang, else with the next message."""
     if turn.job.spec.gang:
         turn.set_job(gang_unpublished=True)
     else:
@@ -229,8 +229,8 @@ def _let_go(turn: Turn, task: Task) -> None:
 
 
 def _end_of(turn: Turn, task: Task) -> GangEnd:
-    """How a task that started singly came to its end; one that the attempt did not need any more as
-    the attempt did.
+    """How a task that started singly ended. A task that the attempt no longer needed ends as the
+    attempt does.
     """
     if task.phase is TaskPhase.SUCCEEDED:
         return GangEnd.SUCCEEDED
@@ -241,7 +241,7 @@ def _end_of(turn: Turn, task: Task) -> GangEnd:
 
 
 def decide_attempt(turn: Turn, outcome: Outcome) -> None:
-    """The outcome of the attempt is known: stop what still runs, and wait for its end."""
+    """The outcome of the attempt is known: stop the running tasks, and wait for their ends."""
     if turn.move_job(JobEvent.DECIDED, outcome=outcome):
         stop_all(turn, StopCause.COMPLETION)
     if_over(turn)
@@ -255,7 +255,7 @@ def stop_job(turn: Turn, by: str | None) -> None:
 
 
 def stop_all(turn: Turn, cause: StopCause) -> None:
-    """Stop every task: at once where no pod was asked to run, else with grace."""
+    """Stop every task: at once where no pod was requested, else with grace."""
     for task in turn.tasks():
         if task.phase in (TaskPhase.WAITING, TaskPhase.BACKOFF):
             verdict = stop_verdict(cause, turn.job.stop_requested_by)
@@ -279,20 +279,20 @@ def stop_task(turn: Turn, task: Task, cause: StopCause, grace: timedelta) -> Non
 
 
 def hurry(turn: Turn, task: Task, grace: timedelta) -> None:
-    """The task's pod is to stop already, and now sooner: agents only ever shorten a grace."""
+    """The task's pod is stopping, and must stop sooner now: agents only ever shorten a grace."""
     if turn.job.kill_at is not None and turn.now + grace < turn.job.kill_at:
         cause = task.stop or StopCause.COMPLETION
         turn.publish(stop_message(turn.job_with_tasks, task, cause.value, grace.total_seconds()))
 
 
 def answer_over(turn: Turn, message: PodStatus, is_alive: bool) -> None:
-    """The pod is over for the Launcher: it is to stop, or its name to be forgotten."""
+    """The pod has ended for the Launcher: its agent must stop it, or forget its name."""
     grace_s = turn.policy.lost_grace.total_seconds() if is_alive else None
     turn.publish(ended_message(message, grace_s))
 
 
 def if_over(turn: Turn) -> None:
-    """When the last pod of a decided or stopped attempt has ended, the attempt is over."""
+    """When the last pod of a decided or stopped attempt has ended, the attempt has ended."""
     job = turn.job
     if job.phase not in ENDING or any(task.phase in LIVE for task in turn.tasks()):
         return
@@ -309,7 +309,7 @@ def if_over(turn: Turn) -> None:
 
 
 def _follow(turn: Turn, outcome: Outcome | None) -> None:
-    """What comes after the attempt: its result, or another attempt."""
+    """End the job with the attempt's result, or plan another attempt."""
     if outcome is None:
         turn.move_job(JobEvent.STOPPED, completed_at=turn.now)
         return
@@ -333,7 +333,7 @@ def _follow(turn: Turn, outcome: Outcome | None) -> None:
             streak=again.streak,
             retry_at=turn.now + again.delay,
         )
-        # Also where it is due at once: how this attempt ended is said before the next begins.
+        # Also where it is due at once: this attempt's end is published before the next begins.
         turn.move_job(JobEvent.RETRY_DUE)
 
 

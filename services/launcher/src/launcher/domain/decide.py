@@ -1,4 +1,4 @@
-"""What each word and each timer means for a job: the only door to the Launcher's decisions."""
+"""The effect of each message and each timer on a job: the one entry to the Launcher's decisions."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -58,7 +58,7 @@ def decide(  # noqa: PLR0913 - what a decision stands on
     ``unused_number``: attempts begin under it or a higher number. A restored database may have
     forgotten attempts under lower ones.
 
-    Raises Broken or ValueError where a word makes no sense; nothing has changed then.
+    Raises Broken or ValueError where a message is not valid; nothing has changed then.
     """
     if job_with_tasks is None:
         return _unknown(ident, given, now, policy, unused_number)
@@ -84,7 +84,7 @@ def decide(  # noqa: PLR0913 - what a decision stands on
 def _unknown(
     ident: str, given: Input, now: datetime, policy: Policy, unused_number: int
 ) -> Decision[JobWithTasks]:
-    """Nobody knows the job: it is new, or over for so long that it is forgotten."""
+    """The job is unknown: it is new, or ended so long ago that it is deleted."""
     match given:
         case JobRequest(execution=Execution.START):
             if given.spec is None or not any(r.instances > 0 for r in given.spec.task_roles):
@@ -104,7 +104,7 @@ def _unknown(
         case JobRequest():
             raise Broken(f"job {ident}: execution must be START or STOP")
         case GangDecision(pods=()):
-            return Decision(None)  # its end is known on both sides; a word would be answered
+            return Decision(None)  # both sides know its end; a message would be answered
         case GangDecision():
             return Decision(None, (no_gang_message(given.gang, given.job),))
         case PodStatus():
@@ -134,7 +134,7 @@ def _on_request(turn: Turn, message: JobRequest) -> None:
 
 
 def _on_decision(turn: Turn, message: GangDecision) -> None:
-    """The Scheduler on a gang: first what is lost, then what is to be given back, then runs."""
+    """The Scheduler on a gang: first lost pods, then pods to release, then pods to run."""
     attempt = int(message.gang.split("-")[1])
     if attempt > turn.job.newest_attempt:
         turn.note_attempt(attempt)
@@ -189,7 +189,7 @@ def _still(turn: Turn, task: Task) -> Task | None:
 
 
 def _on_lost(turn: Turn, marked: Task, why: str | None) -> None:
-    """Its place is lost, and the pod with it, for good: whatever its agent may say later."""
+    """Its place is lost, and the pod with it, for good: also if its agent reports it later."""
     task = _still(turn, marked)
     if task is None:
         return
@@ -212,8 +212,8 @@ def _on_refused(turn: Turn, message: GangDecision, marked: Iterable[Task]) -> No
 
 
 def _on_preempted(turn: Turn, message: GangDecision, marked: Iterable[Task]) -> None:
-    """Others are to have the GPUs, or nobody: stop by the deadline; a gang gives all back, or what
-    it can do without. Asked before it ran it is over at once.
+    """Preempted, for another gang or a drain: stop by the deadline. A gang releases all its pods,
+    or those that it does not need. A pod that has not run yet ends at once.
     """
     tasks = list(marked)
     if not tasks:
@@ -238,7 +238,7 @@ def _on_preempted(turn: Turn, message: GangDecision, marked: Iterable[Task]) -> 
 
 
 def _hurry(turn: Turn, marked: Iterable[Task], grace: timedelta) -> None:
-    """The attempt is ending anyway; it is not to take longer than others wait for it."""
+    """The attempt is ending anyway; its pods must stop by the Scheduler's deadline."""
     for mark in marked:
         task = _still(turn, mark)
         if task is not None and task.phase is TaskPhase.STOPPING:
@@ -251,8 +251,8 @@ def _sooner(one: datetime | None, other: datetime) -> datetime | None:
 
 
 def _run_placed(turn: Turn) -> None:
-    """Run what is placed: a gang when all is that it needs, other tasks singly. A pod that may have
-    run already is not asked to: its agent tells, or it ends as forgotten.
+    """Run placed tasks: a gang once all that it needs are placed, other tasks singly. A pod that
+    may have run already is not requested: its agent reports it, or it ends as forgotten.
     """
     job = turn.job
 
@@ -319,9 +319,9 @@ def _is_of(message: PodStatus, place: Placement) -> bool:
 
 
 def _remember_stop(turn: Turn, task: Task, verdict: Verdict | None) -> Task | None:
-    """The task, where its pod's end is still to be taken. After a restored backup the Launcher may
-    have forgotten why it stopped the pod. The end tells it: the user stopped the job, or the end of
-    another pod or the time limit decided the attempt.
+    """The task, where its pod's end is still to be applied. After a restored backup the Launcher
+    may have forgotten why it stopped the pod. The end has the reason: the user stopped the job, or
+    the end of another pod or the time limit decided the attempt.
     """
     cause = stop_of(verdict) if task.stop is None else None
     if cause is StopCause.USER:
@@ -358,8 +358,8 @@ def _on_due(turn: Turn) -> None:
 
 
 def _end_forgotten(turn: Turn) -> None:
-    """Their agents had their time to tell of pods that may have run. These end for the Launcher,
-    and pods with other names are asked for.
+    """Their agents had time to report pods that may have run. These pods end for the Launcher, and
+    it requests pods with other names.
     """
     for mark in turn.doubtful():
         task = _still(turn, mark)
@@ -372,8 +372,8 @@ def _rejected_text(kind: Kind, subject: str) -> str:
 
 
 def _on_rejected(turn: Turn, given: MessageRejected) -> None:
-    """Somebody must look: `muster events redrive` brings the word back. REST, where it could not
-    handle a job's state, can't be told in another.
+    """An operator must look: `muster events redrive` republishes the message. Where REST rejected a
+    job's state, the Launcher can't send it this notice.
     """
     if given.kind is not Kind.JOB and not turn.job.is_final:
         turn.set_job(dead_letter=_rejected_text(given.kind, given.subject))

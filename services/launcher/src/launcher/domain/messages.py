@@ -1,4 +1,4 @@
-"""The Launcher's whole words about jobs, gangs and pods, made from what it knows."""
+"""The Launcher's state messages on jobs, gangs and pods, made from its state."""
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -35,7 +35,7 @@ EVIDENCE_BYTES = 500
 
 
 def job_message(job_with_tasks: JobWithTasks) -> Publish:
-    """The job's state, as users see it; the last word of a final one."""
+    """The job's state, as users see it; the last message where it is final."""
     job = job_with_tasks.job
     return Publish(
         Kind.JOB,
@@ -55,8 +55,8 @@ def gang_message(
     topic: str,
     end: GangEnd | None = None,
 ) -> Publish:
-    """All pods that a gang of these tasks wants or holds, and which ended ones are free; without
-    pods it is over, and ``end`` is how.
+    """All pods that a gang of these tasks wants or holds, and the ended ones that are free. Without
+    pods the gang has ended, and ``end`` is how.
     """
     job, found = job_with_tasks.job, tuple(tasks)
     groups = {job.role(role).group for role in {task.role for task in found}}
@@ -86,7 +86,7 @@ def gang_message(
 
 
 def no_gang_message(gang: str, job: str) -> Publish:
-    """The Scheduler tells of a gang that nobody wants. The answer is always the same message."""
+    """The Scheduler has a gang that no job wants. The answer is always the same message."""
     message = GangRequest(
         gang=gang, job=job, name="", user="", virtual_cluster="", priority=0, submitted_at=_NEVER
     )
@@ -111,7 +111,7 @@ def _ask_of(job_with_tasks: JobWithTasks, task: Task) -> PodAsk:
 
 
 def run_messages(job_with_tasks: JobWithTasks, tasks: Iterable[Task]) -> list[Publish]:
-    """Run these tasks' pods; all are told of every task that has a place."""
+    """Run these tasks' pods; each gets the places of all tasks."""
     job = job_with_tasks.job
     roles = tuple(
         RoleShape(
@@ -191,14 +191,14 @@ def stop_message(job_with_tasks: JobWithTasks, task: Task, reason: str, grace_s:
 
 
 def lost_message(job_with_tasks: JobWithTasks, task: Task, grace_s: float) -> Publish:
-    """Its node was lost: should it still run, and come back, it is to stop."""
+    """Its node was lost: if the node returns and the pod still runs, it must stop."""
     stop = PodStop(reason="node-lost", grace_s=grace_s)
     return _pod_message(job_with_tasks, task, stop, is_open=False)
 
 
 def _place(task: Task) -> Placement:
     if task.placement is None:
-        raise AssertionError("no agent is asked about a pod before it has a place")
+        raise AssertionError("a pod without a place has no agent")
     return task.placement
 
 
@@ -221,8 +221,8 @@ def _pod_message(
 
 
 def ended_message(message: PodStatus, grace_s: float | None) -> Publish:
-    """An agent speaks of a pod that is over for the Launcher: forget it; with ``grace_s`` it still
-    runs and is to stop first.
+    """An agent reports a pod that has ended for the Launcher: forget it; with ``grace_s`` it still
+    runs and must stop first.
     """
     request = PodRequest(
         pod=message.pod,
@@ -276,7 +276,7 @@ def _job_status(job_with_tasks: JobWithTasks) -> JobStatus:
 
 
 def _backoff(job: Job) -> Reason | None:
-    """Why a job waits that waits for its next attempt."""
+    """The wait reason of a job that waits for its next attempt."""
     if job.phase is not JobPhase.BACKOFF or job.retry_at is None:
         return None
     verdict = final_verdict(job)

@@ -1,4 +1,4 @@
-"""What the Launcher knows of a job: the job, its tasks in the present attempt, and the policy.
+"""The Launcher's state of a job: the job, its tasks in the present attempt, and the policy.
 
 All values are frozen: a decision makes new ones, and the tasks that it changed are noted so that
 only they are written.
@@ -25,7 +25,7 @@ LIVE = frozenset({TaskPhase.PLACED, TaskPhase.RUNNING, TaskPhase.STOPPING})
 """The task's pod was asked to run, and its end is not known."""
 DONE = frozenset({TaskPhase.SUCCEEDED, TaskPhase.FAILED, TaskPhase.STOPPED})
 HOLDING = frozenset({TaskPhase.WAITING, *LIVE})
-"""The task's pod is wanted or held: it is in its gang's word."""
+"""The task's pod is wanted or held: it is in its gang's message."""
 ACTIVE = frozenset({JobPhase.WAITING, JobPhase.RUNNING})
 """The outcome of the attempt is open."""
 FINAL = JOB.final
@@ -57,9 +57,9 @@ class Task:
     """A task in the present job attempt.
 
     ``attempt`` is its number, ``retries`` counts those so far, ``accountable`` those on the user's
-    account, ``streak`` the last ones in a row that cost nothing. ``stop``: why its pod is to stop.
-    ``release``: from when on what its ended pod held is free. ``checkpointed_at``: when its pod has
-    said last that its gang's work is saved.
+    account, ``streak`` the last ones in a row that cost nothing. ``stop``: why its pod must stop.
+    ``release``: from when on what its ended pod held is free. ``checkpointed_at``: when its pod
+    last reported that its gang's work is saved.
     """
 
     role: str
@@ -97,10 +97,10 @@ class Outcome:
 class Job:
     """The job itself.
 
-    ``newest_attempt``: the highest number of an attempt that was ever used, or heard of after a
-    restored backup; numbers never come back. ``gang_class``: how the attempt's one gang holds its
-    GPUs; ``lender``: the virtual cluster that lends them. ``streak``: the last retries in a row
-    that the policy does not count. ``deadline_at``: when the attempt has run for as long as it may.
+    ``newest_attempt``: the highest number of an attempt that was ever used, or reported after a
+    restored backup; numbers are never used again. ``gang_class``: how the attempt's one gang holds
+    its GPUs; ``lender``: the virtual cluster that lends them. ``streak``: the last retries in a row
+    that the policy does not count. ``deadline_at``: when the attempt reaches its time limit.
     ``quiet_at``: when changes that users can wait for are published (``status_unpublished``,
     ``gang_unpublished``). ``kill_at``: when stopping pods are killed. ``forget_at``: when placed
     tasks that may have run before a restore end, unless an agent reports them by then.
@@ -155,7 +155,7 @@ class Job:
         return next(role for role in self.spec.task_roles if role.name == name)
 
     def is_surplus(self, task: Task) -> bool:
-        """The gang can do without the task."""
+        """The gang does not need the task."""
         least = self.role(task.role).min_instances if self.spec.gang else None
         return least is not None and task.index >= least
 
@@ -204,10 +204,10 @@ class Policy:
     ``lost_grace``: the same for a pod whose node was lost and came back. ``backoff_*``: the
     wait before a retry that costs nothing doubles from the first to the longest, and starts anew
     after an attempt that ran for ``backoff_reset``. ``conflict_*``: FrameworkController's range for
-    conflicts over resources. ``quiet``: how long details may wait to be said; ``quiet_new``: how
-    long the news may that a job waits, which its submitter knows already. ``start_longest``: a
-    submission that is older may be of a job that has ended and is forgotten. ``resync``: how long
-    agents have to tell of a pod that may have run before a restore.
+    conflicts over resources. ``quiet``: how long details may wait to be published; ``quiet_new``:
+    the same for the wait of a new job, which its submitter knows already. ``start_longest``: an
+    older submission may be of a job that has ended and is deleted. ``resync``: how long agents have
+    to report a pod that may have run before a restore.
     """
 
     stop_grace: timedelta = timedelta(seconds=30)

@@ -1,8 +1,8 @@
-"""When a job attempt is over and how, and whether what ended is tried again.
+"""When a job attempt ends and how, and whether it is retried.
 
-FrameworkController's completion and retry policies, with two additions. A failure that came while
-the platform was taking another task of the attempt away is the platform's. And retries that no
-count bounds wait longer each time, so that a broken node is not asked in a circle.
+FrameworkController's completion and retry policies, with two additions. A failure while the
+platform was preempting or losing another task of the attempt counts as the platform's. And retries
+without a bound wait longer each time, so that a broken node does not cause a loop.
 """
 
 import zlib
@@ -32,8 +32,8 @@ def completion(job_with_tasks: JobWithTasks, ended: Task) -> Outcome | None:
     one's verdict; as many succeeded as ``min_succeeded_instances`` make it succeed, whatever else
     runs; below 1 disables a bound. Where none is met the end of all tasks makes it succeed: unless
     none did, and some never ran or were taken by the platform. Bounds bear no broken gang: a pod
-    that is preempted, or fails before it ran, fails the attempt. Tasks that the gang can do without
-    are not waited for before they have a place, and what the platform takes of them fails nothing.
+    that is preempted, or fails before it ran, fails the attempt. The attempt does not wait for
+    tasks without a place that the gang does not need, and their preemption or loss fails nothing.
     """
     is_surplus = job_with_tasks.job.is_surplus(ended)
     if job_with_tasks.job.spec.gang and ended.phase is TaskPhase.FAILED and not is_surplus:
@@ -59,8 +59,8 @@ def completion(job_with_tasks: JobWithTasks, ended: Task) -> Outcome | None:
 
 
 def _have_succeeded(role: TaskRoleSpec, present: Iterable[Task]) -> str | None:
-    """How the role's bound is met, if it is; tasks that it can do without and has not
-    don't count.
+    """How the role's bound is met, if it is. Tasks without a place that it does not need don't
+    count.
     """
     phases = [task.phase for task in present if task.role == role.name]
     count, least = phases.count(TaskPhase.SUCCEEDED), role.min_succeeded_instances
@@ -71,12 +71,12 @@ def _have_succeeded(role: TaskRoleSpec, present: Iterable[Task]) -> str | None:
 
 
 def _is_present(job_with_tasks: JobWithTasks, task: Task) -> bool:
-    """It counts: the gang can't do without it, or has it."""
+    """It counts: the gang needs it, or has it."""
     return not (_is_given_up(job_with_tasks, task) or _is_spare(job_with_tasks, task))
 
 
 def _is_given_up(job_with_tasks: JobWithTasks, task: Task) -> bool:
-    """The platform has taken it, and the gang can do without."""
+    """The platform preempted or lost it, and the gang does not need it."""
     return (
         task.phase is TaskPhase.FAILED
         and is_taken(task.verdict)
@@ -85,7 +85,7 @@ def _is_given_up(job_with_tasks: JobWithTasks, task: Task) -> bool:
 
 
 def _is_spare(job_with_tasks: JobWithTasks, task: Task) -> bool:
-    """It has no place, and the gang can do without."""
+    """It has no place, and the gang does not need it."""
     return task.phase in _UNPLACED and job_with_tasks.job.is_surplus(task)
 
 
@@ -121,7 +121,7 @@ def _trigger(task: Task, what: str) -> Trigger:
 
 
 def attributed(job_with_tasks: JobWithTasks, outcome: Outcome) -> Outcome:
-    """The outcome of an attempt that is over, on the right account.
+    """The outcome of an ended attempt, attributed to the right party.
 
     Peers of a task whose node dies often fail first, and look like failures of the user's.
     """
@@ -165,7 +165,7 @@ def retry(verdict: Verdict | None, attempt: Attempt, policy: Policy) -> Retry | 
     """Whether an attempt that ended with ``verdict`` (None: well) is followed by another.
 
     A limit of -2 retries always and looks at nothing (OpenPAI turns the fancy policy off for it).
-    What was preempted or forgotten is asked for again at once: it waits in the Scheduler's queue,
+    A preempted or forgotten attempt is requested again at once: it waits in the Scheduler's queue,
     at its age. Else transient failures are retried and not counted, permanent ones never; the
     others at -1 always, at n while fewer than n were spent.
     """
@@ -203,11 +203,11 @@ def _unbounded(
     )
 
 
-def account(books: Retries, outcome: Outcome | None) -> Retries:
-    """The retries so far with one more, on the account of whoever ended the last attempt."""
+def account(retries: Retries, outcome: Outcome | None) -> Retries:
+    """The retries so far with one more, by the cause of the last attempt's end."""
     verdict = outcome.verdict if outcome else None
     if verdict is not None and verdict.behavior is Behavior.TRANSIENT_CONFLICT:
-        return books.model_copy(update={"resource": books.resource + 1})
+        return retries.model_copy(update={"resource": retries.resource + 1})
     if verdict is not None and verdict.fault is Fault.PLATFORM:
-        return books.model_copy(update={"platform": books.platform + 1})
-    return books.model_copy(update={"user": books.user + 1})
+        return retries.model_copy(update={"platform": retries.platform + 1})
+    return retries.model_copy(update={"user": retries.user + 1})

@@ -1,4 +1,4 @@
-"""The states of jobs and tasks as tables: what may follow what, and what a late event means.
+"""The states of jobs and tasks as tables: their transitions, and the effect of late events.
 
 ``advance`` is total: each pair of a state and an event moves, is stale (the event came late and
 changes nothing) or is illegal (only a bug can make it). The diagrams in docs/job-states.md are
@@ -55,7 +55,7 @@ class Machine(Generic[S, E]):
 
 
 class JobPhase(StrEnum):
-    """Where the Launcher is with a job; ``JOB_SHOWN`` says what users see of it.
+    """The Launcher's state of a job; ``JOB_SHOWN`` has the state that users see.
 
     WAITING: a gang is asked for. RUNNING: a task of the attempt has run. COMPLETING: the attempt's
     outcome is known, its last pods are ending. BACKOFF: the next attempt waits for its time.
@@ -86,7 +86,7 @@ class JobEvent(StrEnum):
 
 
 class TaskPhase(StrEnum):
-    """Where the Launcher is with a task of the present job attempt.
+    """The Launcher's state of a task of the present job attempt.
 
     WAITING: its pod is to be placed. PLACED: its agent is asked to run the pod. BACKOFF: its next
     attempt waits for its time.
@@ -150,8 +150,8 @@ JOB: Machine[JobPhase, JobEvent] = Machine(
 
 _TASK_FINAL = (TaskPhase.SUCCEEDED, TaskPhase.FAILED, TaskPhase.STOPPED)
 _PODDED = (TaskPhase.WAITING, TaskPhase.PLACED, TaskPhase.RUNNING, TaskPhase.STOPPING)
-"""The phases in which the task's pod may be heard of; WAITING where a restored backup has forgotten
-that it was asked to run."""
+"""The phases in which an agent may report the task's pod; WAITING where a restored backup has lost
+the request to run it."""
 
 TASK: Machine[TaskPhase, TaskEvent] = Machine(
     start=TaskPhase.WAITING,

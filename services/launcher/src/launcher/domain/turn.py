@@ -1,7 +1,7 @@
-"""One decision in the making: the job as it becomes, and what is said.
+"""One decision in the making: the job's new state, and the messages to publish.
 
-A turn lives for one call of ``decide`` and is seen by nobody else. Of several words about one
-subject only the last is said: each is the whole word.
+A turn lives for one call of ``decide``, and no other code sees it. Of several messages on one
+subject only the last is published: each is complete.
 """
 
 from collections.abc import Iterable
@@ -86,14 +86,12 @@ class Turn:
         return task if is_present and task and task.attempt == name.task_attempt else None
 
     def may_be_forgotten(self) -> bool:
-        """The attempt began before a restore of the database, which may have forgotten what became
-        of it.
-        """
+        """The attempt began before a restore of the database: its later state may be lost."""
         return self.job.attempt < self.unused_number
 
     def may_have_run(self, task: Task) -> bool:
-        """The task waits, and has waited since before a restore: its pod may run where nobody can
-        tell.
+        """The task waits, and has waited since before a restore: its pod may run on an unknown
+        node.
         """
         is_old = self.may_be_forgotten() and task.attempt < self.unused_number
         return is_old and task.phase is TaskPhase.WAITING
@@ -127,7 +125,7 @@ class Turn:
         self._has_put = True
 
     def note_saved(self, task: Task, at: datetime) -> Task:
-        """Put the task with when its pod has saved last: nothing that users see."""
+        """Store when the task's pod last saved its work: users don't see it."""
         noted = replace(task, checkpointed_at=at)
         self._tasks[task.key] = noted
         self._changed.add(task.key)
@@ -183,7 +181,7 @@ class Turn:
             self.publish(gang_message(self.job_with_tasks, gang, self._tasks.values(), topic))
 
     def decision(self) -> Decision[JobWithTasks]:
-        """What the turn came to."""
+        """The turn's decision."""
         was_final = self._before.job.is_final and not self._is_new
         if not was_final and self._is_loud():
             self._publish_status()

@@ -14,7 +14,7 @@ from launcher.domain.model import StopCause
 def _verdict(
     names: tuple[int, str, str], nature: tuple[Fault, Behavior], cause: str, outcome: str
 ) -> Verdict:
-    """``names``: code, phrase and rule; ``nature``: who is at fault, and whether to try again."""
+    """``names``: code, phrase and rule; ``nature``: the party at fault, and whether to retry."""
     (code, phrase, rule), (fault, behavior) = names, nature
     return Verdict(
         code=code,
@@ -84,8 +84,8 @@ _REFUSED = _verdict(
 )
 
 _LEAST_LOSS = -1000
-"""Codes from here down tell of nodes and their agents; above are signals and exit codes, which a
-program can make itself."""
+"""Codes from here down are about nodes and their agents; above are signals and exit codes, which a
+program can cause itself."""
 
 
 def stop_verdict(why: StopCause, by: str | None, symptom: str = "") -> Verdict:
@@ -103,8 +103,8 @@ def stop_verdict(why: StopCause, by: str | None, symptom: str = "") -> Verdict:
 
 
 def stop_of(verdict: Verdict | None) -> StopCause | None:
-    """Why the Launcher had asked for the stop that an agent's verdict tells of; None: not for a
-    cause that ends the job or its attempt.
+    """Why the Launcher had requested the stop in an agent's verdict; None: not for a cause that
+    ends the job or its attempt.
     """
     causes = {_STOPPED.code: StopCause.USER, _COMPLETED.code: StopCause.COMPLETION}
     return None if verdict is None else causes.get(verdict.code)
@@ -118,7 +118,7 @@ def refused(reason: Reason | None) -> Verdict:
 
 
 def end_by(verdict: Verdict | None) -> GangEnd:
-    """How what ended with this verdict came to its end; None: well."""
+    """The kind of end that this verdict describes; None: success."""
     if verdict is None or verdict.code == SUCCEEDED.code:
         return GangEnd.SUCCEEDED
     if verdict.rule == DEADLINE.rule:
@@ -139,14 +139,14 @@ def storable(verdict: Verdict | None) -> Verdict | None:
 
 
 def waits_again(verdict: Verdict | None) -> bool:
-    """It had to go for another job, or with its node's drain, or was forgotten: it is asked for
-    again at once, and has its turn in the Scheduler's queue.
+    """It was preempted for another job or a drain, or was forgotten: it is requested again at once,
+    and waits in the Scheduler's queue.
     """
     return verdict is not None and verdict.rule in (_PREEMPTED.rule, FORGOTTEN.rule)
 
 
 def is_taken(verdict: Verdict | None) -> bool:
-    """It ended by the platform's doing, and may be tried again."""
+    """The platform ended it, and it may be retried."""
     again = (Behavior.TRANSIENT, Behavior.TRANSIENT_CONFLICT)
     return verdict is not None and verdict.fault is Fault.PLATFORM and verdict.behavior in again
 

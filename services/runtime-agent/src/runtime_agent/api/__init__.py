@@ -1,1 +1,1 @@
-"""What the agent answers over HTTP, to the front door alone: the logs of its pods."""
+"""The agent's HTTP API, for REST alone: the logs of its pods."""

@@ -1,8 +1,8 @@
 """The logs of this node's pods over HTTP, as plain text.
 
 `GET /logs/<pod>` lists what there is; `GET /logs/<pod>/<stdout|stderr|all>` gives a log: whole, its
-`tail` in bytes, a range (`offset`, `limit`), or with `follow=1` on and on until the pod has ended.
-Offsets count over all that the pod has written; `X-Log-Offset` says where the answer begins and
+`tail` in bytes, a range (`offset`, `limit`), or with `follow=1` all output until the pod has ended.
+Offsets count over all that the pod has written; `X-Log-Offset` is where the answer begins and
 `X-Log-End` where the log ended. `Authorization: Bearer` carries REST's token for this path of this
 node (muster.service_keys).
 """
@@ -42,7 +42,7 @@ class LogServer:
     open_streams: int = 0
 
     def routes(self) -> list[BaseRoute]:
-        """To be mounted beside the health endpoints."""
+        """The routes to mount beside the health endpoints."""
         return [Route("/logs/{pod}", self.list_logs), Route("/logs/{pod}/{name}", self.read_log)]
 
     async def list_logs(self, request: Request) -> Response:
@@ -114,7 +114,7 @@ class LogServer:
 
     async def _follow(self, pod: str, path: Path, first: int) -> AsyncIterator[bytes]:
         """Everything from `first` on, until the pod has ended and all of it was sent."""
-        # Counted from here on: who goes away before the first piece never comes to the end.
+        # Counted from here on: a client that leaves before the first piece never reaches the end.
         self.open_streams += 1
         self.gauge.set(self.open_streams)
         follower = LogReader(path, first)

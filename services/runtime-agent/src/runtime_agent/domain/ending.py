@@ -1,4 +1,4 @@
-"""How a pod came to its end, as far as its node could see it: what a verdict is made of."""
+"""How a pod ended, as far as its node could observe it: the evidence for a verdict."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from muster.contracts.pods import PodRun, RolePeers
 
 CHECKPOINT_FILE = ".checkpointed"
-"""In the work directory: whoever touches it says that its gang's work is saved."""
+"""In the work directory: a task touches it to report that its gang's work is saved."""
 
 _OF_THE_AGENT = ("HOME", "USER", "LOGNAME", "TMPDIR")
 
@@ -169,7 +169,7 @@ def _devices(run: PodRun, place: Place) -> dict[str, str]:
 
 
 def _muster(run: PodRun, place: Place) -> dict[str, str]:
-    """Attempts count up, so that what an older one has written can be told and refused."""
+    """Attempts count up, so that peers can recognise and refuse an older attempt's data."""
     return {
         "MUSTER_POD": place.pod,
         "MUSTER_CHECKPOINT_FILE": f"{place.work_dir}/{CHECKPOINT_FILE}",

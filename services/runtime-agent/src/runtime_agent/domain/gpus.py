@@ -39,7 +39,7 @@ BAD_XIDS: Mapping[int, str] = {
 
 Not among them: those that ask for a restart of the application, or for nothing (13, 31, 43, 45, 63,
 92, 94 …; 63 leaves a pending row remapping, which each look reads); 109, which programs cause too;
-144 to 150, of which only the sub-code tells; 154, which only sums up another one; 155, which also
+144 to 150, whose meaning is in the sub-code; 154, which only sums up another one; 155, which also
 reports links that were taken down on purpose.
 """
 
@@ -77,7 +77,7 @@ class Fault(Model):
 
     @property
     def problem(self) -> str:
-        """In words."""
+        """The fault as a sentence."""
         at = self.at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         return (
             f"The driver reported Xid {self.xid} at {at}: {BAD_XIDS.get(self.xid, 'a fault')}."

@@ -1,4 +1,4 @@
-"""What the agent decides about one pod: what it carries out, what it says, what it refuses.
+"""What the agent decides about one pod: what it does, what it publishes, what it refuses.
 
 A pod's phases only go forward: accepted, running, ended. The agent is the last guard: no pod starts
 while a live one holds one of its GPUs or ports, none that was placed for another journal, and none
@@ -42,7 +42,7 @@ class Stopping:
 class Pod:
     """What the journal keeps of a pod. `run` goes with the pod's end: it names every peer, and
     ended names are kept for days. `is_forgotten`: the Launcher knows its end. `checkpointed_at` is
-    in the pod's last word.
+    in the pod's latest message.
     """
 
     pod: str
@@ -61,8 +61,8 @@ class Surroundings:
     """The node at the moment of a decision.
 
     `gpus` are the indices of its GPUs. `held_gpus` and `held_ports` name the live pods that hold
-    them; `foreign_ports` are those of the request that a stranger listens on; `next_report` is the
-    revision of the first report to come.
+    them; `foreign_ports` are those of the request that a foreign process listens on; `next_report`
+    is the revision of the first report to come.
     """
 
     node: str
@@ -104,7 +104,7 @@ Effect = Launch | Stop | Forget
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The pod as it is now, what to say about it (None: nothing new), and what to do."""
+    """The pod as it is now, what to publish about it (None: nothing new), and what to do."""
 
     pod: Pod
     message: PodStatus | None = None
@@ -219,7 +219,7 @@ def started(pod: Pod, at: datetime, around: Surroundings) -> Decision:
 
 
 def checkpointed(pod: Pod, at: datetime, around: Surroundings) -> Decision:
-    """It has said that its gang's work up to then is saved."""
+    """It has reported that its gang's work up to then is saved."""
     if pod.phase is not Phase.RUNNING:
         return Decision(pod)
     now = replace(pod, checkpointed_at=at)
@@ -227,7 +227,9 @@ def checkpointed(pod: Pod, at: datetime, around: Surroundings) -> Decision:
 
 
 def still_there(pod: Pod, around: Surroundings) -> Decision:
-    """The agent was away: whoever has given the pod up meanwhile shall hear that it lives."""
+    """The agent was away: the other services get a message that the pod lives, as they may have
+    taken it for lost.
+    """
     if pod.phase is Phase.ENDED:
         return Decision(pod)
     state = PodState.RUNNING if pod.phase is Phase.RUNNING else PodState.ACCEPTED
@@ -263,7 +265,7 @@ def _refuse(
 
 
 def _end_unstarted(pod: Pod, around: Surroundings) -> Decision:
-    """A pod that this node never heard of is answered as ended: it did not run, and never will."""
+    """A pod that this node does not know is answered as ended: it did not run, and never will."""
     reason = None if pod.stop is None or pod.stop.reason != WITHDRAWN else WITHDRAWN
     return _over(pod, Ending(refusal=Refusal.NEVER_RAN, stop_reason=reason), around)
 
@@ -301,4 +303,4 @@ TOPIC_OF: Mapping[PodState, str] = {
     PodState.SUCCEEDED: "pod-succeeded",
     PodState.FAILED: "pod-failed",
 }
-"""Which topic says it."""
+"""The topic of each message."""

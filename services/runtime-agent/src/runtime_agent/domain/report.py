@@ -31,7 +31,7 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class NodeNow:
-    """What changes: what the driver says, what strangers hold, what was heard from the bus."""
+    """What changes: the driver's answers, ports of foreign processes, records from the bus."""
 
     gpus: Sequence[Gpu] = ()
     foreign_ports: Sequence[int] = ()

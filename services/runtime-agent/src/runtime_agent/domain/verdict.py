@@ -29,7 +29,7 @@ from runtime_agent.domain.ending import (
 )
 
 EVIDENCE_LINES = 50
-"""How far back from a log's end the line that tells is looked for."""
+"""How far back from a log's end the line with the cause is searched."""
 EVIDENCE_CHARS = 500
 
 

@@ -58,10 +58,10 @@ class Cgroups:
                 (directory / "tasks").write_text("0")
 
     def oom(self) -> Oom | None:
-        """What the groups' counters say of kills for want of memory; None where none counts.
+        """The kills for want of memory by the groups' counters; None where no group counts.
 
-        The kernel counts here also whom it killed because the whole machine was out of memory:
-        it is certain only where the pod had met its own limit.
+        The kernel counts here also processes that it killed because the whole machine was out of
+        memory: it is certain only where the pod had met its own limit.
         """
         for directory in self.directories:
             with contextlib.suppress(OSError, KeyError):
@@ -85,7 +85,7 @@ class Cgroups:
                 os.kill(pid, signal.SIGKILL)
 
     def processes(self) -> set[int]:
-        """Who is inside now, also in groups that the pod has made."""
+        """The processes inside now, also in groups that the pod has made."""
         found: set[int] = set()
         for directory in self.directories:
             for file in directory.rglob("cgroup.procs"):
@@ -243,7 +243,7 @@ def _pass_controllers(group: Path, controllers: Iterable[str]) -> None:
 
 
 def sweep(parent: Path, before_s: float) -> None:
-    """Removes empty groups of pods that were made before that Unix time, whosever they were.
+    """Removes all empty groups of pods that were made before that Unix time.
 
     They stay behind where supervisor and agent are both killed and the pod's directory is removed.
     The kernel keeps those that hold a process.

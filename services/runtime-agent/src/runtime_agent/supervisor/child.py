@@ -24,7 +24,7 @@ _OOM_SCORE = "500"
 
 @dataclass
 class Child:
-    """A forked process that waits to be let go, and the near ends of its pipes."""
+    """A forked process that waits for its release, and the near ends of its pipes."""
 
     pid: int
     stdout: int
@@ -34,7 +34,7 @@ class Child:
 
     def let_go(self) -> None:
         """Lets the pod's program begin."""
-        with contextlib.suppress(BrokenPipeError):  # it failed before: `failure` tells
+        with contextlib.suppress(BrokenPipeError):  # it failed before: `failure` has the reason
             os.write(self._go, b"!")
         os.close(self._go)
 
@@ -61,7 +61,7 @@ def fork_child(directory: Path, spec: PodSpec, groups: Cgroups) -> Child:
     if pid == 0:
         try:
             _become(directory, spec, groups, parent, (go, go_far, stdout_far, stderr_far))
-        except BaseException as error:  # whatever it is, the parent has to hear of it
+        except BaseException as error:  # the parent must get every reason
             os.write(failure_far, f"{type(error).__name__}: {error}".encode())
         finally:
             os._exit(_EXEC_FAILED)

@@ -1,7 +1,7 @@
 """The lock that makes a pod's directory belong to one living supervisor.
 
-A POSIX record lock: the kernel drops it when its process ends, however it ends, it does not pass to
-children, and others can ask who holds it without taking it for a moment.
+A POSIX record lock: the kernel drops it when its process ends in any way. Children do not inherit
+it, and other processes can look up the holder without taking the lock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _FLOCK = struct.Struct("hhqqi4x")
 
 
 def take(path: Path) -> int | None:
-    """The descriptor that holds the lock, or None where somebody else does.
+    """The descriptor that holds the lock, or None where another process does.
 
     The process must not open the file a second time: closing any descriptor of it frees the lock.
     """

@@ -1,8 +1,8 @@
 """A pod's logs: what it wrote to each stream as it is, and both together with times and marks.
 
 Each file is bounded: at its limit it becomes `<file>.1` and a new one begins, so that twice the
-limit is kept. A full disk loses lines, which are counted and told of in the log once there is room
-again; the pod never waits for it. The merged file has the line format of Kubernetes' own logs:
+limit is kept. A full disk loses lines; the log has their number once there is space again. The pod
+never waits for the disk. The merged file has the line format of Kubernetes' own logs:
 `<RFC 3339 time> <stream> <F or P> <text>`, P where a line was cut.
 """
 

@@ -1,4 +1,4 @@
-"""What /proc and prctl tell and do; a process is named by its number and its start time."""
+"""Processes by /proc and prctl; a process is named by its number and its start time."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def orphans_of(uid: int) -> Iterator[int]:
 
 
 def _is_supervised(pid: int, uid: int) -> bool:
-    """Also where an ancestor ends meanwhile: the next look tells."""
+    """True also where an ancestor ends meanwhile: the next look decides."""
     above: int | None = pid
     while above is not None and (owner := uid_of(above)) is not None:
         if owner != uid:
@@ -130,7 +130,7 @@ def _children(pid: int) -> list[int]:
 
 
 def oom_kills_of_machine() -> int:
-    """How many processes the kernel has killed for want of memory since boot (0 where not told)."""
+    """How many processes the kernel has killed for want of memory since boot; 0 if unknown."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/vmstat").read_text().splitlines():
             if line.startswith("oom_kill "):

@@ -28,8 +28,8 @@ TMP_DIR = "tmp"
 LOGS_DIR = "logs"
 
 RESERVES = {EXIT_RESERVE_FILE: 16 * 1024, STOP_RESERVE_FILE: 4 * 1024}
-"""Space kept for what must be recorded on a full disk as well: in bytes, more than the longest of
-such records. The record is written into it, so nobody else can take it.
+"""Space reserved for records that must be written on a full disk as well: in bytes, more than the
+longest of them. The record is written into it, so that no other process can take it.
 """
 
 Oom = Literal["none", "suspected", "certain"]
@@ -43,7 +43,7 @@ class PodSpec:
     the directory of a pod that has not begun is made anew. `cgroups`: below which directories a
     control group is to be made, with what to write into which of its files. `uid`: the pod runs
     under it, apart from other users, and reaches the paths `exposed` besides its own; None: it runs
-    as the agent's user. `user_processes`: so many processes its user may have on the machine; 0: no
+    as the agent's user. `user_processes`: the most processes of its user on the machine; 0: no
     limit here.
     """
 
@@ -74,7 +74,7 @@ class StartRecord:
 
 @dataclass(frozen=True)
 class StopRequest:
-    """The agent's wish that the pod ends; `grace_s` lies between SIGTERM and SIGKILL."""
+    """The agent's request to end the pod; `grace_s` lies between SIGTERM and SIGKILL."""
 
     reason: str
     grace_s: float
@@ -190,7 +190,7 @@ def flush_directory(directory: Path) -> None:
 
 
 def ring(doorbell: Path, message: bytes = b"!") -> bool:
-    """Says "look again" to whoever listens; False where nobody does. Never waits."""
+    """Rings the pipe's reader to make it look again; False where there is none. Never waits."""
     try:
         descriptor = os.open(doorbell, os.O_WRONLY | os.O_NONBLOCK)
     except OSError:

@@ -1,8 +1,8 @@
 """The life of one pod, from the lock to the exit record.
 
 Promises: the program runs at most once for a directory, ever; its start is on the disk before its
-first instruction; when the exit record is there, no process of the pod is left; whoever kills this
-process kills the pod's program with it.
+first instruction; when the exit record is there, no process of the pod is left; when this process
+is killed, the pod's program dies with it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from runtime_agent.supervisor.records import (
 )
 
 LOOK_AGAIN_S = 5.0
-"""How long a stop request may stay unseen when the bell that tells of it was lost."""
+"""How long a stop request may stay unseen when its doorbell was lost."""
 DRAIN_LIMIT_S = 5.0
 """How long the last output is waited for once every process of the pod is gone."""
 KILL_REPEAT_S = 0.05
@@ -50,7 +50,7 @@ READ_BYTES = 64 * 1024
 
 @dataclass
 class _Ending:
-    """What is known of the pod's end while it comes nearer."""
+    """What is known so far of the pod's end."""
 
     wait_status: int | None = None
     ended_at_s: float = 0.0
@@ -201,7 +201,7 @@ class _Supervision:
         with contextlib.suppress(ValueError, OSError):
             request = read_record(self._directory / STOP_FILE, StopRequest)
             if request is None and not (self._directory / SPEC_FILE).exists():
-                # Nobody can find this pod any more, so nobody could ever stop it.
+                # No process can find this pod any more, so none could ever stop it.
                 request = StopRequest("directory-removed", self._spec.default_grace_s)
             if request is not None and request != self._ending.stop:
                 self._begin_stop(request)
@@ -214,7 +214,7 @@ class _Supervision:
             self._ending.kill_at_s = now + LOOK_AGAIN_S
 
     def _begin_stop(self, request: StopRequest) -> None:
-        """The first request asks politely; a later one can only shorten the grace."""
+        """The first request sends SIGTERM; a later one can only shorten the grace."""
         due = time.monotonic() + request.grace_s
         if self._ending.stop is None or self._ending.stop.reason == "supervisor-terminated":
             self._signal_all(signal.SIGTERM)
@@ -298,15 +298,15 @@ def _note_signal(_number: int, _frame: object) -> None:
 
 
 def _write_exit(directory: Path, record: ExitRecord, logs: PodLogs | None) -> None:
-    """Writes the end however long the disk refuses: in the space that was kept for it where there
-    is no other, and at the last in that of older logs.
+    """Writes the end, and retries while the disk refuses: in the space that is reserved for it
+    where there is no other, and at last in that of older logs.
     """
     while True:
         try:
             write_record(directory / EXIT_FILE, record, reserve=directory / EXIT_RESERVE_FILE)
         except OSError as error:
             if error.errno == errno.ENOENT and not directory.exists():
-                return  # somebody removed the pod with its directory: there is nobody to tell
+                return  # the pod's directory was removed: no reader is left
             if logs is not None:
                 logs.give_back_space()
             time.sleep(DISK_RETRY_S)

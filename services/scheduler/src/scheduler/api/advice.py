@@ -1,4 +1,4 @@
-"""Which moves would free cells, for operators: nobody is moved by it."""
+"""Advice for operators: moves that would free cells. The Scheduler moves nothing by it."""
 
 from scheduler.api.answers import Answer
 from scheduler.api.why import named

@@ -1,7 +1,7 @@
-"""Physical cells by address: whether they are well, what of them is used, and whose they are.
+"""Physical cells by address: health, use and owner of each.
 
-A virtual cluster has no cells of its own but those that are bound to it, so this is the view of
-both. It is made in steps, like all that can be long.
+A virtual cluster has only the cells that are bound to it, so one view serves both. Long answers
+are computed in steps.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ STEP = 100
 """Nodes of one step: some 3 ms, and with 1,000 reservations 8 ms more."""
 
 WALKED = 2000
-"""Cells that are passed over at once."""
+"""Cells that are skipped at once."""
 
 
 Spot = tuple[Cell, Part | None]
@@ -35,9 +35,9 @@ Spot = tuple[Cell, Part | None]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Without an address: nodes and what is above them; else the cell there with all in it. With a
-    virtual cluster: of these, and of what is inside nodes, the cells that are bound to it. Of all
-    that ``limit`` after the first ``after``.
+    """Without an address: nodes and the cells above them; else the cell there with all in it. With
+    a virtual cluster: only cells that are bound to it, also inside nodes. At most ``limit`` cells
+    after the first ``after``.
     """
 
     address: str | None
@@ -47,8 +47,8 @@ class Wanted:
 
 
 async def cells(state: State, wanted: Wanted) -> Answer | None:
-    """The cells in the order of the file; None for an unknown name. Each is as it is at its turn,
-    or as it was before if the cluster is rebuilt meanwhile.
+    """The cells in the order of the file; None for an unknown name. Each is as of its step. After
+    a rebuild of the cluster the rest is as before it.
     """
     looking = _Looking(state)
     as_of, hardware = state.cluster.cycle, state.cluster.hardware
@@ -146,8 +146,8 @@ class _Figures:
 
 
 class _Looking:
-    """Looks at a cluster's cells, and lets others have their turn after so many nodes. Another
-    cluster may be in force meanwhile, whose nodes have other numbers.
+    """Reads a cluster's cells and yields to other tasks after so many nodes. Meanwhile another
+    cluster may come into force, with other numbers of nodes.
     """
 
     def __init__(self, state: State) -> None:
@@ -249,7 +249,7 @@ class _Looking:
         return named(self._state, reservation.live) | {"startsAt": starts_at}
 
     def _priority(self, gang: str) -> int | None:
-        """As others see it: a gang without cells can be preempted for any gang with cells."""
+        """As other gangs see it: any gang with cells can preempt a gang without cells."""
         live = self._cluster.gangs.get(gang)
         if live is None or live.gang.virtual_cluster == NO_ONE:
             return None

@@ -1,4 +1,4 @@
-"""Virtual clusters with what they own and use; and all of it in the simulator's form."""
+"""Virtual clusters with their quota and use; and the whole cluster in the simulator's form."""
 
 from collections.abc import Iterator
 
@@ -15,16 +15,16 @@ def virtual_clusters(state: State) -> Answer:
     """Cells by quota and how many of them are bound; GPUs owned, used and left."""
     cluster = state.cluster
     forest = cluster.hardware.forest
-    guests: dict[str, int] = {}
+    downgraded: dict[str, int] = {}
     for gang in cluster.charges.guests:
         live = cluster.gangs[gang]
         name = live.gang.virtual_cluster
-        guests[name] = guests.get(name, 0) + live.gpus_in_use
+        downgraded[name] = downgraded.get(name, 0) + live.gpus_in_use
     return {
         "asOf": state.cluster.cycle,
         "gpuTypes": forest.gpu_types,
         "virtualClusters": {
-            name: _virtual_cluster(cluster, name, guests.get(name, 0))
+            name: _virtual_cluster(cluster, name, downgraded.get(name, 0))
             for name in sorted(forest.quotas)
         },
     }
@@ -42,8 +42,8 @@ def _virtual_cluster(cluster: Cluster, name: str, opportunistic: int) -> Answer:
     owned = sum(hardware.owning.owned.get(key, 0) for key in keys)
     owned += sum(hardware.owning.pin_leaves[pin] for pin in pins)
     charged = sum(sum(cluster.charges.leaves.get(key, {}).values()) for key in keys)
-    loans = cluster.charges.loans
-    lent = loans.lent_by(name)
+    borrowing = cluster.charges.loans
+    lent = borrowing.lent_by(name)
     return {
         "cells": [
             {"quota": q.path, "count": q.count, "bound": q.count - unbound.get(q.path, 0)}
@@ -56,15 +56,15 @@ def _virtual_cluster(cluster: Cluster, name: str, opportunistic: int) -> Answer:
             "opportunistic": opportunistic,
             "free": owned - charged,
             "lent": lent,
-            "borrowed": loans.borrowed_by(name),
+            "borrowed": borrowing.borrowed_by(name),
         },
         "gpuTypes": sorted(types),
     }
 
 
 def export(state: State, taken: Taken, at: float) -> Answer:
-    """The cluster's file and the events after which the simulator goes on from what was taken at
-    ``at`` seconds, made one by one. What ended pods hold still counts as free.
+    """The cluster's file and the events from which the simulator continues, one by one. The
+    snapshot is of ``at`` seconds. Resources of ended pods still count as free.
     """
     config = cluster_data(state.cluster.hardware.forest.config)
     return {"asOf": state.cluster.cycle, "cluster": config, "events": _events(taken, at)}

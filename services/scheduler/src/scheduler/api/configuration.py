@@ -1,5 +1,5 @@
-"""What administrators have set of virtual clusters and policy: which of it the cluster is made of,
-and whether another text could be, which is asked before it is set.
+"""The virtual clusters and policy that administrators have set, and which of them are in force.
+A new text can be checked before it is set.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from scheduler.domain.state import State
 from scheduler.settings import SchedulerSettings
 
 BODY_S = 10.0
-"""A configuration to be checked has come by then."""
+"""The time limit for the body of a configuration to check."""
 
 
 class Deciding(Protocol):
@@ -65,15 +65,15 @@ class Configurations:
             **_named(state.made_of.setting),
             "isHonoured": state.made_of.is_honoured,
             "newest": _named(configuring.setting),
-            "problems": _told(configuring.problems[:MAX_FINDINGS]),
+            "problems": _listed(configuring.problems[:MAX_FINDINGS]),
             "inForce": in_force(state.cluster.hardware.forest.config),
         }
         return _json(answer)
 
     async def check(self, request: Request) -> Response:
-        """``content``: what the text sets, null where it can't be set, and then ``errors`` say why.
-        ``warnings``: what in it has no effect, or one that nobody may have meant. It is looked at
-        in a thread, against the hardware as it is now, and changes nothing.
+        """``content``: what the text sets; null if it is invalid, then ``errors`` has the reasons.
+        ``warnings``: parts without effect or with a doubtful one. The check runs in a thread
+        against the present hardware and changes nothing.
         """
         async with self._read(request) as text:
             if isinstance(text, Response):
@@ -83,7 +83,7 @@ class Configurations:
             answer = await asyncio.to_thread(_check, text, plan, state.cluster.policies)
             if answer["content"] is not None:
                 after = Setting(0, None, answer["content"]).of(plan.config())
-                answer["warnings"] += _told(_left_out(self._decider.state, after))
+                answer["warnings"] += _listed(_left_out(self._decider.state, after))
             return _json({"asOf": state.cluster.cycle, **answer})
 
     async def what_if(self, request: Request) -> Response:
@@ -110,7 +110,7 @@ class Configurations:
 
     @asynccontextmanager
     async def _read(self, request: Request) -> AsyncIterator[bytes | Response]:
-        """The text that is asked about, or why it can't be taken; others wait for the seat."""
+        """The text to check, or the reason for its rejection; other requests wait meanwhile."""
         if self._seats.locked():
             yield _error(503, "BusyError", "Another configuration is being checked; try again.")
             return
@@ -128,7 +128,7 @@ class Configurations:
             yield text
 
     async def _body(self, request: Request) -> bytes | None:
-        """The request's; None where it is too large. Raises TimeoutError where it does not come."""
+        """The request's body; None if it is too large. Raises TimeoutError if it is late."""
         body = bytearray()
         async with asyncio.timeout(BODY_S):
             async for piece in request.stream():
@@ -144,13 +144,13 @@ def _check(text: bytes, plan: Plan, policies: Mapping[str, OrderPolicy]) -> Answ
     except FormatError as error:
         return {
             "content": None,
-            "errors": _told(error.findings, error.more),
+            "errors": _listed(error.findings, error.more),
             "warnings": [],
         }
     return {
         "content": found.content,
         "errors": [],
-        "warnings": _told(found.warnings, found.more),
+        "warnings": _listed(found.warnings, found.more),
     }
 
 
@@ -161,7 +161,7 @@ def _question(
     config: ClusterConfig,
     at: float,
 ) -> Question:
-    """Raises FormatError where the text can't be set; of a removal there is none to be checked."""
+    """Raises FormatError if the text is invalid; a removal needs no check."""
     base = plan.config()
     content = checked(text, base, policies).content if text else None
     return Question(
@@ -186,13 +186,13 @@ def _left_out(state: State, after: ClusterConfig) -> list[Finding]:
     ][:MAX_FINDINGS]
 
 
-def _told(findings: Iterable[Finding], more: int = 0) -> list[Answer]:
-    said = [
+def _listed(findings: Iterable[Finding], more: int = 0) -> list[Answer]:
+    listed = [
         {"path": each.path, "line": each.line or None, "message": each.message} for each in findings
     ]
     if more:
-        said.append({"path": "", "line": None, "message": f"and {more} more"})
-    return said
+        listed.append({"path": "", "line": None, "message": f"and {more} more"})
+    return listed
 
 
 def _named(setting: Setting | None) -> Answer:

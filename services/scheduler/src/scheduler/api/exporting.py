@@ -1,8 +1,8 @@
-"""A stretch of the record as the simulator's files: the first line is the CLUSTER, the others are
+"""A period of the record as the simulator's files: the first line is the CLUSTER, the others are
 the EVENTS.
 
-It begins with the last snapshot before the stretch. Where memory began anew within it, the events
-say so, and what the core knew then. It is read page by page.
+It begins with the last snapshot before the period. Where memory was rebuilt within it, the events
+state that and what the core knew then. The record is read page by page.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -115,8 +115,8 @@ class Export:
     async def _snapshot(
         self, at: float, given_at: float, *, is_opening: bool = False
     ) -> AsyncIterator[bytes]:
-        """Its events, as if they were given at another time. ``is_opening``: without its CLUSTER,
-        which was sent before.
+        """Its events, at another time. ``is_opening``: without its CLUSTER, which was sent
+        before.
         """
         part, is_last = 0, False
         while not is_last:
@@ -135,7 +135,7 @@ class Export:
         return found
 
     async def _can_begin(self, cycle: Cycle, missing: Cycle | None) -> bool:
-        """Whether what this cycle's memory began with is there. Where one of its cycles is missing
+        """Whether the first state of this cycle's memory is there. If one of its cycles is missing
         it comes too late.
         """
         if missing is not None and missing.memory_at == cycle.memory_at:

@@ -1,4 +1,4 @@
-"""The routes: who may ask, parsing, and 503 while another process leads."""
+"""The routes: authorization, parsing, and 503 while another process leads."""
 
 import asyncio
 import time
@@ -53,16 +53,16 @@ class Leading(Protocol):
 DIGITS = 9
 
 RETRY_AFTER_S = 5
-"""An export of a large cluster is made by then."""
+"""The time limit for an export of a large cluster."""
 
 LOOK_S, WAIT_S = 0.005, 0.05
-"""Who asks about a cycle that is under way waits for its end for `WAIT_S` at the most, and looks
-each `LOOK_S`.
+"""A request during a cycle waits at most `WAIT_S` for the cycle's end, and checks it every
+`LOOK_S`.
 """
 
 LINES = "application/x-ndjson"
 AS_OF = "X-As-Of"
-"""What other answers say as ``asOf``: the number of the last cycle before it."""
+"""The ``asOf`` of other answers: the number of the last cycle before the answer."""
 
 Handle = Callable[[Request], Awaitable[Response]]
 
@@ -149,7 +149,7 @@ def routes(
 
 
 async def _advice(decider: Leading, alone: Alone, request: Request) -> Response:
-    """Which moves would free cells."""
+    """The moves that would free cells."""
     query, wanted = request.query_params, _number(request, "cells", 1)
     chain, level = query.get("chain") or None, query.get("level") or None
     await _between_cycles(decider)
@@ -160,8 +160,8 @@ async def _advice(decider: Leading, alone: Alone, request: Request) -> Response:
 
 @asynccontextmanager
 async def _alone(decider: Leading, wait_s: float) -> AsyncIterator[State]:
-    """`Alone`, by the decider's lock. The decider holds it while a thread reads the state to make
-    the cluster anew.
+    """`Alone`, by the decider's lock. The decider holds it while a thread reads the state to
+    rebuild the cluster.
     """
     try:
         async with asyncio.timeout(wait_s):
@@ -169,7 +169,7 @@ async def _alone(decider: Leading, wait_s: float) -> AsyncIterator[State]:
     except TimeoutError:
         raise Transient("The Scheduler is deciding or reconfiguring; try again later.") from None
     try:
-        if not decider.is_leading:  # it follows another's gangs now
+        if not decider.is_leading:  # a standby: its memory follows the leader
             raise Transient("This Scheduler is a standby.")
         yield decider.state
     finally:
@@ -177,7 +177,7 @@ async def _alone(decider: Leading, wait_s: float) -> AsyncIterator[State]:
 
 
 async def _between_cycles(decider: Leading) -> None:
-    """Wait a little for the end of a cycle that goes on in parts: in its midst nothing is tried."""
+    """Wait a little for the end of a cycle that runs in parts: amid a cycle nothing is tried."""
     until = time.monotonic() + WAIT_S
     while decider.state.is_under_way and time.monotonic() < until:
         await asyncio.sleep(LOOK_S)
@@ -188,14 +188,14 @@ def _limit(request: Request, most: int) -> int:
 
 
 def _number(request: Request, name: str, default: int) -> int:
-    """A number of the query; what is none counts as if it were not there."""
+    """A number of the query; an invalid one counts as absent."""
     given = request.query_params.get(name, "")
     is_number = given.isascii() and given.isdecimal() and len(given) <= DIGITS
     return int(given) if is_number else default
 
 
 async def _shown(answer: Answer | None, write: Callable[[object], str] = to_record) -> Response:
-    """An answer as JSON, which is written in steps where it has long lists."""
+    """An answer as JSON, written in steps if it has long lists."""
     if answer is None:
         return _error(404, "NotFoundError", "The Scheduler does not know this.")
     fields: list[str] = []
@@ -213,13 +213,13 @@ async def _shown(answer: Answer | None, write: Callable[[object], str] = to_reco
 
 
 async def _whole(decider: Leading) -> Response:
-    """The cluster of now: taken between two cycles, or parts of one, and written beside them."""
+    """The present cluster: read between two cycles, or parts of one, and written beside them."""
     taken = Taken()
     async with decider.deciding:
         state, at = decider.state, decider.at()
         for _ in taking(state.cluster, taken):
             await asyncio.sleep(0)
-            if not decider.is_leading:  # it follows another's gangs now
+            if not decider.is_leading:  # a standby: its memory follows the leader
                 return _standing_by()
         answer = clusters.export(state, taken, at)
     return await _shown(answer, to_line)
@@ -250,8 +250,8 @@ class Seats(asyncio.Semaphore):
 
 
 class Seated(StreamingResponse):
-    """An export, if there is a seat at the moment at which it begins. One that can't be sent to its
-    end is cut off, so that it does not look whole.
+    """An export, if a slot is free at its start. A failed export is cut off, so that it does not
+    look complete.
     """
 
     def __init__(self, export: Export, seats: Seats, as_of: int) -> None:

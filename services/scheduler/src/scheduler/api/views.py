@@ -1,7 +1,7 @@
-"""What the HTTP answers show, made from the state as it is now.
+"""The content of HTTP answers, made from the present state.
 
-Long answers are made in steps, between which node reports arrive and cycles begin. A gang that is
-placed or ends meanwhile is left out.
+Long answers are made in steps. Between steps node reports arrive and cycles begin. An answer leaves
+out a gang that is placed or ends meanwhile.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ STEP = 100
 
 
 async def queue(alone: Alone, limit: int) -> Answer:
-    """The waiting gangs, first come first, at most ``limit``. Those that are withheld from the core
+    """The waiting gangs, oldest first, at most ``limit``. Gangs that are withheld from the core
     come last, and have no position.
     """
     async with alone() as state:
@@ -81,8 +81,8 @@ def gang(state: State, name: str, epoch: int) -> Answer | None:
     found = state.gangs.get(name)
     if found is None:
         return None
-    told = _why(state, found, epoch)
-    return {"asOf": state.cluster.cycle} | told | _otherwise(state, name)
+    why = _why(state, found, epoch)
+    return {"asOf": state.cluster.cycle} | why | _otherwise(state, name)
 
 
 def job(state: State, job_id: str, epoch: int) -> Answer | None:
@@ -90,10 +90,10 @@ def job(state: State, job_id: str, epoch: int) -> Answer | None:
     gangs = state.jobs.gangs_of(job_id)
     if not gangs:
         return None
-    told = [_why(state, gang, epoch) for gang in gangs]
-    for each in [each for each in told if "position" in each][:WHAT_IFS]:
+    answers = [_why(state, gang, epoch) for gang in gangs]
+    for each in [each for each in answers if "position" in each][:WHAT_IFS]:
         each |= _otherwise(state, each["gang"])
-    return {"asOf": state.cluster.cycle, "job": job_id, "gangs": told}
+    return {"asOf": state.cluster.cycle, "job": job_id, "gangs": answers}
 
 
 async def nodes(state: State) -> Answer:
@@ -144,19 +144,19 @@ def _gang(state: State, gang: Asked) -> Answer:
 
 
 def _why(state: State, gang: Asked, epoch: int) -> Answer:
-    word = _dump(message_of(state, gang, epoch))
+    message = _dump(message_of(state, gang, epoch))
     live = state.cluster.gangs.get(gang.name)
     answer = _gang(state, gang) | {
         "state": _state(state, gang),
-        "pods": word["pods"],
-        "class": word.get("gangClass"),
-        "lender": word.get("lender"),
+        "pods": message["pods"],
+        "class": message.get("gangClass"),
+        "lender": message.get("lender"),
         "borrowed": {} if live is None else _borrowed(state, live),
         "cells": []
         if live is None
         else [_cell(use.cell, use.quota) for use in _cells(state, live)],
         "downgrade": _downgrade(state, gang),
-        "preemption": word.get("preemption"),
+        "preemption": message.get("preemption"),
     }
     if live is None or gang.name in state.withheld or not state.is_waiting(gang.name):
         return answer
@@ -192,9 +192,7 @@ def _run(state: State, gang: Asked, live: Live) -> Answer:
 
 
 def _borrowed(state: State, live: Live) -> Answer:
-    """GPUs of a gang in others' quota, by whose, those of the pods by which it has grown among
-    them.
-    """
+    """GPUs of a gang in borrowed quota, by lender, its elastic pods included."""
     found: dict[str, int] = {}
     for each in (live, *lives_of(state.cluster, live.id)):
         if each.lender is not None and each.gpus_in_use:
@@ -203,14 +201,14 @@ def _borrowed(state: State, live: Live) -> Answer:
 
 
 def _cells(state: State, live: Live) -> list[CellUse]:
-    """The cells that a gang has, those of the pods by which it has grown among them."""
+    """The cells of a gang, those of its elastic pods included."""
     lives = (live, *lives_of(state.cluster, live.id))
     found = {use for each in lives for use in each.cells()}
     return sorted(found, key=lambda use: (use.cell, use.quota))
 
 
 def _downgrade(state: State, gang: Asked) -> Answer | None:
-    """The gang that it lost its cells to (None: the configuration changed), and when."""
+    """The gang that took its cells (None: the configuration changed), and when."""
     found = state.downgrade_of(gang.name)
     return None if found is None else {"gang": found.for_gang, "since": time_of(found.at)}
 

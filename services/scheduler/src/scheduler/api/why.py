@@ -1,5 +1,5 @@
-"""What a waiting gang's owner wants to know: who is ahead, when it is expected to start, and what
-would have to be otherwise for it to start.
+"""Answers about a waiting gang: the gangs ahead of it, its expected start, and the changes that
+would let it start.
 """
 
 from scheduler.api.answers import Answer
@@ -11,12 +11,12 @@ from scheduler.domain.moments import time_of
 from scheduler.domain.state import State
 
 ENDS_NAMED = 10
-"""Gangs to end that an answer names; it counts the others."""
+"""Gangs to end that an answer names; it counts the rest."""
 
 
 def place(state: State, live: Live) -> Answer | None:
-    """A gang's place in its virtual cluster, among those of its class; None: it has a place
-    that others leave, or does not wait.
+    """A gang's position in its virtual cluster, among gangs of its class. None: it has a nominated
+    placement, or does not wait.
     """
     ahead = state.cluster.forecast.ahead(state.cluster, live)
     if ahead is None:
@@ -30,7 +30,7 @@ def place(state: State, live: Live) -> Answer | None:
 
 
 def expected_start(state: State, live: Live) -> Answer | None:
-    """When it starts, as far as anybody knows, and how far off that was for others."""
+    """Its expected start, and how far off such expectations were for other gangs."""
     found = state.cluster.forecast.expected(state.cluster, live)
     if found is None:
         return None
@@ -39,7 +39,7 @@ def expected_start(state: State, live: Live) -> Answer | None:
 
 
 def counterfactual(state: State, live: Live) -> Answer | None:
-    """What would have to be otherwise; None: it has a place that others leave."""
+    """The changes that would let it start; None: it has a nominated placement."""
     if live.id not in state.cluster.queue.gangs:
         return None
     found = answer(state.cluster, live)
@@ -74,7 +74,7 @@ def _ends(state: State, found: Ends) -> Answer:
 
 
 def named(state: State, live: Live) -> Answer:
-    """A gang by its id, and as its owner calls it."""
+    """A gang by its id, and by its owner's name for it."""
     asked = state.gangs.get(live.id)
     name = live.id if asked is None else asked.request.name
     return {"gang": live.id, "name": name, "user": live.gang.user}

@@ -1,7 +1,7 @@
-"""Pods that a node reports and a gang wants, though no placement explains them: the store has lost
-the placements. They are adopted where they run, or their gang waits until they are gone.
+"""Pods that a node reports and a gang wants, though the store has lost their placements. They are
+adopted where they run, or their gang waits until they are gone.
 
-No pod of such a gang is placed meanwhile: the name of a pod that runs must not run elsewhere too.
+No pod of such a gang is placed meanwhile: a running pod's name must not run elsewhere too.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -27,18 +27,18 @@ from scheduler.domain.requests import (
 )
 
 STILL_RUNNING = "still-running"
-"""The code of the reason why such a gang waits."""
+"""The reason code of such a waiting gang."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """By gang: the pods that can be adopted, and why the others can't; of several one."""
+    """By gang: the pods that can be adopted, and for the others the reason; if several, one."""
 
     adoptable: dict[str, list[Placement]] = field(default_factory=dict)
     reasons: dict[str, Reason] = field(default_factory=dict)
 
     def as_reasons(self) -> dict[str, Reason]:
-        """The same where nothing is adopted, as this process does not decide."""
+        """The same without adoptions, in a process that does not decide."""
         found = dict(self.reasons)
         for gang, places in self.adoptable.items():
             found.setdefault(
@@ -55,7 +55,7 @@ def is_listed(ledger: Ledger, gang: Asked) -> bool:
 
 
 def look(ledger: Ledger, gangs: Mapping[str, Asked], machines: Mapping[str, Machine]) -> Listed:
-    """What becomes of all such pods. ``machines``: the nodes as the core has them."""
+    """What to do with all such pods. ``machines``: the nodes as the core has them."""
     found = Listed()
     for pod in sorted(pod for pod in ledger.listed if pod not in ledger.pods):
         gang = _asker(pod, gangs)
@@ -78,7 +78,7 @@ def look(ledger: Ledger, gangs: Mapping[str, Asked], machines: Mapping[str, Mach
 def joined(
     gang: Asked, before: Restored | None, places: Sequence[Placement], at: float
 ) -> Restored:
-    """The gang with its adopted pods, as the core restores it. ``before``: what it had already."""
+    """The gang with its adopted pods, as the core restores it. ``before``: its earlier facts."""
     had = before or Restored(
         gang_of(gang.request, (), gang.expected_s),
         (),
@@ -89,7 +89,7 @@ def joined(
     surplus = surplus_of(gang.asks.values())
     known = {each.pod for each in had.extra}
     extra = (*had.extra, *(ExtraPod(p.pod, at) for p in places if p.pod in surplus - known))
-    if len(extra) == len(all_places):  # nothing else of it runs: it can't do without them
+    if len(extra) == len(all_places):  # only elastic pods run: they can't run alone
         extra = ()
     kinds: list[tuple[str, Kind]] = [
         (place.pod, kind_of(gang.asks[place.pod])) for place in all_places
@@ -106,7 +106,7 @@ def still_running(pod: str, nodes: Collection[str], why: str) -> Reason:
 
 
 def _asker(pod: str, gangs: Mapping[str, Asked]) -> Asked | None:
-    """The gang that waits for the pod: its name begins the pod's, or is the same."""
+    """The gang that waits for the pod: the pod's name begins with its name, or equals it."""
     name = pod
     while name:
         gang = gangs.get(name)
@@ -124,7 +124,7 @@ def _obstacle(gang: Asked, pod: str, node: Node, machine: Machine | None) -> str
         return "the node is not in the cluster"
     shown, ask = _shown(node, pod), gang.asks[pod]
     if shown is None or not _fits(shown, ask):
-        return "it does not hold the GPUs and ports that are wanted"
+        return "it does not hold the GPUs and ports that the gang requests"
     claims = [claim for other, claim in node.orphaned.items() if other != pod]
     for hold in node.holds.values():
         if hold.is_occupying:

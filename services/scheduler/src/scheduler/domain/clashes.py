@@ -1,7 +1,7 @@
 """Two machines with one node name: their agents report under it, each from its own journal.
 
-An agent that has lost its journal changes it once. A name clashes while two journals report again
-and again, one after the other.
+An agent that loses its journal changes it once. A name clashes while two journals report in turns,
+again and again.
 """
 
 from collections import defaultdict
@@ -11,7 +11,7 @@ from math import inf
 from muster.contracts.nodes import NodeReport
 
 JOURNALS = 8
-"""The most that are remembered of one name: an agent may lose its journal at each start."""
+"""The most journals that are kept for one name: an agent may lose its journal at each start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class _Voice:
 
 
 class Clashes:
-    """``quiet_s``: a journal that has not reported again after another one for so long clashes no
-    longer.
+    """``quiet_s``: the clash ends for a journal that has not reported again after another one for
+    this long.
     """
 
     def __init__(self, quiet_s: float) -> None:
@@ -45,7 +45,7 @@ class Clashes:
         self._since: dict[str, float] = {}
 
     def report(self, report: NodeReport, at: float) -> None:
-        """A node has reported, at ``at`` seconds. One that was read before changes nothing."""
+        """A node has reported, at ``at`` seconds. A report that was read before changes nothing."""
         voices = self._voices[report.node]
         known = voices.get(report.journal)
         if known is not None and report.revision <= known.revision:
@@ -64,7 +64,7 @@ class Clashes:
         self._since.pop(node, None)
 
     def look(self, node: str, now: float) -> Clash | None:
-        """What clashes under the name now; of more than two journals two."""
+        """The clash of the name now; of more than two journals it names two."""
         voices = self._voices.get(node, {})
         again = sorted(
             (journal, voice.address)

@@ -1,7 +1,7 @@
-"""What administrators have set through REST: virtual clusters, policy, or both, in the place of
-what the cluster's file says of them, or the nodes make.
+"""The setting that administrators make through REST: virtual clusters, policy, or both. It replaces
+these parts of the cluster's file, or of the cluster that the nodes make.
 
-Each part is whole: of a policy that is set, what it does not say is as it is where nobody says it.
+Each part is complete: a field that a set policy leaves out has its default.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,20 +18,20 @@ from scheduler.domain.formats.cluster_file import ClusterFile, cluster_data, clu
 from scheduler.domain.formats.fields import MAX_FINDINGS, Findings, FormatError, Place
 
 PARTS = (VIRTUAL_CLUSTERS, POLICY)
-"""What can be set."""
+"""The parts that can be set."""
 
 CONFIGURATION = Limits("a configuration", max_bytes=1024 * 1024, max_nodes=100_000)
-"""Some ten values a virtual cluster are enough for thousands of them."""
+"""The most values. Ten for each virtual cluster are enough for thousands of them."""
 
 PIN = ".pin"
-"""A warning of the hardware that ends so is about who owns it."""
+"""The end of the path of a hardware warning about an owner."""
 
 Content = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What is set, read; None: that part is not set."""
+    """A setting, read; None: that part is not set."""
 
     policy: Policy | None = None
     virtual_clusters: Mapping[str, VirtualCluster] | None = None
@@ -47,8 +47,8 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What was set, as it was said: by its ``revision`` it is known. ``version``: its number for
-    people. ``content`` None: it was removed, and then it has no number.
+    """A setting as published; its ``revision`` identifies it. ``version``: its number for people.
+    ``content`` None: the setting was removed, and then it has no number.
     """
 
     revision: int
@@ -56,7 +56,7 @@ class Setting:
     content: Content | None = None
 
     def of(self, config: ClusterConfig) -> ClusterConfig:
-        """A configuration with what is set. Raises ConfigError where that can't be read."""
+        """A configuration with the setting. Raises ConfigError if it can't be read."""
         if self.content is None:
             return config
         findings = Findings()
@@ -68,8 +68,8 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A setting that can be honoured. ``warnings``: what in it has no effect; ``more`` of them are
-    not told.
+    """A valid setting. ``warnings``: parts without effect; ``more``: how many of them are left
+    out.
     """
 
     content: Content
@@ -80,30 +80,30 @@ class Checked:
 def checked(
     data: bytes, base: ClusterConfig, policies: Mapping[str, OrderPolicy] = BUILT_IN
 ) -> Checked:
-    """What a text sets, of a configuration that can be honoured itself. ``policies``: that can be
-    named. Raises FormatError with all that is wrong with it.
+    """A text's setting, on a valid configuration. ``policies``: those that it can name. Raises
+    FormatError with all problems.
     """
     root = read_tree(data, CONFIGURATION)
     findings = Findings()
     place = Place(root.line, node=root)
     parts = _read(root.value, place, findings)
-    said = root.value if isinstance(root.value, dict) else {}
-    if not findings.found and not any(said.get(name) is not None for name in PARTS):
+    given = root.value if isinstance(root.value, dict) else {}
+    if not findings.found and not any(given.get(name) is not None for name in PARTS):
         findings.add(place, f"sets nothing: it needs {VIRTUAL_CLUSTERS} or {POLICY}")
     file = ClusterFile(parts.of(replace(base, unread=frozenset(findings.unread))), root)
     wrong, warnings = looked_at(file.config, policies)
     if findings.found or wrong:
-        raise FormatError([*findings.found, *_placed(file, wrong, said)])
-    told = [each for each in warnings if each.path.startswith(PARTS) or each.path.endswith(PIN)]
-    more = max(0, len(told) - MAX_FINDINGS)
-    content = {name: said[name] for name in PARTS if said.get(name) is not None}
-    return Checked(content, _placed(file, told[:MAX_FINDINGS], said), more)
+        raise FormatError([*findings.found, *_placed(file, wrong, given)])
+    listed = [each for each in warnings if each.path.startswith(PARTS) or each.path.endswith(PIN)]
+    more = max(0, len(listed) - MAX_FINDINGS)
+    content = {name: given[name] for name in PARTS if given.get(name) is not None}
+    return Checked(content, _placed(file, listed[:MAX_FINDINGS], given), more)
 
 
 def looked_at(
     config: ClusterConfig, policies: Mapping[str, OrderPolicy]
 ) -> tuple[list[Finding], list[Finding]]:
-    """What is wrong with it, and what in it has no effect."""
+    """A configuration's problems, and its parts without effect."""
     wrong: list[Finding] = []
     warnings: list[Finding] = []
     try:
@@ -118,7 +118,7 @@ def looked_at(
 
 
 def in_force(config: ClusterConfig) -> dict[str, object]:
-    """What can be set, as it is in a configuration."""
+    """A configuration's parts that can be set."""
     data = cluster_data(
         ClusterConfig(virtual_clusters=config.virtual_clusters, policy=config.policy)
     )
@@ -126,22 +126,22 @@ def in_force(config: ClusterConfig) -> dict[str, object]:
 
 
 def _read(value: object, place: Place, findings: Findings) -> Parts:
-    said = value if isinstance(value, dict) else {}
+    given = value if isinstance(value, dict) else {}
     for name in HARDWARE:
-        if said.get(name) is not None:
-            message = "is hardware, of which the cluster's file or the nodes tell; only"
+        if given.get(name) is not None:
+            message = "is hardware, which comes from the cluster's file or the nodes; only"
             findings.add_surplus(place.at(name), f"{message} {' and '.join(PARTS)} can be set")
-    soft = {name: each for name, each in said.items() if name not in HARDWARE}
+    soft = {name: each for name, each in given.items() if name not in HARDWARE}
     read = cluster_of(soft if isinstance(value, dict) else value, place, findings)
     return Parts(
-        None if said.get(POLICY) is None else read.policy,
-        None if said.get(VIRTUAL_CLUSTERS) is None else read.virtual_clusters,
+        None if given.get(POLICY) is None else read.policy,
+        None if given.get(VIRTUAL_CLUSTERS) is None else read.virtual_clusters,
     )
 
 
-def _placed(file: ClusterFile, findings: Iterable[Finding], said: Content) -> tuple[Finding, ...]:
-    """The same with the lines of what was said; what is about the hardware has none."""
-    own = tuple(said)
+def _placed(file: ClusterFile, findings: Iterable[Finding], given: Content) -> tuple[Finding, ...]:
+    """The same with the lines of the given values; findings about hardware have none."""
+    own = tuple(given)
     about = list(findings)
     is_own = [each.path.startswith(own) for each in about]
     placed = file.placed(about)

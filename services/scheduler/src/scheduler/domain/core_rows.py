@@ -1,8 +1,8 @@
-"""What the core knows beside single gangs, as it is stored: cells that are kept for some that wait,
-what users have used, who was preempted lately, and what came of what was expected.
+"""The core's stored facts beside single gangs: reservations, users' usage, late preemptions, and
+the outcomes of expected starts.
 
-The core says for whom it may be something else; what is the same as it was stored is not written
-again. The next thing that the core is to remember over a restart joins here.
+The core names the entries that may have changed; equal rows are not written again. A new fact that
+the core must keep over a restart joins here.
 """
 
 from collections.abc import Collection, Mapping
@@ -22,20 +22,20 @@ DIGEST_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class KnownReservation:
-    """Cells that are kept for a gang. ``pods``: a digest of those that it waited for then."""
+    """A gang's reservation. ``pods``: a digest of the pods that it waited for then."""
 
     restored: RestoredReservation
     pods: str
 
     def is_for(self, live: Live) -> bool:
-        """The gang waits for the same pods; else what was kept is not any more."""
+        """The gang waits for the same pods; else the reservation is void."""
         return self.pods == _digest(live)
 
 
 @dataclass(slots=True)
 class CoreChanges:
-    """What a transaction must write of it: by gang, and by user, None: nothing any more;
-    ``preemptions`` that are new; and what has come of expectations by their kind.
+    """The rows that a transaction must write: by gang, and by user, None: delete it; the new
+    ``preemptions``; and the outcomes of expected starts by their kind.
     """
 
     reservations: dict[str, KnownReservation | None] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class CoreChanges:
 
 
 class CoreRows:
-    """``reservations``, ``usage``: what is stored, the transaction that is to come included."""
+    """``reservations``, ``usage``: the stored rows, with the next transaction's."""
 
     def __init__(self) -> None:
         self.reservations: dict[str, KnownReservation] = {}
@@ -56,13 +56,13 @@ class CoreRows:
         self._is_doubted = False
 
     def doubt(self) -> None:
-        """The core is another one: all that is stored is compared with what it knows."""
+        """The core was replaced: compare all stored rows with it."""
         self._is_doubted = True
 
     def keep_reservations(
         self, rows: Mapping[str, KnownReservation], gone: Collection[str] = ()
     ) -> list[KnownReservation]:
-        """These are stored, and those that are ``gone`` not. Returns all, the oldest first."""
+        """These rows are stored, and those that are ``gone`` not. Returns all, the oldest first."""
         for gang in gone:
             self.reservations.pop(gang, None)
         self.reservations.update(rows)
@@ -71,14 +71,14 @@ class CoreRows:
     def keep_usage(
         self, rows: Mapping[UserKey, RestoredUsage], gone: Collection[UserKey] = ()
     ) -> None:
-        """The same of users."""
+        """The same for users."""
         for key in gone:
             self.usage.pop(key, None)
         self.usage.update(rows)
 
     def take(self, cluster: Cluster) -> CoreChanges:
-        """What has changed since this was asked last. Amid a cycle some of what is kept may be
-        lifted for a moment: that waits for its end.
+        """The changes since the last call. Amid a cycle, reservations may be lifted for a moment:
+        their rows wait for its end.
         """
         changes, calibration = CoreChanges(), cluster.forecast.calibration
         changes.preemptions = tuple(cluster.preemptions.added)

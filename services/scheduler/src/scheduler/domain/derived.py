@@ -1,4 +1,4 @@
-"""A cluster's configuration where nodes make or complete it: a function of their sizes alone."""
+"""The configuration of a cluster that nodes make or complete: a pure function of their sizes."""
 
 import re
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from scheduler.domain.core.config import (
 from scheduler.domain.nodes import Size
 
 DEFAULT = "default"
-"""The virtual cluster that owns everything where no file says otherwise."""
+"""The virtual cluster that owns everything if there is no cluster file."""
 
 _ODD = re.compile(r"[^a-z0-9]+")
 
@@ -50,7 +50,7 @@ def derived(sizes: Mapping[str, Size], policy: Policy) -> ClusterConfig:
 
 
 def completed(file: ClusterConfig, sizes: Mapping[str, Size]) -> ClusterConfig:
-    """A file's configuration; what it does not limit on its nodes is as they report it."""
+    """A file's configuration; nodes' reports fill in the limits that it leaves out."""
     nodes = dict(file.nodes)
     for name in (*_names(file), *file.nodes):
         size, limits = sizes.get(name), nodes.get(name, NodeLimits())
@@ -87,7 +87,7 @@ def _limits(size: Size) -> NodeLimits:
 
 
 def _trees(size: Size) -> list[tuple[str, tuple[int, ...]]]:
-    """A node's GPUs by model, in as few trees as may be."""
+    """A node's GPUs by model, in as few trees as possible."""
     models: dict[str, list[int]] = {}
     for index, model in size.gpus:
         models.setdefault(_slug(model), []).append(index)
@@ -99,7 +99,7 @@ def _trees(size: Size) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def _type_name(leaf: str, count: int, leaves: set[str], used: set[str]) -> str:
-    """One that is no model's, and none that the node has already."""
+    """A name that is neither a model's nor one of the node's."""
     name = f"{leaf}-{count}"
     while name in leaves or name in used:
         name += "-node"

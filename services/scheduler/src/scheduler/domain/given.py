@@ -1,9 +1,8 @@
-"""What the core is given goes through here, and is written down as the simulator reads it.
+"""All inputs of the core pass through here, and are recorded in the simulator's form.
 
-A cycle's events have one time, the cycle's. Of cycles to which nothing was given those are written
-down that decided, or looked for a reason, and no others: they change nothing. Of a cycle that was
-left and gone on with, its beginning (by whose time all of it is judged), what decided something,
-and its end.
+A cycle's events have one time, the cycle's. A cycle without inputs is recorded only if it decided
+or searched for a reason; other such cycles change nothing. Of an interrupted cycle these are
+recorded: its beginning (its time applies to all of it), each part that decided, and its end.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -53,7 +52,7 @@ class Noted:
 
 
 class Given:
-    """``is_recording``: off while memory is restored, for that is written down as a whole."""
+    """``is_recording``: off while memory is restored, as a snapshot records that."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -64,22 +63,24 @@ class Given:
     # Gangs.
 
     def request(self, gang: Gang) -> None:
-        """A gang is wanted."""
+        """A gang is requested."""
         self._note(requested_event, gang)
         self.cluster.request(gang)
 
     def grow(self, gang: str, roles: Sequence[Role]) -> None:
-        """A gang wants more pods."""
+        """A gang requests more pods."""
         self._note(grown_event, gang, roles)
         self.cluster.grow(gang, roles)
 
     def want_more(self, gang: str, roles: Sequence[Role]) -> None:
-        """A gang is to grow by as many of these pods as can be had without cost."""
+        """A gang grows by as many of these pods as possible without cost."""
         self._note(elastic_event, gang, roles)
         want_more(self.cluster, gang, roles)
 
     def checkpointed(self, gang: str, saved_at: float) -> None:
-        """A gang's work up to then is saved. Who does not run, or has saved since, is ignored."""
+        """A gang's work up to then is saved. A gang that does not run, or has saved since, is
+        ignored.
+        """
         live = self.cluster.gangs.get(gang)
         if live is None or live.started_at is None:
             return
@@ -101,7 +102,7 @@ class Given:
         had_more = bool(live.surplus) or gang in self.cluster.extras
         self._note(pod_released_event, gang, pod)
         self.cluster.release_pod(gang, pod)
-        if had_more and gang not in self.cluster.gangs:  # with pods that wait for nothing now
+        if had_more and gang not in self.cluster.gangs:  # no pod of it waits any more
             self._note(released_event, gang)
 
     def restore(self, restored: Restored, at: float) -> None:
@@ -110,12 +111,12 @@ class Given:
         self.cluster.restore(restored, at)
 
     def keep_again(self, restored: RestoredReservation) -> None:
-        """Cells were kept for a gang before."""
+        """Cells were reserved for a gang before."""
         self._note(reservation_event, restored)
         keep_again(self.cluster, restored)
 
     def restore_usage(self, restored: RestoredUsage) -> None:
-        """A user used so much before."""
+        """A user had this usage before."""
         self._note(usage_event, restored)
         self.cluster.usage.restore(restored)
 
@@ -127,13 +128,13 @@ class Given:
     # Nodes.
 
     def set_node_health(self, node: str, is_healthy: bool) -> None:
-        """A node is well, or not."""
+        """A node is healthy, or not."""
         if self.cluster.hardware.machines[node].is_healthy != is_healthy:
             self._record("node-healthy" if is_healthy else "node-bad", node=node)
             self.cluster.nodes.set_node_health(node, is_healthy)
 
     def set_gpu_health(self, node: str, gpu: int, is_healthy: bool) -> None:
-        """A GPU is well, or not; it was not so before."""
+        """A GPU is healthy, or not; the state is new."""
         self._record("gpu-healthy" if is_healthy else "gpu-bad", node=node, gpu=gpu)
         self.cluster.nodes.set_gpu_health(node, gpu, is_healthy)
 
@@ -145,7 +146,7 @@ class Given:
         ports: Collection[int],
         avoided: Collection[int],
     ) -> None:
-        """So much of a node nobody's pods hold; ``avoided``: ports that are given last."""
+        """Resources of a node that foreign pods hold; ``avoided``: ports to use last."""
         machine = self.cluster.hardware.machines[node]
         is_new = self.cluster.nodes.block(node, gpus, amounts, ports)
         if is_new or machine.avoided != set(avoided):
@@ -153,7 +154,7 @@ class Given:
             self._note(blocked_event, node, gpus, amounts, ports, avoided)
 
     def order(self, node: str, *, is_cordoned: bool, is_drained: bool) -> None:
-        """What an operator ordered; another order stood before."""
+        """An operator's order; it replaces another one."""
         self._record("node-uncordoned", node=node)
         self.cluster.nodes.uncordon(node)
         if is_cordoned:
@@ -174,8 +175,8 @@ class Given:
     def run(
         self, at: float, is_enough: Callable[[int], bool], *, is_settled: bool
     ) -> list[Decision]:
-        """A cycle at ``at`` seconds, or what is left of the one that is under way, as far as
-        ``is_enough`` lets it go.
+        """A cycle at ``at`` seconds, or the rest of the one under way, until ``is_enough`` stops
+        it.
         """
         cluster = self.cluster
         goes_on = cluster.under_way is not None
@@ -192,7 +193,7 @@ class Given:
         return decisions
 
     def take_noted(self) -> list[Noted]:
-        """What was written down since this was last asked."""
+        """The events recorded since the last call."""
         noted, self._noted = self._noted, []
         return noted
 
@@ -216,7 +217,7 @@ class Given:
 
 
 def recorded(config: ClusterConfig) -> Fields:
-    """A configuration as it is to be replayed: gangs end when events say so, and only then."""
+    """A configuration for a replay: gangs end only by events."""
     data = cluster_data(config)
     policy = data["policy"]
     assert isinstance(policy, dict)

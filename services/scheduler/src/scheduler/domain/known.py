@@ -1,4 +1,4 @@
-"""What is stored: gangs as a restart needs them, and what a transaction must write."""
+"""Stored facts: gangs as a restart needs them, and the rows that a transaction must write."""
 
 from dataclasses import dataclass, field, replace
 
@@ -16,11 +16,10 @@ from scheduler.domain.run_times import History, Key, Run
 
 @dataclass(frozen=True, slots=True)
 class KnownGang:
-    """A gang as it is stored. ``reserved``: places that are kept for its pods. ``shape``: as it
-    was asked for first; ``expected_s``: how long it would run, as it was learnt then; ``passed``:
-    the gang on whose kept cells it is. ``extra``: pods that it could do without, by which it has
-    grown. ``lender``: the virtual cluster in whose quota it is, if not in its own. ``expected``:
-    when it was expected to start, as was said first.
+    """A gang as it is stored. ``reserved``: the nominated places of its pods. ``shape``: of its
+    first request; ``expected_s``: the expected run time then. ``passed``: the gang whose reserved
+    cells it uses by backfill. ``extra``: its elastic pods. ``lender``: the virtual cluster whose
+    quota it borrows. ``expected``: its first published expected start.
     """
 
     request: GangRequest
@@ -49,8 +48,8 @@ def known_of(
     grown: Restored | None,
     expected: Told | None,
 ) -> KnownGang:
-    """All that is to be stored of a gang; ``live``: what the core has of it, ``grown``: with what
-    it has grown by, if there is any.
+    """All that is stored of a gang; ``live``: the core's facts; ``grown``: those of its elastic
+    part, if any.
     """
     known = KnownGang(
         gang.request,
@@ -80,10 +79,10 @@ def known_of(
 
 @dataclass(slots=True)
 class Changes:
-    """What a transaction must write: ``ended`` gangs, whose end is to be said; ``kept``: gangs of
-    which the core keeps something else than before; ``runs``: of ended gangs, as far as run times
-    are learnt from them; ``histories``: what is known from now on of run times, None: nothing;
-    ``core``: what the core keeps beside them; ``adopted``: by gang, pods that run already.
+    """The rows that a transaction must write. ``ended``: gangs whose end is to be published;
+    ``kept``: gangs about which the core's facts changed; ``runs``: ended gangs from which run times
+    are learnt; ``histories``: changed run times, None: delete them; ``core``: the core's other
+    facts; ``adopted``: by gang, pods that run already.
     """
 
     rows: Rows

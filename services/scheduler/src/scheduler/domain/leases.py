@@ -1,8 +1,8 @@
-"""Which nodes have been silent for too long, judged from what this process has read.
+"""Which nodes have been silent for too long, by the messages that this process has read.
 
-Silence counts on the caller's monotonic clock, and only while the Scheduler's own probe comes round
-the bus on every partition: else it is the bus, or this process, that is silent, and every node's
-time starts anew. When many nodes fall silent at once nothing is declared.
+Silence counts on the caller's monotonic clock, and only while the Scheduler's own probe returns on
+every partition. Otherwise the bus, or this process, is silent, and all leases start anew. When many
+nodes fall silent at once, none is declared lost.
 """
 
 from dataclasses import dataclass, field
@@ -13,9 +13,9 @@ class LeasePolicy:
     """Times in seconds.
 
     ``lease_s``: a node that is silent for longer is lost. ``probe_window_s``: a partition whose
-    probe was not heard for longer is not coming round. ``stall_s``: this process judges at least
-    this often, or it was itself away. ``many``: the fraction of the nodes above which losses at
-    once are not believed; a single node's loss always is.
+    probe was not received for longer does not return it. ``stall_s``: this process judges at least
+    this often, or its judging stalled. ``many``: the fraction of nodes above which simultaneous
+    losses don't count; a single node's loss always counts.
     """
 
     lease_s: float = 60.0
@@ -26,8 +26,8 @@ class LeasePolicy:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """``lost``: declare these. ``withheld``: silent too, but too many at once to be believed.
-    ``is_round``: the probes come round.
+    """``lost``: declare these. ``withheld``: silent too, but too many at once to count.
+    ``is_round``: the probes return.
     """
 
     lost: tuple[str, ...] = ()
@@ -37,7 +37,7 @@ class Judgement:
 
 @dataclass(slots=True)
 class Leases:
-    """When each node and each partition's probe was last heard."""
+    """When each node's message and each partition's probe were last received."""
 
     policy: LeasePolicy
     received: dict[str, float] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Leases:
     judged_at: float | None = None
 
     def receive(self, node: str, now: float) -> None:
-        """A node has spoken, or is to be watched from now on."""
+        """A node has sent a message, or is to be watched from now on."""
         self.received[node] = now
 
     def forget(self, node: str) -> None:
@@ -56,19 +56,19 @@ class Leases:
         self.received.pop(node, None)
 
     def probe_received(self, partition: int, now: float) -> None:
-        """The Scheduler's own probe came round on a partition."""
+        """The Scheduler's own probe returned on a partition."""
         self.probes[partition] = now
 
     def is_current(self, partition: int) -> bool:
-        """What is read there now was said after this began anew."""
+        """Messages read there now were sent after the last new start of leases."""
         return self.probes.get(partition, -1.0) >= self.probes_from
 
     def begin_anew(self, now: float) -> None:
-        """A new leader, a new bus or a new reader: nobody has been silent before."""
+        """A new leader, bus or reader: earlier silence does not count."""
         self.anew_at = self.probes_from = now
 
     def judge(self, partitions: int, now: float) -> Judgement:
-        """Who is lost now. To be called at least every ``stall_s``."""
+        """The nodes that are lost now. Call it at least every ``stall_s``."""
         gap = 0.0 if self.judged_at is None else now - self.judged_at
         self.judged_at = now
         if gap > self.policy.stall_s:
@@ -79,12 +79,12 @@ class Leases:
         return self._judge(now)
 
     def is_round(self, partitions: int, now: float) -> bool:
-        """The probes come round on all of so many partitions."""
+        """The probes return on all of so many partitions."""
         oldest = max(now - self.policy.probe_window_s, self.probes_from)
         return partitions > 0 and all(self.probes.get(p, -1.0) >= oldest for p in range(partitions))
 
     def is_over(self, at: float, now: float) -> bool:
-        """Whoever was heard last at that time has been silent for a lease."""
+        """A node whose last message came at that time has been silent for a lease."""
         return self._silence(at, now) >= self.policy.lease_s
 
     def _silence(self, at: float, now: float) -> float:

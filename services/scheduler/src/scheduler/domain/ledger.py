@@ -1,7 +1,7 @@
-"""The nodes, and who holds what on them until a report shows it free. It knows nothing of cells.
+"""The nodes, and which pods hold what on them until a report shows it free. It knows no cells.
 
-What it changes in its nodes is noted in ``touched``, and which released pods hold nothing any more
-in ``freed``: the caller carries both on to the core.
+``touched`` lists changed nodes, and ``freed`` released pods that hold nothing any more: the caller
+passes both on to the core.
 """
 
 from collections.abc import Iterable
@@ -18,8 +18,8 @@ from scheduler.domain.rules import Rules
 
 @dataclass(slots=True)
 class Rows:
-    """What a transaction must write: placements made or changed, and those that are over;
-    ``sized``: nodes whose size is another.
+    """The rows that a transaction must write: placements made or changed, and those that are over;
+    ``sized``: nodes with another size.
     """
 
     placed: dict[str, Placement] = field(default_factory=dict)
@@ -32,11 +32,10 @@ class Rows:
 
 
 class Ledger:
-    """Nodes by name. ``removed``: the leases of lost nodes that were removed. ``pods``: the node of
-    each pod that was placed and may hold something. ``listed``: the nodes that report each pod
-    which no placement there explains. ``forgetful``: nodes whose report has forgotten pods that
-    are placed there. ``version``: raised when a node's size is another; ``grown_at``: when one has
-    grown last, None: there is none.
+    """Nodes by name. ``removed``: the leases of removed nodes. ``pods``: the node of each placed
+    pod that may hold something. ``listed``: the nodes that report each pod without a placement
+    there. ``forgetful``: nodes whose report lacks pods that are placed there. ``version``: raised
+    when a node's size changes; ``grown_at``: when one last grew, None: never.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -55,10 +54,10 @@ class Ledger:
         self._due: list[tuple[float, str, str]] = []
         self._watched: set[str] = set()
 
-    # What nodes say.
+    # Messages of nodes.
 
     def receive(self, name: str, journal: str, now: float) -> bool:
-        """A node has spoken. True when it is one that was declared lost."""
+        """A node has sent a message. True if it was declared lost."""
         node = self._node(name)
         rival = node.rival
         if rival is not None and rival.journal == journal != "" and node.clash is None:
@@ -69,8 +68,8 @@ class Ledger:
         return node.is_lost
 
     def doubt(self, name: str) -> None:
-        """A node was not heard for long, and nobody has judged that: nothing new goes there until
-        it is heard.
+        """The node was silent for long, unjudged: nothing new is placed there until it sends a
+        message.
         """
         node = self.nodes.get(name)
         if node is not None and node.is_alive:
@@ -78,10 +77,10 @@ class Ledger:
             self.touched.add(name)
 
     def report(self, report: NodeReport, now: float) -> None:
-        """Take a node's report, unless it is older than the one that is known.
+        """Take a node's report, unless it is older than the known one.
 
-        Within one journal the revision decides. Of two journals the one with the later time is
-        taken, until a heartbeat names the other; in a clash the one that the placements name.
+        Within one journal the revision decides. Of two journals the later time decides, until a
+        heartbeat names the other; in a clash the journal that the placements name.
         """
         node = self._node(report.node)
         known = node.report
@@ -108,8 +107,8 @@ class Ledger:
             self.settle(name, now)
 
     def remove(self, name: str) -> bool:
-        """A lost node was removed: only its lease is kept, in case it is not. False where it
-        is not lost, or the Launcher has not let go of its pods yet.
+        """A lost node was removed: only its lease is kept, as it may return. False if it is not
+        lost, or the Launcher still lists some of its pods.
         """
         node = self.nodes.get(name)
         if node is None or not node.is_lost or node.holds:
@@ -123,8 +122,8 @@ class Ledger:
     def lose(self, name: str, now: float, at_ms: int = 0) -> list[Hold]:
         """The node's lease ran out: its pods are lost for good. Returns what they held.
 
-        ``at_ms``: the clock, above which the lease's number goes on: a store that was restored from
-        a backup knows too little of the numbers that agents have heard since.
+        ``at_ms``: the clock. The new lease number is above it: a store that was restored from a
+        backup lacks later numbers that agents have received.
         """
         node = self._node(name)
         node.is_lost, node.is_alive, node.lease = True, False, max(node.lease + 1, at_ms)
@@ -134,8 +133,8 @@ class Ledger:
         return lost
 
     def lose_forgotten(self, name: str, now: float) -> list[Hold]:
-        """The node's agent has lost its journal: the pods that its report has forgotten are lost
-        for good, and hold nothing any more. Returns what they held.
+        """The node's agent has lost its journal: the pods that its report lacks are lost for good,
+        and hold nothing any more. Returns what they held.
         """
         node = self.nodes[name]
         lost = node.forgotten
@@ -144,7 +143,7 @@ class Ledger:
         return lost
 
     def take_back(self, name: str) -> None:
-        """A lost node speaks again; its GPUs count from the report that names its lease."""
+        """A lost node sends messages again; its GPUs count from the report that names its lease."""
         node = self._node(name)
         node.is_lost, node.is_alive = False, True
         self.touched.add(name)
@@ -157,18 +156,18 @@ class Ledger:
         node.holds[placement.pod] = Hold(placement)
         self.pods[placement.pod] = placement.node
         self._rows.placed[placement.pod] = placement
-        if placement.pod in node.orphaned:  # it was adopted
+        if placement.pod in node.orphaned:  # an adopted pod
             self._find_orphaned(node)
 
     def charge(self, pod: str, charged: tuple[int, ...]) -> None:
-        """The pod is charged other GPUs than before."""
+        """The charged GPUs of the pod have changed."""
         hold = self.hold_of(pod)
         if hold is not None and hold.placement.charged != charged:
             place = replace(hold.placement, charged=charged)
             self._set(self.nodes[place.node], replace(hold, placement=place))
 
     def release(self, pod: str, free_from: int, now: float) -> bool:
-        """The pod is not wanted any more; whether it is known already that it holds nothing.
+        """The pod is not wanted any more. Returns whether its resources are known to be free.
 
         A lost pod needs no row for that: its node takes nothing before a report names the lease,
         and what such a report lists is not free.
@@ -184,12 +183,12 @@ class Ledger:
         return False
 
     def hold_of(self, pod: str) -> Hold | None:
-        """What is held for a pod."""
+        """The resources held for a pod."""
         node = self.pods.get(pod)
         return None if node is None else self.nodes[node].holds[pod]
 
     def expire(self, now: float) -> None:
-        """Ports may be used again, and some pods are not waited for any longer."""
+        """Ports may be used again, and some pods are overdue."""
         while self._due and self._due[0][0] <= now:
             _, name, pod = heappop(self._due)
             node = self.nodes.get(name)
@@ -210,7 +209,7 @@ class Ledger:
     # The store.
 
     def restore_node(self, name: str, *, lease: int, is_lost: bool, size: Size | None) -> None:
-        """What the store knows of a node, for the first time or anew."""
+        """The stored row of a node, first or changed."""
         node = self._node(name)
         node.is_alive = node.is_alive and not is_lost
         node.lease, node.is_lost = lease, is_lost
@@ -224,7 +223,7 @@ class Ledger:
         self.touched.add(name)
 
     def restore_removed(self, name: str, lease: int) -> None:
-        """The store knows that a node was removed."""
+        """A stored removal of a node."""
         node = self.nodes.pop(name, None)
         self.removed[name] = lease
         self.forgetful.discard(name)
@@ -233,7 +232,7 @@ class Ledger:
             self.version += node.size is not None
 
     def restore_hold(self, hold: Hold, now: float) -> None:
-        """What the store knows of a placement; `settle` its node when all of them are known."""
+        """A stored placement; `settle` its node after all of them."""
         place = hold.placement
         self._node(place.node).holds[place.pod] = hold
         self.pods[place.pod] = place.node
@@ -241,7 +240,7 @@ class Ledger:
             heappush(self._due, (now + self.rules.overdue_s, place.node, place.pod))
 
     def forget_hold(self, pod: str) -> str | None:
-        """As if the store had never said anything about the pod. Returns its node."""
+        """As if the pod had never been stored. Returns its node."""
         self._rows.placed.pop(pod, None)
         self._rows.changed.discard(pod)
         self._rows.gone.discard(pod)
@@ -253,7 +252,7 @@ class Ledger:
         return name
 
     def settle(self, name: str, now: float) -> None:
-        """What the store knows of a node's pods is another: see what its report says to that."""
+        """The node's stored placements changed: compare its report with them."""
         node = self.nodes.get(name)
         if node is None:
             return
@@ -261,7 +260,7 @@ class Ledger:
         self._find_orphaned(node)
 
     def take_rows(self) -> Rows:
-        """What was changed since this was last asked."""
+        """The changes since the last call."""
         rows, self._rows = self._rows, Rows()
         rows.changed -= rows.placed.keys() | rows.gone
         return rows
@@ -309,14 +308,14 @@ class Ledger:
     def _avoid(
         self, node: Node, kept: dict[int, float], ports: Iterable[int], until: float
     ) -> None:
-        """Ports are not to be used until then; the node is looked at again when one may be."""
+        """Avoid ports until then; the node is checked again when one may be used."""
         more = dict.fromkeys(ports, until)
         kept.update(more)
         if more:
             self._look_again(node, until)
 
     def _look_again(self, node: Node, at: float) -> None:
-        """Once for each node: else a process that stands by would keep more and more of it."""
+        """Once for each node: else a standby's list would grow without bound."""
         if node.name not in self._watched:
             self._watched.add(node.name)
             heappush(self._due, (at, node.name, ""))
@@ -334,7 +333,7 @@ class Ledger:
             self.forgetful.discard(node.name)
 
     def _list(self, node: Node, pods: frozenset[str]) -> None:
-        """The node reports these pods, and no placement there explains them."""
+        """The node reports these pods without a placement there."""
         for pod in node.listed - pods:
             self.listed[pod].discard(node.name)
             if not self.listed[pod]:
@@ -345,7 +344,7 @@ class Ledger:
 
     @staticmethod
     def _is_over(node: Node, hold: Hold) -> bool:
-        """In a clash a report shows nothing of what the other machine holds."""
+        """In a clash, a report does not show the other machine's pods."""
         report = node.report
         if report is None:
             return False
@@ -357,7 +356,7 @@ class Ledger:
             self._let_go(node, pod, now)
 
     def _let_go(self, node: Node, pod: str, now: float) -> None:
-        """The pod takes nothing any more; the caller looks for strangers then."""
+        """The pod holds nothing any more; the caller looks for orphaned pods then."""
         hold = node.holds[pod]
         if hold.is_occupying:
             until = now + self.rules.port_rest_s
@@ -377,7 +376,7 @@ class Ledger:
 
 
 def _covers(one: Size, other: Size) -> bool:
-    """Nothing of the other is more than of the one."""
+    """Every amount of the other is at most this one's."""
     return (
         len(one.gpus) >= len(other.gpus)
         and one.cpu >= other.cpu

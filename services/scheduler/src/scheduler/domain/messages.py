@@ -1,4 +1,4 @@
-"""The Scheduler's whole word about a gang, as it stands now."""
+"""The Scheduler's complete message about a gang, as of now."""
 
 from muster.contracts.gangs import (
     GangClass,
@@ -23,11 +23,13 @@ DECIDED, DEFERRED, REFUSED, PREEMPTED = (
 )
 
 POSITIONS_PUBLISHED = 256
-"""Where no more gangs wait each is told its place, in some ms for all; of more who asks is told."""
+"""With at most so many waiting gangs each message has the position, which takes some ms for all.
+With more, only an HTTP answer has it.
+"""
 
 
 def message_of(state: State, gang: Asked, epoch: int) -> GangDecision:
-    """Each pod of the gang: placed, to be given back, lost, waiting or refused."""
+    """Each pod of the gang: placed, preempted, lost, waiting or refused."""
     unplaced = PodDecisionState.REFUSED if gang.is_refused else PodDecisionState.WAITING
     is_leaving = gang.preemption is not None
     pods = []
@@ -55,7 +57,7 @@ def message_of(state: State, gang: Asked, epoch: int) -> GangDecision:
 
 
 def _wait(state: State, gang: Asked) -> Wait | None:
-    """What costs next to nothing to be known of a gang that waits."""
+    """The cheap facts about a waiting gang."""
     if not state.is_waiting(gang.name):
         return None
     cluster = state.cluster
@@ -74,8 +76,8 @@ def _wait(state: State, gang: Asked) -> Wait | None:
 
 
 def ended(request: GangRequest, epoch: int) -> GangDecision:
-    """The gang's end is known. What a Launcher lists that has forgotten it is lost: the names of
-    these pods may have run.
+    """The gang's end is known. Pods that a Launcher still lists after a loss of data are lost:
+    these names may have run.
     """
     lost = tuple(PodDecision(pod=ask.pod, state=PodDecisionState.LOST) for ask in request.pods)
     text = "The gang has ended. Its pods are not placed again under the same names."

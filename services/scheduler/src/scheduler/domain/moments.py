@@ -1,6 +1,6 @@
-"""Moments for people and programs, of a clock that counts seconds since 1970.
+"""Moments for people and programs, from a clock that counts seconds since 1970.
 
-Total: what is farther off than a calendar goes, however that was asked for, is its last second.
+Total: a moment beyond the calendar, whatever its source, is the calendar's last second.
 """
 
 from datetime import UTC, datetime
@@ -12,10 +12,10 @@ FIRST_AT = datetime.min.replace(tzinfo=UTC).timestamp()
 
 
 def moment(at: float) -> datetime:
-    """Of a number of seconds, whatever it is; one that is no number is never."""
+    """The moment of any number of seconds; NaN is never."""
     return datetime.fromtimestamp(max(FIRST_AT, min(LAST_AT, at)), UTC)
 
 
 def time_of(at: float) -> str:
-    """A moment as it is told."""
+    """A moment as text."""
     return moment(at).isoformat(timespec="seconds")

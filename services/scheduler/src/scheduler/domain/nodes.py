@@ -1,7 +1,7 @@
-"""One node as it reports itself, and who holds what there beside the pods that the core knows.
+"""One node as it reports itself, and what pods other than the core's hold there.
 
-A GPU counts where the newest report shows it healthy and neither a placement nor a pod in the
-report holds it: what is not known is not free.
+A GPU counts if the newest report shows it healthy, and neither a placement nor a pod in the report
+holds it: what is unknown is not free.
 """
 
 from collections.abc import Iterator
@@ -14,12 +14,12 @@ from scheduler.domain.formats.fields import name_problem
 from scheduler.domain.placements import Hold
 
 MOST_GPUS, MOST_PORTS = 1024, 65535
-"""Of one node: beyond it a report is nonsense."""
+"""The most for one node: a report with more is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a pod on the node holds that is no pod of the core's."""
+    """The resources of a node that a pod other than the core's holds."""
 
     gpus: tuple[int, ...] = ()
     ports: tuple[int, ...] = ()
@@ -29,8 +29,8 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What a node has, well or not. ``gpus``: index and model of each, by index. ``ports``: first
-    and last.
+    """A node's resources, healthy or not. ``gpus``: index and model of each, by index. ``ports``:
+    first and last.
     """
 
     gpus: tuple[tuple[int, str], ...]
@@ -41,8 +41,8 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A node as the core is to see it. ``well``: its healthy GPUs. ``gpus``, ``cpu``, ``memory_mb``
-    and ``ports``: held by no pod that the core knows. ``avoided``: ports to be given last.
+    """A node as the core shall see it. ``well``: its healthy GPUs. ``gpus``, ``cpu``, ``memory_mb``
+    and ``ports``: held by pods other than the core's. ``avoided``: ports to use last.
     """
 
     is_healthy: bool
@@ -81,18 +81,18 @@ class Node:
 
     @property
     def knows_lease(self) -> bool:
-        """The agent has named the number of the node's last loss: its GPUs count again."""
+        """The agent has named the lease number of the node's last loss: its GPUs count again."""
         return self.report is not None and self.report.lease >= self.lease
 
     @property
     def is_known(self) -> bool:
-        """Its newest report says what is there now."""
+        """Its newest report shows its present state."""
         return self.is_alive and not self.is_lost and self.knows_lease and self.clash is None
 
     @property
     def forgotten(self) -> list[Hold]:
-        """What is held for pods that the report has forgotten: it is of another journal than their
-        placements name, and does not list them. In a clash it says nothing of them.
+        """The resources of pods that the report lacks: it is of another journal than their
+        placements name, and does not list them. In a clash it proves nothing about them.
         """
         report = self.report
         if report is None or self.clash is not None:
@@ -106,7 +106,7 @@ class Node:
 
     @property
     def journals(self) -> set[str]:
-        """Those that live placements name."""
+        """The journals that live placements name."""
         return {hold.placement.journal for hold in self.holds.values() if not hold.is_lost}
 
     def is_of_others(self, journal: str) -> bool:
@@ -115,7 +115,7 @@ class Node:
 
     @property
     def is_eligible(self) -> bool:
-        """New pods may go here, as far as the node itself goes."""
+        """New pods may go here, by the node's own state."""
         return (
             self.report is not None
             and self.is_known
@@ -141,7 +141,7 @@ class Node:
         return "it is stopping" if self.report.is_stopping else None
 
     def view(self, now: float) -> View:
-        """What the core is to know of it."""
+        """The core's view of it."""
         if self.report is None:
             return View(is_healthy=False)
         for ports in (self.foreign, self.resting):
@@ -159,7 +159,7 @@ class Node:
         )
 
     def claims(self) -> Iterator[Claim]:
-        """Everything that is held by no pod of the core's."""
+        """All resources that pods other than the core's hold."""
         yield from self.orphaned.values()
         for pod, hold in self.holds.items():
             if hold.is_occupying and (hold.is_lost or pod in self.overdue):
@@ -168,13 +168,13 @@ class Node:
 
 
 def size_of(report: NodeReport) -> Size:
-    """What the node has, as it reports."""
+    """The node's resources, by its report."""
     gpus = sorted((gpu.index, gpu.model) for gpu in report.gpus)
     return Size(tuple(gpus), report.cpu, report.memory_mb, report.port_range)
 
 
 def claims_of(report: NodeReport, holds: dict[str, Hold]) -> dict[str, Claim]:
-    """What the report's pods hold beyond the placements that are known here."""
+    """The resources of the report's pods beyond their placements."""
     claims: dict[str, Claim] = {}
     for pod in report.pods:
         hold = holds.get(pod.pod)
@@ -195,7 +195,7 @@ def claims_of(report: NodeReport, holds: dict[str, Hold]) -> dict[str, Claim]:
 
 
 def nonsense(report: NodeReport) -> str | None:
-    """What no node can be like, in a report that can be read all the same; None in a good one."""
+    """The first impossible value in a readable report; None in a good one."""
     first, last = report.port_range
     indices = [gpu.index for gpu in report.gpus]
     held = [gpu for pod in report.pods for gpu in pod.gpus]
@@ -221,7 +221,7 @@ def nonsense(report: NodeReport) -> str | None:
 
 
 def is_over(hold: Hold, report: NodeReport) -> bool:
-    """Whether this newest report of the node shows that the hold takes nothing any more.
+    """Whether this newest report of the node shows that the pod holds nothing any more.
 
     A released pod: a report that does not list it and is not older than the one that its end names
     (of another journal: the agent ended all supervisors before it). A lost pod: one that does not

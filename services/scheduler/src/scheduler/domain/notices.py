@@ -1,4 +1,4 @@
-"""Who is told when why it waits: at once where that is new, else once in a while."""
+"""Which gangs are notified of their wait reason: of a new one at once, else once in a while."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +13,7 @@ from scheduler.domain.rules import Rules
 
 
 class Notices:
-    """``untold``: gangs that have not been told their reason, in order."""
+    """``unpublished``: gangs whose reason is not published yet, in order."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
@@ -21,7 +21,7 @@ class Notices:
         self._published: deque[tuple[float, str]] = deque()
 
     def note(self, gang: Asked, reason: Reason | None, now: float) -> None:
-        """The gang was told this now, or before a restart."""
+        """The gang's message has this reason now, or had it before a restart."""
         gang.published_reason, gang.published_at = reason, now
         if reason is not None:
             self._published.append((now, gang.name))
@@ -35,9 +35,9 @@ class Notices:
         is_settled: bool,
         is_under_way: bool,
     ) -> Iterator[tuple[str, Reason]]:
-        """Whom to tell what now, a bounded number. While nodes come one by one after a start
-        nobody is told again and again. While a cycle is under way nobody is forgotten who has no
-        reason: it may wait and be tried in what is left of it.
+        """The gangs to notify now, with their reasons, a bounded number. While nodes join one by
+        one after a start, no gang is notified twice. While a cycle is under way, a gang without a
+        reason stays listed: the rest of the cycle may try it.
         """
         published, again = 0, [] if is_under_way else self._stale(gangs, reason_of, now)
         for name in [*self.unpublished, *again]:
@@ -66,7 +66,7 @@ class Notices:
     def _stale(
         self, gangs: dict[str, Asked], reason_of: Callable[[str], Reason | None], now: float
     ) -> list[str]:
-        """Gangs whose last word is old enough to be said again; a bounded number."""
+        """Gangs whose last message is old enough to be republished; a bounded number."""
         names: list[str] = []
         while self._published and len(names) < self.rules.defer_again_gangs:
             at, name = self._published[0]
@@ -97,15 +97,15 @@ TIMES = {
 def published_reason(
     reason: model.Reason, gangs: Mapping[str, Asked], expected_at: float | None = None
 ) -> Reason:
-    """A reason as it is said, with the expected start where it is known; the gang that it is about
-    as its owner calls it.
+    """A reason as published, with the expected start if known. Its gang has the name that its
+    owner uses.
     """
     numbers, text = dict(reason.numbers), reason.text
-    for name, words in TIMES.items():
+    for name, phrase in TIMES.items():
         at = numbers.get(name)
         if isinstance(at, int | float):
             numbers[name] = when = time_of(at)
-            text = text.replace(words.format(f"{at:.15g}"), words.format(when))
+            text = text.replace(phrase.format(f"{at:.15g}"), phrase.format(when))
     if expected_at is not None:
         numbers["expectedStart"] = time_of(expected_at)
     text = _named(text, numbers.get("for"), gangs)
@@ -123,11 +123,12 @@ def _named(text: str, gang: object, gangs: Mapping[str, Asked]) -> str:
 def note_preemption(
     gang: Asked, decision: model.Preempted | model.Shrunk, gangs: Mapping[str, Asked]
 ) -> None:
-    """A gang is told to leave, or some of its pods are."""
-    when, said = moment(decision.until), published_reason(decision.reason, gangs)
-    reason = said.model_copy(update={"text": _named(said.text, decision.for_gang, gangs)})
+    """A gang is preempted, or some of its pods are."""
+    when, published = moment(decision.until), published_reason(decision.reason, gangs)
+    text = _named(published.text, decision.for_gang, gangs)
+    reason = published.model_copy(update={"text": text})
     if isinstance(decision, model.Shrunk):
-        if gang.leaving and gang.preemption is not None:  # others are awaited, earlier
+        if gang.leaving and gang.preemption is not None:  # an earlier end is awaited
             when = min(when, gang.preemption.until)
         gang.leaving.update(decision.pods)
     else:
@@ -136,7 +137,7 @@ def note_preemption(
 
 
 def until_released(reason: model.Reason) -> Reason:
-    """The same for a gang with a reservation, in the words of a clock and a calendar."""
+    """The same for a gang with a nominated placement, with moments as text."""
     if reason.numbers["until"] is not None:
         return published_reason(reason, {})
     text = "It starts when what ended pods held is free."

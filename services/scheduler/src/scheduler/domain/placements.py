@@ -1,4 +1,4 @@
-"""Where pods were put, and what has become of it."""
+"""Placements of pods, and their later states."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,14 +15,16 @@ from scheduler.domain.core.model import (
 )
 
 LEFT = "released "
-"""Before a pod's name: the gang that it is until its node shows it free. No gang's id begins so."""
+"""Before a pod's name: the name of its own gang until its node shows it free. No gang's id begins
+so.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A pod's place, as it was decided. ``journal`` is the one that the node's agent had then.
+    """A pod's place, as decided. ``journal``: the node's agent's at that time.
 
-    ``kind``: what it wants. ``charged``: GPUs that it does not use and is charged all the same.
+    ``kind``: its request. ``charged``: GPUs that it is charged for and does not use.
     """
 
     pod: str
@@ -48,10 +50,10 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A placement and what has become of it.
+    """A placement and its state.
 
     ``is_wanted``: the Launcher still lists the pod. ``is_occupying``: its GPUs and ports are not
-    free yet. ``free_from``: the report revision that its end names, 0 if none was told.
+    free yet. ``free_from``: the report revision that its end names, 0 if it names none.
     ``lost_lease``: its node's lease number when it was lost, None if it was not.
     """
 
@@ -73,7 +75,7 @@ class Hold:
 
 
 def left(place: Placement, at: float) -> Restored:
-    """What a released pod holds still, as a gang that leaves already: it costs nobody's quota."""
+    """The resources of a released pod, as a gang that is preempted already: it uses no quota."""
     name = LEFT + place.pod
     gang = Gang(name, NO_ONE, NO_ONE, OPPORTUNISTIC, (Role(place.kind, (place.pod,)),), name)
     places = (PodPlace(place.pod, place.node, place.gpus, place.port_numbers),)

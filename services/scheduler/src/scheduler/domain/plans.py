@@ -1,4 +1,4 @@
-"""What a cluster is to be made of: it is taken in one moment, and made in any thread."""
+"""The plan of a cluster: taken in one moment, and built in any thread."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from scheduler.domain.nodes import Size
 @dataclass(frozen=True, slots=True)
 class Plan:
     """``file``: the configuration, None: the nodes make it. ``version``: the ledger's, of these
-    sizes. ``setting``: what administrators have set, None: nothing ever; it is left out where it is
-    not to be ``is_honoured``, as it can't be.
+    sizes. ``setting``: the administrators' setting, None: there was never one; it is left out
+    unless ``is_honoured``, as it is invalid.
     """
 
     file: ClusterConfig | None
@@ -26,7 +26,7 @@ class Plan:
     is_honoured: bool = True
 
     def config(self) -> ClusterConfig:
-        """The whole configuration. Raises ConfigError where what is set can't be read."""
+        """The whole configuration. Raises ConfigError if the setting can't be read."""
         if self.file is None:
             base = derived(self.sizes, self.policy)
         else:
@@ -37,9 +37,8 @@ class Plan:
 
 
 def made(cluster: Cluster, plan: Plan, at: float) -> Cluster:
-    """The cluster as it would be by the plan. It takes long, and the one that is given is only
-    read: another thread may do it while reports are heard, as long as nothing is decided. Raises
-    ConfigError.
+    """The cluster by the plan. It takes long and only reads the given cluster. Another thread may
+    run it while reports arrive, as long as nothing is decided. Raises ConfigError.
     """
     return cluster.changed(plan.config(), at)
 

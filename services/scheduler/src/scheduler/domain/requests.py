@@ -1,4 +1,4 @@
-"""The Launcher's words about gangs as the core takes them."""
+"""The Launcher's messages about gangs, as the core takes them."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -20,18 +20,18 @@ from scheduler.domain.placements import Placement
 from scheduler.domain.run_times import LONGEST_S, Key, Run, pattern_of
 
 TAUGHT_BY = frozenset((GangEnd.SUCCEEDED, GangEnd.STOPPED, GangEnd.LIMIT))
-"""Ends from which run times are learnt. Who was taken away would have run on; who failed will, once
-that is mended.
+"""Ends from which run times are learnt. A preempted gang would have run on; a failed one runs on
+after a fix.
 """
 
 USER_LENGTH = 64
-"""Of a key of run times, as REST bounds users' names."""
+"""The most characters of a user in a key of run times: REST's bound of users' names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Downgrade:
-    """A gang runs without its cells, since ``at`` seconds. ``for_gang`` None: its quota went by a
-    change of the configuration.
+    """A gang runs without its cells, since ``at`` seconds. ``for_gang`` None: a change of the
+    configuration took its quota.
     """
 
     for_gang: str | None
@@ -44,9 +44,9 @@ class Asked:
 
     ``published_reason``: the reason in its last message, of ``published_at``.
     ``preemption``: it is preempted; ``leaving``: only these pods of it are. ``downgrade``: since
-    when and for whom it has no cells. ``shape``: of all pods that were wanted first;
-    ``expected_s``: how long it will run, as learnt then. ``ran_from``: since when the last pods
-    that it released had run. ``job``: as its first message names it.
+    when and for which gang it has no cells. ``shape``: of all pods of its first request;
+    ``expected_s``: its expected run time, as learnt then. ``ran_from``: the start of its last
+    released pods. ``job``: as its first message names it.
     """
 
     request: GangRequest
@@ -71,9 +71,7 @@ class Asked:
         return self.request.gang
 
     def has_left(self, pod: str) -> None:
-        """A pod is over; with the last one of those that alone were to leave nothing is asked back
-        any more.
-        """
+        """A pod is over; after the last of the preempted pods the partial preemption ends."""
         if pod in self.leaving:
             self.leaving.discard(pod)
             if not self.leaving:
@@ -103,7 +101,7 @@ class Jobs:
 
 
 def kind_of(ask: PodAsk) -> Kind:
-    """What a pod wants."""
+    """A pod's request."""
     return Kind(
         gpus=ask.gpus,
         gpu_types=ask.gpu_types,
@@ -116,8 +114,8 @@ def kind_of(ask: PodAsk) -> Kind:
 
 
 def roles_of(pods: Iterable[tuple[str, Kind]], surplus: Collection[str] = ()) -> tuple[Role, ...]:
-    """Pods that want the same, together, in the order of the first of each. The gang can do without
-    those that are ``surplus``.
+    """Pods with equal requests, together, in the order of the first of each. ``surplus``: pods that
+    the gang can do without.
     """
     kinds: dict[Kind, list[str]] = {}
     for pod, kind in pods:
@@ -128,7 +126,7 @@ def roles_of(pods: Iterable[tuple[str, Kind]], surplus: Collection[str] = ()) ->
 
 
 def _elastic(kind: Kind, pods: Iterable[str], surplus: Collection[str]) -> Role:
-    names = tuple(sorted(pods, key=surplus.__contains__))  # those that it needs come first
+    names = tuple(sorted(pods, key=surplus.__contains__))  # the needed ones come first
     least = sum(pod not in surplus for pod in names)
     return Role(kind, names, least=least if least < len(names) else None)
 
@@ -139,13 +137,13 @@ def surplus_of(asks: Iterable[PodAsk]) -> frozenset[str]:
 
 
 def key_of(request: GangRequest, shape: str) -> Key:
-    """Of what the gang's run is one of many."""
+    """The kind of gangs that this run counts for."""
     return Key(request.user[:USER_LENGTH], pattern_of(request.name), shape)
 
 
 def expected_of(request: GangRequest, learnt_s: float | None) -> float | None:
-    """How long the gang will run, in seconds: as its user says, else as it was learnt, and no
-    longer than it may.
+    """The gang's expected run time, in seconds: its user's, else the learnt one, and at most its
+    limit.
     """
     expected_s = learnt_s if request.expected_s is None else float(request.expected_s)
     if expected_s is None or request.limit_s is None:
@@ -154,7 +152,7 @@ def expected_of(request: GangRequest, learnt_s: float | None) -> float | None:
 
 
 def run_of(gang: Asked, at: float) -> Run | None:
-    """What can be learnt from the gang's end, at ``at`` seconds, which its last word tells."""
+    """The run to learn from the gang's end, at ``at`` seconds, which its last message has."""
     request = gang.request
     if gang.ran_from is None or gang.shape is None or request.end not in TAUGHT_BY:
         return None
@@ -188,9 +186,9 @@ def gang_of(request: GangRequest, roles: tuple[Role, ...], learnt_s: float | Non
 
 
 def saved_at(request: GangRequest, at: float) -> float | None:
-    """Up to when its work is saved, by its newest message; never in the future."""
-    told = request.checkpointed_at
-    return None if told is None else min(told.timestamp(), at)
+    """The time up to which its work is saved, by its newest message; never in the future."""
+    saved = request.checkpointed_at
+    return None if saved is None else min(saved.timestamp(), at)
 
 
 def _seconds(number: int | None) -> float | None:

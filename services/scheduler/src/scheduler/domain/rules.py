@@ -1,4 +1,4 @@
-"""Times and bounds by which the service decides what is free, what is said, and when."""
+"""Times and bounds by which the service decides when resources are free and messages are due."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,15 +11,14 @@ from scheduler.domain.run_times import Bounds
 class Rules:
     """Times in seconds.
 
-    ``cycle_gangs``: in so many ways, at the most, places for gangs are sought, and so many gangs
-    told why they wait, before a cycle is left to be gone on with. ``settle_s``: the nodes must not
-    have grown for this long before a gang is refused where they make the cluster.
-    ``defer_again_s``: a wait whose numbers changed is said again this often at the most;
-    ``defer_again_gangs``: for so many gangs at a time at the most. ``foreign_port_s``: a port that
-    a stranger held is not used for this long. ``port_rest_s``: a port that was freed is used again
-    within this time only if no other is free. ``overdue_s``: what a released pod holds is no longer
-    waited for when no report shows it free for this long. ``run_times``: how much is learnt.
-    ``policies``: of the order, by name.
+    ``cycle_gangs``: the most searches for places, and the most published wait reasons, in one part
+    of a cycle. ``settle_s``: if the nodes make the cluster, they must not have grown for this long
+    before a gang is refused. ``defer_again_s``: the least time between two messages on a wait whose
+    numbers changed; ``defer_again_gangs``: the most gangs at a time in these. ``foreign_port_s``: a
+    port that an unknown process held is not used for this long. ``port_rest_s``: a freed port is
+    used again within this time only if no other is free. ``overdue_s``: a released pod's resources
+    are no longer waited for if no report shows them free for this long. ``run_times``: how much is
+    learnt. ``policies``: of the order, by name.
     """
 
     cycle_gangs: int = 500

@@ -1,7 +1,7 @@
-"""How long gangs like this one held their places: learnt from those that ended, nothing else.
+"""How long similar gangs held their places: learnt from ended gangs alone.
 
-What is known is a pure function of the ended runs: of each user, job name pattern and shape the
-newest ones. What several of these have in common is worked out from them when it is asked for.
+The result is a pure function of the ended runs: the newest ones of each user, job name pattern and
+shape. Groups of several keys are computed from them on demand.
 """
 
 import re
@@ -15,15 +15,15 @@ from typing import NamedTuple
 from muster.contracts.gangs import PodAsk
 
 NAME_LENGTH = 64
-"""Of a pattern: names differ at their ends by seeds and serials, and say at the start what runs."""
+"""The length of a pattern: seeds and serials end a name, and its start shows the program."""
 
 SHAPE_LENGTH = 64
 LONGEST_S = 2**31 - 1
-"""What the database's integers take."""
+"""The largest integer of the database."""
 
 MEDIAN, HIGH = 0.5, 0.9
 VARIES = "#"
-"""Stands for whatever is another with each job of a kind."""
+"""Stands for a part that differs between jobs of a kind."""
 
 _UUID = re.compile(r"[0-9a-f]{8}([-_]?)[0-9a-f]{4}(?:\1[0-9a-f]{4}){2}\1[0-9a-f]{12}")
 _TIME = re.compile(r"[0-9]{8}t[0-9]{4,6}z?")
@@ -36,7 +36,7 @@ _AGAIN = re.compile(r"#(?:[-_.]*#)+")
 
 
 class Key(NamedTuple):
-    """Whose run, of which pattern of names, of which shape."""
+    """A run's user, its pattern of names, its shape."""
 
     user: str
     name: str
@@ -52,8 +52,8 @@ class History(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A gang that ended by its own or its user's doing. ``expected_s``: how long it was expected to
-    run, if at all; ``is_learnt``: by what is known here.
+    """A gang that ended by itself or by its user. ``expected_s``: its expected run time, if any;
+    ``is_learnt``: that was learnt here.
     """
 
     key: Key
@@ -65,7 +65,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """What runs must have in common beside the user, and how many there must be."""
+    """What runs must have in common beside the user, and how many runs are needed."""
 
     name: str
     is_same_name: bool
@@ -79,7 +79,7 @@ LEVELS = (
     Level("shape", False, True, 5),
     Level("user", False, False, 10),
 )
-"""The first that has enough runs answers. The less runs have in common, the more it takes."""
+"""The first level with enough runs answers. The less runs have in common, the more are needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +96,8 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """``runs`` of a key, the newest; ``keys`` of all users and ``user_keys`` of each: those of the
-    longest ago go first. A key that has had no run for ``kept_s`` is forgotten.
+    """``runs`` of a key, the newest; ``keys`` of all users and ``user_keys`` of each: the oldest
+    go first. A key without a run for ``kept_s`` is forgotten.
     """
 
     runs: int = 16
@@ -107,13 +107,13 @@ class Bounds:
 
 
 class RunTimes:
-    """The histories of all keys. Time goes on from one `note` to the next. ``groups``: what was
-    worked out for those that have something in common.
+    """The histories of all keys. Time goes on from one `note` to the next. ``groups``: results for
+    runs with something in common.
     """
 
     def __init__(self, bounds: Bounds | None = None) -> None:
         self.bounds = bounds or Bounds()
-        self._histories: dict[Key, History] = {}  # those of the longest ago first, as in _users
+        self._histories: dict[Key, History] = {}  # the oldest first, as in _users
         self._users: dict[str, dict[Key, None]] = {}
         self.groups: dict[tuple[str, str | None, str | None], list[int]] = {}
 
@@ -122,12 +122,12 @@ class RunTimes:
 
     @property
     def histories(self) -> Mapping[Key, History]:
-        """All that is known."""
+        """All histories."""
         return self._histories
 
     def note(self, runs: Iterable[Run]) -> dict[Key, History | None]:
-        """These runs have ended. Returns what is known now of each key of which it was something
-        else before; None: nothing.
+        """These runs have ended. Returns the history of each key that changed; None: it has none
+        any more.
         """
         changed: dict[Key, History | None] = {}
         for run in sorted(runs, key=_in_order):
@@ -142,7 +142,7 @@ class RunTimes:
         return changed
 
     def restore(self, histories: Mapping[Key, History], gone: Collection[Key] = ()) -> None:
-        """What is stored of these keys; of those that are ``gone`` nothing."""
+        """The stored histories of these keys; those of ``gone`` keys are removed."""
         for key in gone:
             if key in self._histories:
                 self._drop(key)
@@ -150,7 +150,7 @@ class RunTimes:
             self._put(key, histories[key])
 
     def estimate(self, key: Key) -> Estimate | None:
-        """How long a run of this key may take; None where too few are known."""
+        """The expected run time of this key; None if too few runs are known."""
         for level in LEVELS:
             window = self.window(key, level)
             if len(window) >= level.least:
@@ -178,7 +178,7 @@ class RunTimes:
             for key in self._users.get(user, ())
             if name in (None, key.name) and shape in (None, key.shape)
         ]
-        # Of the newest runs none is of a key beyond so many others that had a newer one.
+        # No run of the newest is of a key beyond this many with a newer one.
         newest = nlargest(self.bounds.runs, found, key=lambda h: (h.ended_at[-1], h.seconds[-1]))
         entries = chain.from_iterable(zip(*history, strict=True) for history in newest)
         return sorted(seconds for _, seconds in nlargest(self.bounds.runs, entries))
@@ -231,8 +231,8 @@ def quantile(window: list[int], share: float) -> int:
 
 
 def pattern_of(name: str) -> str:
-    """What the names of a kind of jobs have in common. Numbers, dates, hashes, uuids and words in
-    which few letters and digits take turns are one sign, and so are several of them in a row.
+    """The common pattern of names of a kind of jobs. Numbers, dates, hashes, uuids and random
+    strings become one sign each, and several of them in a row too.
     """
     text = _UUID.sub(VARIES, name.lower())
     text = _WORD.sub(_pattern_of_word, text)

@@ -1,4 +1,4 @@
-"""What the core was told of each node, so that only what is another is told again."""
+"""The core's view of each node, so that only changes are passed on to it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,24 +12,24 @@ from scheduler.domain.nodes import View
 
 @dataclass(slots=True)
 class Seen:
-    """Nodes by name, as the core was last told."""
+    """Nodes by name, as last passed to the core."""
 
     nodes: dict[str, View] = field(default_factory=dict)
 
     def forget(self) -> None:
-        """The core knows nothing."""
+        """Forget all views: the core knows nothing."""
         self.nodes.clear()
 
     @staticmethod
     def doubt(given: Given, ledger: Ledger) -> None:
-        """Nodes that were never heard take nothing."""
+        """Nodes that never sent a message take no pods."""
         for name in sorted(given.cluster.hardware.machines.keys() - ledger.nodes.keys()):
             given.set_node_health(name, False)
 
     def carry_all(
         self, given: Given, ledger: Ledger, orders: Mapping[str, Order], now: float
     ) -> None:
-        """Tell the core of every node that has changed."""
+        """Pass every changed node to the core."""
         for name in sorted(ledger.touched):
             node = ledger.nodes.get(name)
             if node is not None:
@@ -38,7 +38,7 @@ class Seen:
         ledger.touched.clear()
 
     def carry(self, given: Given, name: str, view: View) -> None:
-        """Tell the core how a node is."""
+        """Pass a node's view to the core."""
         machine = given.cluster.hardware.machines.get(name)
         if machine is None or self.nodes.get(name) == view:
             return
@@ -54,7 +54,7 @@ class Seen:
 
     @staticmethod
     def carry_order(given: Given, name: str, order: Order | None) -> None:
-        """Tell the core what an operator ordered of a node."""
+        """Pass an operator's order about a node to the core."""
         machine = given.cluster.hardware.machines.get(name)
         if machine is None:
             return

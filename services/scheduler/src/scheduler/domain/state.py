@@ -1,10 +1,10 @@
-"""The one state that decisions are made from: the Launcher's words, the nodes', and the core.
+"""The one state that decisions are made from: messages of the Launcher and the nodes, and the core.
 
-The core decides in seconds of a clock that outlives this process (``at``); nodes and words are
-counted on this process's own (``now``).
+The core decides in seconds of a clock that outlives this process (``at``). Nodes and messages use
+this process's own clock (``now``).
 
-A pod that was released and is not shown free yet is a gang of its own for the core, which leaves
-already: its GPUs are waited for, and cost its virtual cluster nothing.
+A released pod that is not shown free yet is a gang of its own for the core, preempted already. The
+core waits for its GPUs, which use no quota of its virtual cluster.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -65,15 +65,15 @@ from scheduler.domain.seen import Seen
 
 
 class State:
-    """``made_of``: what the cluster was made of. ``gangs``: those that are not over. ``withheld``:
-    those of them of which a node reports pods that have no placement, and why they wait; None: the
-    next cycle looks.
+    """``made_of``: the cluster's plan. ``gangs``: those that are not over. ``withheld``: gangs of
+    which a node reports pods without a placement, with their wait reasons; None: the next cycle
+    looks.
     """
 
     def __init__(
         self, rules: Rules, file: ClusterConfig | None = None, policy: Policy | None = None
     ) -> None:
-        """``file``: None: the nodes make the cluster. Raises ConfigError where it can't be."""
+        """``file`` None: the nodes make the cluster. Raises ConfigError if it is invalid."""
         self.rules = rules
         self.policy = policy or Policy()
         self.ledger = Ledger(rules)
@@ -93,7 +93,7 @@ class State:
         self._reserved: set[str] = set()
         self._seen.doubt(self.given, self.ledger)
 
-    # What operators say.
+    # Configuration and orders of operators.
 
     @property
     def file(self) -> ClusterConfig | None:
@@ -101,16 +101,16 @@ class State:
         return self.made_of.file
 
     def plan(self, file: ClusterConfig | None, setting: Setting | None = None) -> Plan:
-        """What the cluster is to be made of now."""
+        """The plan of the cluster as of now."""
         return Plan(file, self.ledger.sizes(), self.policy, self.ledger.version, setting)
 
     def change(self, file: ClusterConfig | None, at: float) -> None:
-        """Another file. Raises ConfigError, and then nothing has changed."""
+        """Use another file. Raises ConfigError, and then nothing has changed."""
         plan = self.plan(file)
         self.adopt(plan, made(self.cluster, plan, at))
 
     def adopt(self, plan: Plan, cluster: Cluster, line: str | None = None) -> None:
-        """It is so from now on: all that runs stays where it is. ``line``: its event, if known."""
+        """Use the built cluster: running gangs keep their places. ``line``: its event, if known."""
         self.made_of = plan
         self.cluster = cluster
         self.given.change(cluster, line)
@@ -121,12 +121,12 @@ class State:
         self.ledger.touched.update(self.ledger.nodes, self.orders)
 
     def keep_config(self, plan: Plan) -> None:
-        """What the nodes have changed can't be taken: it is not tried again."""
+        """The nodes' change is invalid: it is not tried again."""
         self.made_of = replace(self.made_of, version=plan.version)
 
     @property
     def is_outdated(self) -> bool:
-        """Nodes have another size than those that the cluster was made of."""
+        """Nodes have another size than in the cluster's plan."""
         return self.made_of.version != self.ledger.version
 
     def order(self, node: str, order: Order) -> None:
@@ -137,7 +137,7 @@ class State:
             self.orders[node] = order
         self.ledger.touched.add(node)
 
-    # What nodes say.
+    # Messages of nodes.
 
     def report(self, report: NodeReport, now: float) -> None:
         """A node's report."""
@@ -168,21 +168,21 @@ class State:
         self._seen.nodes.pop(name, None)
         return self.ledger.remove(name)
 
-    # What the Launcher says.
+    # Messages of the Launcher.
 
     def request(self, request: GangRequest, now: float, at: float) -> None:
-        """Apply the Launcher's whole word about a gang."""
+        """Apply the Launcher's complete message about a gang."""
         gang = self.gangs.get(request.gang)
         if gang is None:
             gang = self.gangs[request.gang] = Asked(request)
             self.jobs.add(gang)
         asks = {ask.pod: ask for ask in request.pods}
-        told = {end.pod: end for end in request.released}
+        ends = {end.pod: end for end in request.released}
         before, gang.asks, gang.request = gang.asks, asks, request
         self._expect(gang)
         for pod in before:
             if pod not in asks:
-                self._drop(gang, pod, told.get(pod), now, at)
+                self._drop(gang, pod, ends.get(pod), now, at)
         if not asks:
             self.given.release(gang.name)
             self.jobs.remove(self.gangs.pop(gang.name))
@@ -197,7 +197,7 @@ class State:
             self._want(gang)
 
     def _expect(self, gang: Asked) -> None:
-        """How long a new gang will run: it is told to the core once, and kept."""
+        """A new gang's expected run time: passed to the core once, and kept."""
         if gang.shape is not None or not gang.request.pods:
             return
         gang.shape = shape_of(gang.request.pods)
@@ -207,7 +207,7 @@ class State:
         self._changes.kept.add(gang.name)
 
     def _want(self, gang: Asked) -> None:
-        """The gang has pods that wait, and some of them are new."""
+        """The gang has waiting pods, and some of them are new."""
         if gang.is_refused:
             gang.is_refused, gang.published_reason = False, None
         if is_listed(self.ledger, gang):
@@ -247,14 +247,14 @@ class State:
             self._linger(hold, at)
 
     def _linger(self, hold: Hold, at: float) -> None:
-        """The core waits for what a released pod holds."""
+        """The core waits for a released pod's resources."""
         self.given.restore(left(hold.placement, at), at)
 
     # The cycle.
 
     def is_settled(self, now: float) -> bool:
         """The cluster is known, and has not grown for a while."""
-        if not self.made_of.is_honoured:  # nobody is refused for what had to be left out
+        if not self.made_of.is_honoured:  # a setting was left out: nothing is refused for it
             return False
         if self.file is not None:
             return True
@@ -263,14 +263,14 @@ class State:
 
     @property
     def is_under_way(self) -> bool:
-        """The last cycle was left before its end: nothing may change before it is over."""
+        """The last cycle is unfinished: nothing may change before its end."""
         return self.cluster.under_way is not None
 
     def decide(
         self, now: float, at: float, is_late: Callable[[], bool] = lambda: False
     ) -> list[Decision]:
-        """A cycle, or what is left of the one that is under way; of waits only those that are to be
-        told now. It is left when its bound of gangs is reached, or ``is_late`` says so.
+        """A cycle, or the rest of the one under way; of wait reasons only those that are due. It
+        stops at its bound of gangs, or when ``is_late``.
         """
         if not self.is_under_way:
             self.ledger.expire(now)
@@ -299,21 +299,21 @@ class State:
         return decisions
 
     def _carry(self, now: float) -> None:
-        """Tell the core what the ledger knows."""
+        """Pass the ledger's changes to the core."""
         ledger, given = self.ledger, self.given
         for hold in (*ledger.freed, *ledger.overdue):
             given.release(LEFT + hold.pod)
         ledger.freed, ledger.overdue = [], []
         self._seen.carry_all(given, ledger, self.orders, now)
 
-    # Pods that run, though the store does not know where.
+    # Running pods without a stored placement.
 
     def _listed(self) -> Listed:
         return look(self.ledger, self.gangs, self.cluster.hardware.machines)
 
     def _adopt_pods(self, found: Mapping[str, Sequence[Placement]], now: float, at: float) -> None:
-        """These pods are where they run, as if they had been placed there; what the ledger knows is
-        carried to the core before it restores their gangs.
+        """Adopt these pods where they run, as if placed there. The ledger's changes reach the core
+        before it restores their gangs.
         """
         for name, places in found.items():
             self._take_out(self.gangs[name])
@@ -331,7 +331,7 @@ class State:
             self._changes.adopted[name] = tuple(place.pod for place in places)
 
     def _take_out(self, gang: Asked) -> None:
-        """What of the gang waits is withheld from the core."""
+        """Withhold the waiting pods of the gang from the core."""
         self.withheld[gang.name] = None
         live = self.cluster.gangs.get(gang.name)
         if live is None:
@@ -345,7 +345,7 @@ class State:
                 self.given.release_pod(gang.name, pod)
 
     def _withhold(self, reasons: Mapping[str, Reason]) -> None:
-        """These gangs wait until their pods are adopted or gone; the others no longer."""
+        """These gangs wait until their pods are adopted or gone; other gangs no longer do."""
         for name in sorted(reasons.keys() - self.withheld.keys()):
             self._take_out(self.gangs[name])
         back = sorted(self.withheld.keys() - reasons.keys())
@@ -359,7 +359,7 @@ class State:
                 self.notices.unpublished[name] = None
 
     def _follow(self, decision: Decision, now: float, at: float) -> bool:
-        """Note what was decided; whether it is to be said."""
+        """Note a decision; returns whether it is to be published."""
         gang = self.gangs.get(decision.gang)
         if gang is None:
             return False
@@ -398,7 +398,7 @@ class State:
             self._place(gang, place)
 
     def _note_placed(self, gang: Asked) -> None:
-        """Whatever it waited for is no longer so."""
+        """Its wait reason is void."""
         gang.published_reason = None
         self.notices.unpublished.pop(gang.name, None)
 
@@ -408,7 +408,7 @@ class State:
         self.ledger.put(placement_of(gang, place, report))
 
     def _note_reserved(self) -> None:
-        """Who got, or lost, a reservation, or other cells, has another row now."""
+        """A gang with a new or lost reservation, or with other cells, has another row now."""
         reserved, moved = self.cluster.reserved, self.cluster.moved
         self._changes.kept |= reserved ^ self._reserved
         self._changes.kept.update(gang.partition(EXTRA)[0] for gang in moved)
@@ -418,7 +418,7 @@ class State:
     # Questions.
 
     def reason_of(self, gang: str) -> Reason | None:
-        """Why the gang waits, as of the last cycle; None where it does not, or was not tried."""
+        """The gang's wait reason, as of the last cycle; None if it has none."""
         if gang in self.withheld:
             return self.withheld[gang]
         live = self.cluster.gangs.get(gang)
@@ -438,12 +438,12 @@ class State:
         )
 
     def is_waiting(self, gang: str) -> bool:
-        """Pods of it are to be placed, or have a reservation, or are withheld from the core."""
+        """Its pods wait for placement, have a nominated one, or are withheld from the core."""
         cluster = self.cluster
         return gang in cluster.queue.gangs or gang in cluster.reserved or gang in self.withheld
 
     def downgrade_of(self, gang: str) -> Downgrade | None:
-        """Since when and for whom the gang runs without its cells; None where it has them."""
+        """Since when and for which gang it runs without its cells; None if it has them."""
         live = self.cluster.gangs.get(gang)
         if live is None or live.gang_class is not GangClass.DOWNGRADED:
             return None
@@ -457,7 +457,7 @@ class State:
         return known_of(self.gangs[name], live, self.downgrade_of(name), grown, expected)
 
     def take_changes(self) -> Changes:
-        """What was changed since this was last asked."""
+        """The changes since the last call."""
         changes, self._changes = self._changes, Changes(Rows())
         changes.rows = self.ledger.take_rows()
         changes.kept &= self.gangs.keys()

@@ -1,8 +1,8 @@
-"""A state that is made of what is stored: whole, or gang by gang as their rows change.
+"""A state from stored rows: whole, or gang by gang as their rows change.
 
-Whoever leads changes its state by decisions, and stores what comes of them; whoever stands by
-forgets the gangs whose rows have changed and reads them anew, which leaves it where a restart would
-begin. Nodes are heard meanwhile, by both.
+The leader changes its state by decisions and stores the results. A standby forgets gangs with
+changed rows and restores them from those, which gives the state of a restart. Both receive nodes'
+messages meanwhile.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -28,10 +28,10 @@ from scheduler.domain.state import State
 
 
 class Stored(State):
-    """``patient_until``: so long the nodes of what is kept for gangs may yet be heard.
+    """``patient_until``: until then the nodes of reservations may still report.
 
-    The order is: nodes, then placements, then gangs, then what users used and what is kept for
-    those that wait, and at last, before the first decision, `restored`.
+    The order is: nodes, placements, gangs, users' usage and reservations. At last, before the first
+    decision, comes `restored`.
     """
 
     def __init__(
@@ -45,16 +45,16 @@ class Stored(State):
 
     @property
     def unsure(self) -> set[str]:
-        """Gangs that did not get back what they had: were others in the way that are gone now?"""
+        """Gangs that did not get their old cells back: others may have had them meanwhile."""
         return {decision.gang for decision in self.cluster.said}
 
     def restore_removed(self, name: str, lease: int) -> None:
-        """What the store knows of a node that was removed."""
+        """A stored removal of a node."""
         self._seen.nodes.pop(name, None)
         self.ledger.restore_removed(name, lease)
 
     def restore_holds(self, holds: Iterable[Hold], now: float) -> None:
-        """What the store knows of placements; before their gangs."""
+        """Stored placements; before their gangs."""
         for hold in holds:
             self.ledger.restore_hold(hold, now)
             gang = hold.placement.gang
@@ -63,7 +63,7 @@ class Stored(State):
                 self._held.setdefault(gang, []).append(hold)
 
     def restore_gang(self, known: KnownGang, now: float, at: float) -> None:
-        """What the store knows of a gang; after its placements and its nodes."""
+        """A stored gang; after its placements and its nodes."""
         request = known.request
         gang = self.gangs[request.gang] = Asked(request, preemption=known.preemption)
         self.jobs.add(gang)
@@ -76,7 +76,7 @@ class Stored(State):
         kinds = {ask.pod: kind_of(ask) for ask in request.pods if ask.pod in reserved}
         asks = {ask.pod: ask for ask in request.pods}
         kinds |= {hold.pod: hold.placement.kind for hold in held}
-        for pod, place in reserved.items():  # dropped by a word that no cycle has seen, or not
+        for pod, place in reserved.items():  # a message that no cycle has seen may drop it
             kinds.setdefault(pod, Kind(len(place.gpus), ports=len(place.ports)))
         places = [h.placement.place() for h in held if not h.is_lost] + list(known.reserved)
         if places:
@@ -103,7 +103,7 @@ class Stored(State):
             gang.leaving = _leaving(restored)
         gone = {h.pod: asks.get(h.pod) for h in held} | dict.fromkeys(reserved)
         gang.asks = {pod: ask for pod, ask in asks.items() if pod in gone or gang.is_refused}
-        for pod in gone.keys() - asks.keys():  # by a word that no cycle has seen
+        for pod in gone.keys() - asks.keys():  # by a message that no cycle has seen
             end = next((e for e in request.released if e.pod == pod), None)
             self._drop(gang, pod, end, now, at)
         self.request(request, now, at)
@@ -116,7 +116,7 @@ class Stored(State):
     def restore_usage(
         self, rows: Mapping[UserKey, RestoredUsage], gone: Collection[UserKey] = ()
     ) -> None:
-        """What the store knows of users; after the gangs that run, whose use it has up to then."""
+        """Stored usage; after the running gangs, whose use it includes up to then."""
         self.core_rows.keep_usage(rows, gone)
         for key in gone:
             self.cluster.usage.restore_none(key)
@@ -124,25 +124,25 @@ class Stored(State):
             self.given.restore_usage(row)
 
     def restore_preemptions(self, rows: Sequence[RestoredPreemption]) -> None:
-        """What the store knows of preemptions, in their order: those that were not told yet."""
+        """Stored preemptions, in their order: those that were not restored yet."""
         for row in rows:
             self.given.restore_preemption(row)
         if rows:
             self.cluster.preemptions.forget(rows[-1].at)
 
     def restore_calibration(self, rows: Mapping[str, Sequence[float]]) -> None:
-        """What the store knows of what came of expectations, by their kind."""
+        """Stored outcomes of expected starts, by their kind."""
         for kind, ratios in rows.items():
             self.cluster.forecast.calibration.restore(kind, ratios)
 
     def let_go(self) -> None:
-        """What is kept for gangs that wait is in nobody's way."""
+        """Remove all reservations, before gangs are restored."""
         let_go(self.cluster)
 
     def restore_reservations(
         self, rows: Mapping[str, KnownReservation], gone: Collection[str] = ()
     ) -> None:
-        """What the store knows of cells that are kept for gangs; after all gangs."""
+        """Stored reservations; after all gangs."""
         for row in self.core_rows.keep_reservations(rows, gone):
             live = self.cluster.gangs.get(row.restored.gang)
             if live is not None and row.is_for(live):
@@ -150,8 +150,8 @@ class Stored(State):
                 self.given.keep_again(patient)
 
     def forget(self, gangs: Collection[str]) -> set[str]:
-        """As if nothing had ever been stored of these gangs. Returns the nodes of their pods, which
-        are to be settled once what is stored of them is restored.
+        """As if these gangs had never been stored. Returns the nodes of their pods, to be settled
+        after the gangs are restored.
         """
         nodes: set[str | None] = set()
         for name in sorted(gangs):
@@ -167,7 +167,7 @@ class Stored(State):
             self._changes.ended.pop(name, None)
             self._changes.runs.pop(name, None)
             self._changes.kept.discard(name)
-        self.cluster.said = [said for said in self.cluster.said if said.gang not in gangs]
+        self.cluster.said = [each for each in self.cluster.said if each.gang not in gangs]
         return {name for name in nodes if name is not None}
 
     def settle(self, nodes: Iterable[str], now: float) -> None:
@@ -176,14 +176,14 @@ class Stored(State):
             self.ledger.settle(name, now)
 
     def keep_up(self, now: float) -> None:
-        """Take what nodes have reported, as a cycle does before it decides."""
+        """Take the nodes' reports, as a cycle does before it decides."""
         self.ledger.expire(now)
         self._carry(now)
         self._withhold(self._listed().as_reasons())
 
     def restored(self, now: float, at: float) -> None:
-        """All is as it is stored: from now on it is decided. What was released before is waited
-        for.
+        """All rows are restored: decisions follow. Pods that were released before still hold their
+        resources.
         """
         for pod in sorted(self.ledger.pods):
             hold = self.ledger.hold_of(pod)
@@ -202,15 +202,15 @@ class Stored(State):
 
 
 def _still_extra(known: KnownGang, places: Collection[PodPlace]) -> tuple[ExtraPod, ...]:
-    """The pods by which the gang has grown and that have their place, unless nothing else has."""
+    """The gang's placed elastic pods, unless it has no other pod."""
     placed = {place.pod for place in places}
     extra = tuple(each for each in known.extra if each.pod in placed)
     return extra if len(extra) < len(placed) else ()
 
 
 def _leaving(restored: Restored) -> set[str]:
-    """Its pods that were told to leave, where others were not."""
+    """Its preempted pods, if the others are not preempted."""
     extra = {each.pod: each.preempted_until is not None for each in restored.extra}
     is_whole = restored.preempted_until is not None
-    told = {p.pod for p in restored.places if extra.get(p.pod, is_whole)}
-    return set() if len(told) == len(restored.places) else told
+    preempted = {p.pod for p in restored.places if extra.get(p.pod, is_whole)}
+    return set() if len(preempted) == len(restored.places) else preempted

@@ -1,4 +1,4 @@
-"""The SQL of what came of expectations."""
+"""The SQL of the outcomes of expected starts."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ _ROWS = "SELECT kind, ratios FROM calibration"
 
 
 async def save(conn: Connection, rows: Mapping[str, Sequence[float]]) -> None:
-    """Write what is known of these kinds."""
+    """Write the outcomes for these kinds."""
     for kind, ratios in rows.items():
         await conn.execute(
             "INSERT INTO calibration (kind, ratios) VALUES ($1, $2)"
@@ -20,12 +20,12 @@ async def save(conn: Connection, rows: Mapping[str, Sequence[float]]) -> None:
 
 
 async def load(conn: Connection) -> dict[str, Sequence[float]]:
-    """What is known of all kinds."""
+    """The outcomes for all kinds."""
     return _of_rows(await conn.fetch(_ROWS))
 
 
 async def load_of(conn: Connection, kinds: Collection[str]) -> dict[str, Sequence[float]]:
-    """What is known of these."""
+    """The outcomes for these kinds."""
     if not kinds:
         return {}
     return _of_rows(await conn.fetch(f"{_ROWS} WHERE kind = ANY($1)", list(kinds)))

@@ -1,8 +1,8 @@
-"""SQL of what was committed since one looked last, whatever the order of commits was.
+"""SQL of the changes committed since the last read, in whatever order they were committed.
 
-Triggers note each gang, node, key of run times, reservation, user's usage, preemption and kind of
-expectation that is written, with the transaction. A transaction that a snapshot did not see is
-found by the next one: so nothing is missed, and nothing found twice.
+Triggers note each written gang, node, key of run times, reservation, user's usage, preemption and
+kind of expectation, with its transaction. The next read finds transactions that the last snapshot
+did not see. So no change is missed, and none is found twice.
 """
 
 import json
@@ -14,12 +14,12 @@ from scheduler.domain.core.holdings import UserKey
 from scheduler.domain.run_times import Key
 
 NOTHING = "1:1:"
-"""The snapshot that has seen nothing."""
+"""The snapshot that sees no transaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """``seen``: the snapshot up to which these are the changes."""
+    """``seen``: the snapshot up to which this lists the changes."""
 
     seen: str
     gangs: frozenset[str]
@@ -32,14 +32,14 @@ class Changed:
 
 
 async def snapshot(conn: Connection) -> str:
-    """What can be seen now."""
+    """The present snapshot."""
     seen: str = await conn.fetchval("SELECT pg_current_snapshot()::text")
     return seen
 
 
 async def since(conn: Connection, seen: str) -> Changed | None:
-    """What has changed since that snapshot; None where it is not kept any more. In a transaction
-    that is repeatable, rows that are read beside it are of the same moment.
+    """The changes since that snapshot; None if they are no longer kept. In a repeatable-read
+    transaction, rows that are read with it are of the same moment.
     """
     row = await conn.fetchrow(
         "SELECT pg_current_snapshot()::text AS seen,"
@@ -73,13 +73,13 @@ def _user(virtual_cluster: str, is_opportunistic: bool, user: str) -> UserKey:
 
 
 async def forget(conn: Connection, before: str) -> None:
-    """Delete what that snapshot has seen for certain, whoever still wants to know it.
+    """Delete the changes that this snapshot has seen, whether or not a standby has read them.
 
-    After a backup was restored into another server, whose transactions have lower ids, what the one
-    before has left there is as if of transactions to come: it goes too.
+    A backup that is restored into another server brings changes with higher transaction ids than
+    the server's own. Those are deleted too.
     """
-    # One statement, or who froze before the commit would keep others from the leader's row; and
-    # counted, so that what takes long comes before that row is held.
+    # One statement: a process that froze before the commit would block the leader's row.
+    # The count comes first, so that the slow part precedes the lock on that row.
     await conn.execute(
         "WITH gone AS (DELETE FROM change WHERE"
         " xid < least(pg_snapshot_xmin($1::text::pg_snapshot),"

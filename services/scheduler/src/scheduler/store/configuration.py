@@ -1,5 +1,5 @@
-"""SQL of the setting that the cluster is made of: written by whoever leads, with what it decides
-next; read at a start, and followed by who stands by.
+"""SQL of the setting in force. The leader writes it with its next decisions; a process reads it at
+its start, and a standby follows it.
 """
 
 import json
@@ -10,7 +10,7 @@ from scheduler.domain.configured import Setting
 
 
 async def load(conn: Connection) -> Setting | None:
-    """The setting that was taken last; None: there was none ever."""
+    """The setting in force; None: there was never one."""
     row = await conn.fetchrow("SELECT revision, version, content FROM configuration")
     if row is None:
         return None

@@ -1,4 +1,4 @@
-"""The SQL of gangs, and of placements and what they hold."""
+"""The SQL of gangs, their placements and the resources that these hold."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -33,8 +33,8 @@ _EMPTY: Mapping[str, Any] = {"{}": MappingProxyType({}), "[]": ()}
 
 
 async def ended(conn: Connection, gangs: Sequence[str]) -> list[tuple[str, int]]:
-    """Those of these gangs that have ended, each with the epoch of now. All of their subjects are
-    locked, in the order of their names: none ends before the caller's transaction does.
+    """Those of these gangs that have ended, each with the present epoch. It locks all of their
+    subjects in the order of their names. None of them ends before the caller's transaction does.
 
     The subject of a gang that no cycle has seen is not open either, but has no topic yet.
     """
@@ -50,7 +50,7 @@ async def ended(conn: Connection, gangs: Sequence[str]) -> list[tuple[str, int]]
 
 
 async def save_requests(conn: Connection, requests: Sequence[GangRequest]) -> None:
-    """Record the Launcher's words for the next cycle."""
+    """Record the Launcher's messages for the next cycle."""
     await conn.execute(
         "INSERT INTO gang (gang, request)"
         " SELECT gang, request::jsonb FROM unnest($1::text[], $2::text[]) AS n (gang, request)"
@@ -63,7 +63,7 @@ async def save_requests(conn: Connection, requests: Sequence[GangRequest]) -> No
 
 
 async def take_dirty(conn: Connection, limit: int) -> list[GangRequest]:
-    """The words that no cycle has seen, which the caller's cycle sees now."""
+    """The messages that no cycle has seen; the caller's cycle sees them now."""
     rows = await conn.fetch(
         "UPDATE gang SET is_dirty = false WHERE gang IN"
         " (SELECT gang FROM gang WHERE is_dirty ORDER BY gang LIMIT $1 FOR UPDATE)"
@@ -75,7 +75,7 @@ async def take_dirty(conn: Connection, limit: int) -> list[GangRequest]:
 
 
 async def keep_gangs(conn: Connection, gangs: Sequence[KnownGang]) -> None:
-    """Write what is known of gangs beside the Launcher's word; a restart goes on from it."""
+    """Write the Scheduler's own facts about gangs; a restart continues from them."""
     if gangs:
         await conn.execute(
             "UPDATE gang SET reason = n.reason::jsonb, is_refused = n.is_refused, class = n.class,"
@@ -125,18 +125,18 @@ def _place_of(row: Sequence[Any]) -> PodPlace:
 
 def _extra_row(extra: ExtraPod) -> list[Any]:
     held = None if extra.gang_class is None else extra.gang_class.value
-    until, whom = extra.preempted_until, extra.preempted_for
-    return [extra.pod, extra.started_at, held, until, whom, extra.lender]
+    until, preemptor = extra.preempted_until, extra.preempted_for
+    return [extra.pod, extra.started_at, held, until, preemptor, extra.lender]
 
 
 def _extra_of(row: Sequence[Any]) -> ExtraPod:
-    pod, started_at, held, until, whom, *lender = row  # rows from before loans have none
+    pod, started_at, held, until, preemptor, *lender = row  # older rows have no lender
     gang_class = None if held is None else GangClass(held)
-    return ExtraPod(pod, started_at, gang_class, until, whom, *lender)
+    return ExtraPod(pod, started_at, gang_class, until, preemptor, *lender)
 
 
 async def delete_gangs(conn: Connection, gangs: Collection[str]) -> None:
-    """These gangs are over."""
+    """Delete gangs that have ended."""
     if gangs:
         await conn.execute("DELETE FROM gang WHERE gang = ANY($1)", list(gangs))
 
@@ -201,7 +201,7 @@ async def _hold(conn: Connection, what: str, rows: Sequence[tuple[str, int, str]
 
 
 async def update_holds(conn: Connection, holds: Sequence[Hold]) -> None:
-    """Write what became of placements; those that hold nothing any more give it back."""
+    """Write the new state of placements; those without resources release theirs."""
     if not holds:
         return
     await conn.execute(
@@ -221,7 +221,7 @@ async def update_holds(conn: Connection, holds: Sequence[Hold]) -> None:
 
 
 async def delete_placements(conn: Connection, pods: Collection[str]) -> None:
-    """These placements are over."""
+    """Delete placements that are over."""
     if pods:
         await conn.execute("DELETE FROM placement WHERE pod = ANY($1)", list(pods))
         await _give_back(conn, list(pods))
@@ -290,13 +290,13 @@ def _kind_of(gpus: int, wants: str, cpu: int, memory_mb: int, ports: int) -> Kin
 
 
 def _read(text: str) -> Any:
-    """The database's JSON; most of it says nothing."""
+    """The database's JSON; most of it is null."""
     empty = _EMPTY.get(text)
     return json.loads(text) if empty is None else empty
 
 
 async def clock(conn: Connection) -> float:
-    """Seconds since 1970 by the database; never before what was decided already."""
+    """The database's clock in seconds since 1970; never before an earlier decision."""
     now: float = await conn.fetchval(
         "SELECT greatest(extract(epoch FROM clock_timestamp())::double precision,"
         " (SELECT max(started_at) FROM gang))"
@@ -305,7 +305,7 @@ async def clock(conn: Connection) -> float:
 
 
 async def load_gangs(conn: Connection, after: str, limit: int) -> list[KnownGang]:
-    """The next gangs by name; words that no cycle has seen yet are left to it."""
+    """The next gangs by name; without the messages that no cycle has seen."""
     rows = await conn.fetch(f"{_GANGS} WHERE gang > $1 ORDER BY gang LIMIT $2", after, limit)
     return [_gang_of(row) for row in rows]
 

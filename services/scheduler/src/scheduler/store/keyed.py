@@ -1,4 +1,4 @@
-"""Tables of which whole rows are written and read by their keys, many at once."""
+"""Tables whose rows are written and read whole, by their keys, many at once."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""Who decides: one row, renewed by its holder, taken by another some time after it expired.
+"""The lead: one row. Its holder renews it; another process takes it some time after it expired.
 
-Time is the database's. A holder that slept wakes up into a check that fails: every deciding
-transaction begins with `check`, which also keeps the row as it is until the transaction's end.
+Time is the database's. A holder that slept fails its next check: every deciding transaction begins
+with `check`, which also locks the row until the transaction's end.
 """
 
 from muster.connections import CANCEL_S
@@ -17,11 +17,11 @@ class Deposed(Exception):
 async def take(
     conn: Connection, holder: str, settings: SchedulerSettings, *, receives_from_bus: bool = False
 ) -> int | None:
-    """Lead if nobody does, or only one who is deaf to the bus and this one is not: the new epoch;
-    else None.
+    """Take the lead if it is free. Also take it if the leader is cut off from the bus and this
+    process is not. Returns the new epoch, else None.
 
-    A row that expires later than its holder can have written it is from before the clock went back:
-    from now on it lasts as long as any.
+    An expiry beyond the longest possible one was written before the clock went back. It is
+    shortened to the longest.
     """
     await conn.execute(
         "UPDATE leader SET expires_at = clock_timestamp() + $1 * interval '1 s'"
@@ -50,10 +50,10 @@ async def renew(
     *,
     receives_from_bus: bool = True,
 ) -> bool:
-    """Lead on, and say whether the bus is heard; whether words wait that no cycle has seen. Raises
-    Deposed.
+    """Renew the lead, and note whether messages arrive from the bus. Returns whether any message
+    waits that no cycle has seen. Raises Deposed.
 
-    Who is deaf since a time to come is so since now: the clock went back.
+    If the clock went back, a start of the cut-off in the future becomes the present time.
     """
     has_messages: bool | None = await conn.fetchval(
         "UPDATE leader SET expires_at = clock_timestamp() + $3 * interval '1 s',"
@@ -71,7 +71,7 @@ async def renew(
 
 
 async def resign(conn: Connection, epoch: int, holder: str) -> None:
-    """Let another lead at once."""
+    """Release the lead, so that another process can take it at once."""
     await conn.execute(
         "UPDATE leader SET expires_at = '-infinity' WHERE epoch = $1 AND holder = $2",
         epoch,
@@ -80,11 +80,10 @@ async def resign(conn: Connection, epoch: int, holder: str) -> None:
 
 
 async def check(conn: Connection, epoch: int, holder: str, settings: SchedulerSettings) -> None:
-    """Make sure that this process still leads. Nobody else can until the transaction's end.
+    """Check that this process still leads. No other process can lead until the transaction's end.
 
-    That end comes: the database ends a transaction that idles, and (from PostgreSQL 17 on) one that
-    lasts. Between the parts of a statement neither that nor a statement's own end counts. Raises
-    Deposed.
+    The database ends an idle transaction, and (from PostgreSQL 17 on) a long one. Neither limit,
+    nor a statement's own, counts between the parts of a statement. Raises Deposed.
     """
     found: int | None = await conn.fetchval(
         "SELECT epoch, CASE WHEN current_setting('transaction_timeout', true) <> ''"

@@ -62,7 +62,7 @@ def _size_of(row: Any) -> Size | None:
 
 
 async def load_nodes(conn: Connection) -> list[KnownNode]:
-    """Every node that was ever heard, removed ones too."""
+    """Every node that ever reported or sent a heartbeat, removed ones too."""
     return [_node_of(row) for row in await conn.fetch(f"{_NODES} ORDER BY node")]
 
 

@@ -12,7 +12,7 @@ _ROWS = "SELECT preempted_at, job, for_job, virtual_cluster FROM preemption"
 
 
 async def add(conn: Connection, preemptions: Sequence[RestoredPreemption]) -> None:
-    """These are new, in this order; what is an hour older goes."""
+    """Add these preemptions in this order; delete those that are an hour older."""
     if not preemptions:
         return
     await conn.execute(

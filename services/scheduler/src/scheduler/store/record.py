@@ -1,6 +1,6 @@
-"""The SQL of the record: cycles that are added, snapshots, what is read of them, what is removed.
+"""The SQL of the record: it appends cycles and snapshots, reads them and removes the oldest.
 
-Nothing is ever changed. What is removed is the oldest, up to a snapshot.
+Rows never change. Removal stops at a snapshot, so that the record begins with one.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from scheduler.domain.given import Noted
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Where the record ends. ``at``: of its last cycle or snapshot, in seconds since 1970."""
+    """The record's end. ``at``: time of its last cycle or snapshot, in seconds since 1970."""
 
     number: int = 0
     at: float = 0.0
@@ -22,7 +22,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A cycle, as it is to be stored."""
+    """A cycle to store."""
 
     number: int
     noted: Noted
@@ -32,7 +32,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of the snapshot of ``at``, which has the cycles up to ``number`` in it."""
+    """A part of the snapshot of ``at``, which includes the cycles up to ``number``."""
 
     at: float
     part: int
@@ -44,7 +44,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A snapshot that is stored whole."""
+    """A snapshot whose parts are all stored."""
 
     at: float
     number: int
@@ -53,7 +53,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """A cycle, as it was stored."""
+    """A stored cycle."""
 
     number: int
     at: float
@@ -63,7 +63,7 @@ class Cycle:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of all that is stored; ``since``: the time of the first snapshot, None: there is none."""
+    """Sums of the record; ``since``: the time of the first snapshot, None: there is none."""
 
     cycles: int
     size_bytes: int
@@ -71,7 +71,7 @@ class Size:
 
 
 async def end(conn: Connection) -> End:
-    """What a process that takes the lead goes on from."""
+    """The record's end, from which a new leader continues."""
     row = await conn.fetchrow(
         "SELECT coalesce(max(number), 0) AS number, coalesce(max(at), 0) AS at,"
         " coalesce(max(bytes_to), 0)::bigint AS bytes_to FROM"
@@ -83,8 +83,8 @@ async def end(conn: Connection) -> End:
 
 
 async def add(conn: Connection, rows: Sequence[Row]) -> None:
-    """Cycles, in the transaction of what they decided, which begins with the epoch check. Raises
-    asyncpg.UniqueViolationError where another has written them.
+    """Append cycles in the transaction of their decisions, which begins with the epoch check.
+    Raises asyncpg.UniqueViolationError if another process has written them.
     """
     await conn.execute(
         "INSERT INTO recorded_cycle (number, at, memory_at, bytes_to, lines, epoch)"
@@ -99,8 +99,8 @@ async def add(conn: Connection, rows: Sequence[Row]) -> None:
 
 
 async def add_part(conn: Connection, part: Part) -> None:
-    """A part of a snapshot, in a transaction that begins with the epoch check; nothing where it is
-    there already.
+    """Append a part of a snapshot, in a transaction that begins with the epoch check; does nothing
+    if the part exists.
     """
     await conn.execute(
         "INSERT INTO recorded_snapshot (at, part, number, memory_at, epoch, is_last, bytes, lines)"
@@ -142,8 +142,8 @@ async def part_of(conn: Connection, at: float, part: int) -> tuple[str, bool] | 
 
 
 async def page(conn: Connection, after: int, most_bytes: int) -> list[Cycle]:
-    """The next cycles: one, and as many more as begin within so many bytes. Where the next ones
-    were removed, later ones.
+    """The next cycles: one, and those that begin within so many bytes after it. Removed cycles are
+    skipped.
     """
     rows = await conn.fetch(
         "SELECT number, at, memory_at, lines FROM recorded_cycle WHERE number > $1"
@@ -158,7 +158,7 @@ async def page(conn: Connection, after: int, most_bytes: int) -> list[Cycle]:
 
 
 ROWS_READ = 2000
-"""At once, at the most."""
+"""The most at once."""
 
 
 async def clock(conn: Connection) -> float:
@@ -168,7 +168,7 @@ async def clock(conn: Connection) -> float:
 
 
 async def size(conn: Connection) -> Size:
-    """How much is stored."""
+    """The record's size."""
     row = await conn.fetchrow(
         "SELECT coalesce(last.number - first.number + 1, 0) AS cycles,"
         " coalesce(last.bytes_to - first.bytes_from, 0)::bigint"
@@ -184,8 +184,8 @@ async def size(conn: Connection) -> Size:
 
 
 async def keep_from(conn: Connection, before: float | None) -> Whole | None:
-    """The snapshot with which the record is to begin: the last whole one before a time; None: the
-    second of all. None where nothing can be removed.
+    """The snapshot with which the record shall begin: the last whole one before a time; None: the
+    second of all. Returns None if nothing can be removed.
     """
     row = await conn.fetchrow(
         "SELECT at, number, memory_at FROM recorded_snapshot WHERE is_last AND at <= $1"
@@ -199,8 +199,8 @@ async def keep_from(conn: Connection, before: float | None) -> Whole | None:
 
 
 async def remove_before(conn: Connection, first: Whole, most: int) -> bool:
-    """Remove at most so many cycles that are in this snapshot, and then an older snapshot; whether
-    more may be left. The cycle right before it stays, from which numbers go on.
+    """Remove at most so many cycles that this snapshot includes, then an older snapshot. Returns
+    whether more may be left. The cycle right before it stays: its number is needed.
     """
     removed = await conn.fetch(
         "DELETE FROM recorded_cycle WHERE number IN (SELECT number FROM recorded_cycle"

@@ -1,4 +1,4 @@
-"""The SQL of cells that are kept for gangs that wait."""
+"""The SQL of reservations: cells reserved for waiting gangs."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -16,7 +16,7 @@ _ROWS = (
 
 
 async def save(conn: Connection, rows: Mapping[str, KnownReservation | None]) -> None:
-    """Write what is kept for these gangs; None: nothing any more."""
+    """Write these gangs' reservations; None: delete them."""
     gone = [gang for gang, row in rows.items() if row is None]
     kept = [row for row in rows.values() if row is not None]
     if gone:
@@ -44,12 +44,12 @@ async def save(conn: Connection, rows: Mapping[str, KnownReservation | None]) ->
 
 
 async def load(conn: Connection) -> dict[str, KnownReservation]:
-    """All that is kept, by gang."""
+    """All reservations, by gang."""
     return _of_rows(await conn.fetch(_ROWS))
 
 
 async def load_of(conn: Connection, gangs: Collection[str]) -> dict[str, KnownReservation]:
-    """What is kept for these gangs."""
+    """These gangs' reservations."""
     if not gangs:
         return {}
     return _of_rows(await conn.fetch(f"{_ROWS} WHERE gang = ANY($1)", list(gangs)))

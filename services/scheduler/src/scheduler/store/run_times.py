@@ -16,7 +16,7 @@ _TABLE: Keyed[Key] = Keyed(
 
 
 async def save(conn: Connection, histories: Mapping[Key, History | None]) -> None:
-    """Write what is known of these keys; None: nothing any more."""
+    """Write the run times of these keys; None: delete them."""
     values = {
         key: None if history is None else (array(history.ended_at), array(history.seconds))
         for key, history in histories.items()
@@ -25,12 +25,12 @@ async def save(conn: Connection, histories: Mapping[Key, History | None]) -> Non
 
 
 async def load(conn: Connection) -> dict[Key, History]:
-    """All that is known."""
+    """The run times of all keys."""
     return _histories(await _TABLE.load(conn))
 
 
 async def load_of(conn: Connection, keys: Collection[Key]) -> dict[Key, History]:
-    """What is known of these keys."""
+    """The run times of these keys."""
     return _histories(await _TABLE.load_of(conn, keys))
 
 

@@ -1,4 +1,4 @@
-"""The SQL of what users have used."""
+"""The SQL of users' usage."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -18,7 +18,7 @@ _TABLE: Keyed[UserKey] = Keyed(
 
 
 async def save(conn: Connection, rows: Mapping[UserKey, RestoredUsage | None]) -> None:
-    """Write what these have used; None: nothing that counts."""
+    """Write these users' usage; None: delete it."""
     values = {
         key: None if row is None else (row.at, json.dumps(dict(row.used)))
         for key, row in rows.items()
@@ -27,12 +27,12 @@ async def save(conn: Connection, rows: Mapping[UserKey, RestoredUsage | None]) -
 
 
 async def load(conn: Connection) -> dict[UserKey, RestoredUsage]:
-    """What all have used."""
+    """The usage of all users."""
     return _of_rows(await _TABLE.load(conn))
 
 
 async def load_of(conn: Connection, keys: Collection[UserKey]) -> dict[UserKey, RestoredUsage]:
-    """What these have used."""
+    """The usage of these users."""
     return _of_rows(await _TABLE.load_of(conn, keys))
 
 

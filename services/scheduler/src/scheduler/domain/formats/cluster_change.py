@@ -1,6 +1,4 @@
-"""What is asked of another cluster: a whole CLUSTER, or only the policy and virtual clusters that
-another one has.
-"""
+"""A change of a cluster: a whole CLUSTER, or another policy and other virtual clusters."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -22,8 +20,8 @@ HARDWARE = ("cellTypes", "physicalCells", "nodes")
 
 @dataclass(frozen=True, slots=True)
 class ClusterChange:
-    """``whole``: a configuration in the place of any other. Else what replaces parts of another:
-    ``policy``, its fields one by one; ``virtual_clusters``, all of them, None: none.
+    """``whole``: a configuration that replaces any other. Else the replaced parts: ``policy``, its
+    fields one by one; ``virtual_clusters``, all of them, None: none.
     """
 
     whole: ClusterConfig | None = None
@@ -45,14 +43,14 @@ class ClusterChange:
         return config
 
     def is_about(self, path: str) -> bool:
-        """Whether it has the value of a changed configuration that this path leads to."""
+        """Whether this path leads to a value of the change."""
         return self.whole is not None or path.startswith((POLICY, VIRTUAL_CLUSTERS))
 
 
 def _merged(before: dict[str, object], change: Mapping[str, object]) -> dict[str, object]:
-    """A policy with this change: with fair share in its order, or not, as the change says."""
+    """A policy with this change; fair share is in its order, or not, as the change states."""
     merged, is_fair = before | dict(change), change.get("fairShare")
-    if is_fair is True:  # as it was
+    if is_fair is True:  # unchanged
         merged["fairShare"] = before["fairShare"]
     if is_fair is not None and change.get("orderBy") is None:
         known = before["orderBy"]
@@ -71,22 +69,20 @@ def _with_fair_share(names: list[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class ChangeFile:
-    """A change that was read, and what it makes of a cluster, with the lines of the change."""
+    """A change that was read, and the changed cluster, with the lines of the change."""
 
     change: ClusterChange
     changed: ClusterFile
 
 
 def read_change(data: bytes, cluster: ClusterConfig) -> ChangeFile:
-    """A file's change of a cluster that can be honoured itself. Raises FormatError with everything
-    that is wrong with the file.
-    """
+    """A file's change of a valid cluster. Raises FormatError with all problems of the file."""
     root = read_tree(data)
     findings = Findings()
     read = cluster_of(root.value, Place(root.line, node=root), findings)
-    said = root.value if isinstance(root.value, dict) else {}
-    change = _change(said, read)
-    if not findings.found and not any(value is not None for value in said.values()):
+    given = root.value if isinstance(root.value, dict) else {}
+    change = _change(given, read)
+    if not findings.found and not any(value is not None for value in given.values()):
         findings.add(
             Place(root.line), f"changes nothing: it needs {POLICY}, {VIRTUAL_CLUSTERS} or a cluster"
         )
@@ -96,12 +92,12 @@ def read_change(data: bytes, cluster: ClusterConfig) -> ChangeFile:
     return ChangeFile(change, changed)
 
 
-def _change(said: Mapping[str, object], read: ClusterConfig) -> ClusterChange:
-    if any(said.get(name) is not None for name in HARDWARE):
+def _change(given: Mapping[str, object], read: ClusterConfig) -> ClusterChange:
+    if any(given.get(name) is not None for name in HARDWARE):
         return ClusterChange(whole=read)
-    policy = said.get(POLICY)
+    policy = given.get(POLICY)
     fields = policy if isinstance(policy, dict) else {}
     return ClusterChange(
         policy={name: value for name, value in fields.items() if value is not None},
-        virtual_clusters=None if said.get(VIRTUAL_CLUSTERS) is None else read.virtual_clusters,
+        virtual_clusters=None if given.get(VIRTUAL_CLUSTERS) is None else read.virtual_clusters,
     )

@@ -1,8 +1,8 @@
 """CLUSTER: the configuration of a cluster, as YAML, as JSON and as values.
 
-Only its form is checked here. Whether the cells fit together and the quota can be honoured is for
-`core.building` to say, which is asked here where the form is wrong already, so that all is told at
-once; `ClusterFile.placed` gives its findings their lines.
+This module checks only the form. `core.building` checks whether the cells fit together and the
+quota is possible. If the form is wrong, both run, so that all problems are reported at once;
+`ClusterFile.placed` gives the findings their lines.
 """
 
 from collections.abc import Iterable, Mapping
@@ -39,16 +39,16 @@ from scheduler.domain.formats.fields import (
 from scheduler.domain.formats.writing import whole
 
 CLUSTER_FILE = Limits("a cluster's file", max_bytes=16 * 1024 * 1024, max_nodes=2_000_000)
-"""Some hundred bytes and ten values a node are enough for 100,000 nodes."""
+"""The most values. Some hundred bytes and ten values a node are enough for 100,000 nodes."""
 
 MAX_WEIGHT = 1_000_000
 """Of a user in fair share."""
 
 MAX_POLICY_S = MAX_TIME_LIMIT_S
-"""How long anything may take that a policy says: as long as a job may say of itself."""
+"""The longest duration in a policy: the same as in a job."""
 
 STRICT = "strict"
-"""The order in which nobody passes."""
+"""The order without backfill."""
 
 MAX_CELL_DEPTH = 20
 """Physical cells within one another."""
@@ -94,7 +94,7 @@ class ClusterFile:
 
 
 def read_cluster(data: bytes) -> ClusterFile:
-    """A file's configuration. Raises FormatError with everything that is wrong with it."""
+    """A file's configuration. Raises FormatError with all problems of the file."""
     root = read_tree(data)
     findings = Findings()
     file = ClusterFile(cluster_of(root.value, Place(root.line, node=root), findings), root)
@@ -104,7 +104,7 @@ def read_cluster(data: bytes) -> ClusterFile:
 
 
 def read_tree(data: bytes, limits: Limits = CLUSTER_FILE) -> Node:
-    """A file's values. Raises FormatError where it is no YAML."""
+    """A file's values. Raises FormatError if it is not YAML."""
     try:
         return read_document(data, limits)[1]
     except ProtocolError as error:
@@ -114,7 +114,7 @@ def read_tree(data: bytes, limits: Limits = CLUSTER_FILE) -> Node:
 
 
 def cluster_of(value: object, place: Place, findings: Findings) -> ClusterConfig:
-    """The configuration out of plain data; what is wrong with it is added to ``findings``."""
+    """The configuration from plain data; problems are added to ``findings``."""
     depth = len(place.parts)
     file = Table(value, _FILE, place, findings)
     types = {
@@ -226,7 +226,7 @@ def _policy(table: Table | None) -> Policy:
 
 
 def _order(table: Table) -> dict[str, Any]:
-    """What the order goes by, and how fair share counts."""
+    """The order of gangs, and how fair share counts."""
     names = table.names("orderBy")
     if names == () and table.items("orderBy") == []:
         table.wrong("orderBy", "must not be empty; null orders by what is usual")
@@ -235,7 +235,7 @@ def _order(table: Table) -> dict[str, Any]:
         if names is None and is_fair is not None:
             names = USUAL_ORDER if is_fair else tuple(n for n in USUAL_ORDER if n != FAIR_SHARE)
         elif names is not None and is_fair is (FAIR_SHARE not in names):
-            table.wrong("fairShare", "says something else than orderBy; keep one of them")
+            table.wrong("fairShare", "contradicts orderBy; keep one of them")
         return {"order_by": names}
     fair = table.table("fairShare", _FAIR_SHARE)
     assert fair is not None

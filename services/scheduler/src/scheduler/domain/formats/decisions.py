@@ -1,4 +1,4 @@
-"""Decisions: what the core decided, one JSON object a line."""
+"""Decisions of the core, one JSON object a line."""
 
 from collections.abc import Iterable
 from typing import assert_never
@@ -31,13 +31,13 @@ def decision_fields(decision: Decision) -> dict[str, object]:
     """A decision as plain data."""
     match decision:
         case Placed(gang, pods, lender):
-            return _said("placed", gang, pods=_pods(pods), **_from(lender))
+            return _decision("placed", gang, pods=_pods(pods), **_from(lender))
         case Grown(gang, pods, lender):
-            return _said("grown", gang, pods=_pods(pods), **_from(lender))
+            return _decision("grown", gang, pods=_pods(pods), **_from(lender))
         case Deferred(gang, reason):
-            return _said("deferred", gang, reason=reason_fields(reason))
+            return _decision("deferred", gang, reason=reason_fields(reason))
         case Refused(gang, reason):
-            return _said("refused", gang, reason=reason_fields(reason))
+            return _decision("refused", gang, reason=reason_fields(reason))
         case Preempted(gang, for_gang, until, reason):
             why = reason_fields(reason)
             more: dict[str, object] = {
@@ -46,20 +46,20 @@ def decision_fields(decision: Decision) -> dict[str, object]:
                 "until": whole(until),
                 "reason": why,
             }
-            return _said("preempted", gang, **more)
+            return _decision("preempted", gang, **more)
         case Shrunk(gang, pods, for_gang, until, reason):
             why = reason_fields(reason)
             more = {"pods": list(pods), "for": for_gang, "until": whole(until), "reason": why}
-            return _said("shrunk", gang, **more)
+            return _decision("shrunk", gang, **more)
         case PreemptionCancelled(gang):
-            return _said("preemption-cancelled", gang)
+            return _decision("preemption-cancelled", gang)
         case Downgraded(gang, for_gang):
-            return _said("downgraded", gang, **{"for": for_gang})
+            return _decision("downgraded", gang, **{"for": for_gang})
         case Upgraded(gang):
-            return _said("upgraded", gang)
+            return _decision("upgraded", gang)
         case Reserved(gang, cells, starts_at):
             at = None if starts_at is None else whole(starts_at)
-            return _said("reserved", gang, cells=cell_fields(cells), startsAt=at)
+            return _decision("reserved", gang, cells=cell_fields(cells), startsAt=at)
         case _:
             assert_never(decision)
 
@@ -84,11 +84,11 @@ def place_fields(place: PodPlace) -> dict[str, object]:
 
 
 def cell_fields(cells: Iterable[NodeGpus]) -> list[dict[str, object]]:
-    """Cells that are kept for a gang, as plain data."""
+    """Reserved cells of a gang, as plain data."""
     return [{"node": node, "gpus": list(gpus)} for node, gpus in cells]
 
 
-def _said(decision: str, gang: str, **more: object) -> dict[str, object]:
+def _decision(decision: str, gang: str, **more: object) -> dict[str, object]:
     return {"decision": decision, "gang": gang, **more}
 
 

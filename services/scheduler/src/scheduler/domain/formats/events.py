@@ -1,4 +1,4 @@
-"""EVENTS: what happens to a cluster, one JSON object a line, in the order of time."""
+"""EVENTS: the changes of a cluster, one JSON object a line, in the order of time."""
 
 import json
 from collections import Counter
@@ -49,11 +49,11 @@ from scheduler.domain.formats.model import (
 )
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
-"""Bytes of a line; a whole cluster is the longest that one may hold."""
+"""The most bytes of a line; a whole cluster is the longest content."""
 
 
 class _Line:
-    """A line that is being read: its fields, and what is wrong with them."""
+    """A line that is being read: its fields, and its problems."""
 
     def __init__(self, value: object, known: frozenset[str], number: int, at: float) -> None:
         self.findings = Findings()
@@ -63,12 +63,12 @@ class _Line:
         self._value = value
 
     def name(self, field: str) -> str:
-        """A name that must be there."""
+        """A required name."""
         self.table.needs(field)
         return self.table.name(field) or ""
 
     def cluster(self) -> object:
-        """A whole configuration, unread; where it is left out one without anything."""
+        """A whole configuration, unread; an empty one if it is left out."""
         self.table.needs("cluster")
         found = self._value.get("cluster") if isinstance(self._value, dict) else None
         return {} if found is None else found
@@ -102,9 +102,9 @@ def _gang_grown(line: _Line) -> Event:
     line.table.needs("pods")
     gang = line.name("gang")
     pods = read_pods(line.table, are_more=True)
-    told = line.table.name("told")
+    reason = line.table.name("told")
     is_elastic = bool(line.table.flag("elastic"))
-    return GangGrown(line.at, gang, pods, told, is_elastic, line=line.number)
+    return GangGrown(line.at, gang, pods, reason, is_elastic, line=line.number)
 
 
 def _node_blocked(line: _Line) -> Event:
@@ -166,7 +166,7 @@ def _gangs_tried(line: _Line) -> Event:
 
 
 def _scheduler_restarted(line: _Line) -> Event:
-    line.table.flag("gap")  # for people: what was left out before it is not there
+    line.table.flag("gap")  # for people: the record has a gap before this event
     return SchedulerRestarted(line.at, line=line.number)
 
 
@@ -257,10 +257,10 @@ _EVENTS: Mapping[str, tuple[frozenset[str], Callable[[_Line], Event]]] = {
 
 
 def read_events(lines: Iterable[bytes]) -> Iterator[Event]:
-    """Events line by line; lines without anything are passed over.
+    """Events line by line; empty lines are skipped.
 
-    Raises FormatError with all that is wrong with the file. From the first wrong line on nothing
-    is yielded, but the rest of the file is still read for what else is wrong.
+    Raises FormatError with all problems of the file. From the first wrong line on nothing is
+    yielded, but the rest of the file is still read for other problems.
     """
     found: list[Finding] = []
     more = 0
@@ -327,7 +327,7 @@ def _json(data: bytes, place: Place, findings: Findings) -> object:
 
 
 class _WrongJsonError(Exception):
-    """This is JSON to Python, and to nobody else."""
+    """Python's JSON reader accepts this, and other readers do not."""
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -1,8 +1,7 @@
-"""What the core is given, written as the simulator reads it: events without their time, which is
-the cycle's.
+"""Inputs of the core, written as the simulator reads them: events without their time, the cycle's.
 
-Roles are written as the core has them, with the names of their pods where those are not counted
-from 0. What no file may have for a name is written as a name made from it.
+Roles are written as the core has them. Pods have their names if those are not counted from 0. A
+name that no file may have is replaced by a valid one made from it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,26 +27,26 @@ from scheduler.domain.formats.writing import whole
 Fields = dict[str, object]
 
 NAMES_REMEMBERED = 100_000
-"""As files have them: most are written again when what bears them ends."""
+"""Names in files: most are written again when their gang ends."""
 
 
-def requested_event(gang: Gang, told: str | None = None) -> Fields:
-    """A gang waits. ``told``: the code that it was told, why."""
+def requested_event(gang: Gang, reason: str | None = None) -> Fields:
+    """A gang waits. ``reason``: the code of its last published wait reason."""
     fields: Fields = {"event": "gang-requested", "gang": gang_fields(file_of(gang))}
-    if told is not None:
-        fields["told"] = told
+    if reason is not None:
+        fields["told"] = reason
     return fields
 
 
 def elastic_event(gang: str, roles: Sequence[Role]) -> Fields:
-    """A gang is to grow by as many of these pods as can be had without cost."""
+    """A gang grows by as many of these pods as possible without cost."""
     return grown_event(gang, roles) | {"elastic": True}
 
 
-def grown_event(gang: str, roles: Sequence[Role], told: str | None = None) -> Fields:
+def grown_event(gang: str, roles: Sequence[Role], reason: str | None = None) -> Fields:
     """A gang waits for these pods beside those that it has."""
     pods = [_pods_fields(pods) for pods in _entries(roles)]
-    return {"event": "gang-grown", "gang": name_of(gang), "pods": pods, **_set(told=told)}
+    return {"event": "gang-grown", "gang": name_of(gang), "pods": pods, **_set(told=reason)}
 
 
 def checkpointed_event(gang: str, saved_at: float) -> Fields:
@@ -65,7 +64,7 @@ def pod_released_event(gang: str, pod: str) -> Fields:
     return {"event": "pod-released", "gang": name_of(gang), "pod": name_of(pod)}
 
 
-def restored_event(restored: Restored, told: str | None = None) -> Fields:
+def restored_event(restored: Restored, reason: str | None = None) -> Fields:
     """A gang that is placed."""
     gang_class, until = restored.gang_class, restored.preempted_until
     started_at, for_gang = restored.started_at, restored.preempted_for
@@ -84,27 +83,27 @@ def restored_event(restored: Restored, told: str | None = None) -> Fields:
             passed=None if restored.passed is None else name_of(restored.passed),
             checkpointedAt=restored.checkpointed_at,
             lender=None if restored.lender is None else name_of(restored.lender),
-            told=told,
+            told=reason,
         ),
     }
 
 
 def _extra_fields(extra: ExtraPod) -> Fields:
-    until, whom = extra.preempted_until, extra.preempted_for
+    until, preemptor = extra.preempted_until, extra.preempted_for
     return {
         "pod": name_of(extra.pod),
         "startedAt": whole(extra.started_at),
         "class": None if extra.gang_class is None else extra.gang_class.value,
         **_set(
             preemptedUntil=until,
-            preemptedFor=None if whom is None else name_of(whom),
+            preemptedFor=None if preemptor is None else name_of(preemptor),
             lender=None if extra.lender is None else name_of(extra.lender),
         ),
     }
 
 
 def reservation_event(restored: RestoredReservation) -> Fields:
-    """Cells that are kept for a gang."""
+    """Reserved cells of a gang."""
     return {
         "event": "reservation-restored",
         "gang": name_of(restored.gang),
@@ -120,7 +119,7 @@ def reservation_event(restored: RestoredReservation) -> Fields:
 
 
 def usage_event(restored: RestoredUsage) -> Fields:
-    """What a user has used."""
+    """A user's usage."""
     kind = GangClass.OPPORTUNISTIC if restored.is_opportunistic else GangClass.GUARANTEED
     return {
         "event": "usage-restored",
@@ -151,7 +150,7 @@ def blocked_event(
     ports: Iterable[int],
     avoided: Iterable[int],
 ) -> Fields:
-    """So much of a node nobody's pods hold; ``amounts``: by the names of `NodeLimits`."""
+    """Resources of a node that foreign pods hold; ``amounts``: by the names of `NodeLimits`."""
     return {
         "event": "node-blocked",
         "node": node,
@@ -179,12 +178,12 @@ def _placement(place: PodPlace) -> Fields:
 
 
 def file_of(gang: Gang) -> GangFile:
-    """A gang of the core as a file would ask for it."""
+    """A gang of the core as a file would request it."""
     return GangFile(gang, tuple(_entries(gang.roles)))
 
 
 def _entries(roles: Iterable[Role]) -> list[Pods]:
-    """One for each role, under a name that no other one has: the role's, else its first pod's."""
+    """One for each role, under a unique name: the role's, else its first pod's."""
     entries: list[Pods] = []
     names: set[str] = set()
     for role in roles:
@@ -198,7 +197,7 @@ def _entries(roles: Iterable[Role]) -> list[Pods]:
 
 
 def gang_fields(file: GangFile) -> Fields:
-    """A gang as plain data; optional fields only where they say something."""
+    """A gang as plain data; optional fields only if they differ from the default."""
     gang = file.gang
     fields: Fields = {"id": name_of(gang.id)}
     if gang.job not in ("", gang.id):
@@ -251,7 +250,7 @@ def _pods_fields(pods: Pods) -> Fields:
 
 
 def _set(**values: object) -> Fields:
-    """Those that are there; whole seconds as integers."""
+    """The fields that are not None; whole seconds as integers."""
     return {
         name: whole(value) if isinstance(value, float) else value
         for name, value in values.items()

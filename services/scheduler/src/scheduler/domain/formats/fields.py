@@ -1,8 +1,8 @@
-"""Strict reading of mappings, field by field: what is wrong is noted and reading goes on, so that
-all problems of a file are told at once.
+"""Strict reading of mappings, field by field. A problem is noted and reading goes on, so that all
+problems of a file are reported at once.
 
-A reader's answer for a field that is wrong is a value of the right type; whoever reads looks at
-the findings before it uses what was read.
+For a wrong field a reader returns a value of the right type; its caller checks the findings before
+it uses the result.
 """
 
 import math
@@ -21,10 +21,10 @@ from scheduler.domain.core.config import Finding, UnreadPath
 Value = TypeVar("Value")
 
 MAX_FINDINGS = 100
-"""Findings told of one file; the rest is only counted."""
+"""The most findings that are listed for a file; the rest is only counted."""
 
 MAX_NAME = 256
-"""Characters of a name."""
+"""The most characters of a name."""
 
 MAX_COUNT = 2**31 - 1
 """Highest count of anything but memory."""
@@ -33,14 +33,14 @@ MAX_NUMBER = 10**15
 """Highest number: up to here a float has whole numbers and milliseconds exactly."""
 
 LEAST_DURATION_S = 0.001
-"""What takes less can't be told from nothing beside times of today."""
+"""A shorter duration is lost beside the clock's present time, by rounding."""
 
 MAX_PORT = 65_535
 """Highest number of a port."""
 
 
 class FormatError(Rejected):
-    """A file can't be used; ``findings`` has what is wrong, ``more`` how much more there is."""
+    """A file can't be used; ``findings``: its problems, ``more``: how many more there are."""
 
     def __init__(self, findings: Sequence[Finding], more: int = 0) -> None:
         by_line = sorted(findings, key=lambda finding: finding.line)
@@ -50,11 +50,11 @@ class FormatError(Rejected):
         super().__init__("InvalidFormat", f"Line {first.line}: {first.path} {first.message}")
 
 
-def told(file: str, finding: Finding, kind: str = "") -> str:
-    """A finding as people read it: ``file:line: field: message``."""
+def finding_text(file: str, finding: Finding, kind: str = "") -> str:
+    """A finding as text: ``file:line: field: message``."""
     place = f"{file}:{finding.line}" if finding.line else file
-    said = f"{finding.path}: {finding.message}" if finding.path else finding.message
-    return f"{place}: {kind}{said}"
+    text = f"{finding.path}: {finding.message}" if finding.path else finding.message
+    return f"{place}: {kind}{text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What is wrong, in the order in which it was met. ``unread``: the values that are not to be
-    relied upon for that.
+    """Problems, in the order in which they were found. ``unread``: values that are unreliable for
+    that.
     """
 
     found: list[Finding] = field(default_factory=list)
@@ -92,7 +92,7 @@ class Findings:
         self.add_surplus(place, message)
 
     def add_surplus(self, place: Place, message: str) -> None:
-        """Note something that only has to go: all else is as if it were not there."""
+        """Note something that only has to be removed: the rest is valid without it."""
         self.found.append(Finding(join_path(place.parts), message, place.line))
 
 
@@ -112,7 +112,7 @@ class Table:
         self._values: Mapping[str, object] = {}
         self._is_mapping = isinstance(value, dict)
         if not isinstance(value, dict):
-            findings.add(place, f"must be a mapping, not {_said(value)}")
+            findings.add(place, f"must be a mapping, not {_shown(value)}")
             return
         self._values = value
         if not value.keys() <= known:
@@ -122,11 +122,11 @@ class Table:
         for name in self._values:
             if name in known:
                 continue
-            is_told = len(self._findings.found) < MAX_FINDINGS  # to guess takes time
-            near = get_close_matches(str(name), sorted(known), 1) if is_told else ()
-            mend = f"is it `{near[0]}`?" if near else f"known are {', '.join(sorted(known))}"
-            self._findings.add_surplus(self.place.at(str(name)), f"is unknown; {mend}")
-            if not is_told or (near and near[0] not in self._values):
+            is_listed = len(self._findings.found) < MAX_FINDINGS  # close matches take time
+            near = get_close_matches(str(name), sorted(known), 1) if is_listed else ()
+            fix = f"is it `{near[0]}`?" if near else f"known are {', '.join(sorted(known))}"
+            self._findings.add_surplus(self.place.at(str(name)), f"is unknown; {fix}")
+            if not is_listed or (near and near[0] not in self._values):
                 self._findings.unread.add(self.place.at(near[0] if near else str(name)).parts)
 
     def wrong(self, name: str | int, message: str) -> None:
@@ -164,7 +164,7 @@ class Table:
         value = self._values.get(name)
         if value is None or isinstance(value, bool):
             return value
-        self.wrong(name, f"must be true or false, not {_said(value)}")
+        self.wrong(name, f"must be true or false, not {_shown(value)}")
         return None
 
     def count(self, name: str, least: int = 0, most: int = MAX_COUNT) -> int | None:
@@ -180,14 +180,14 @@ class Table:
         return value
 
     def number(self, name: str, most: int) -> Fraction | None:
-        """A number above 0, whole or not, as it was written."""
+        """A number above 0, integer or float, as written."""
         value = self._values.get(name)
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float):
-            self.wrong(name, f"must be a number, not {_said(value)}")
+            self.wrong(name, f"must be a number, not {_shown(value)}")
         elif not 0 < value <= most:  # NaN is in no range
-            self.wrong(name, f"must be above 0, up to {most}, not {_said(value)}")
+            self.wrong(name, f"must be above 0, up to {most}, not {_shown(value)}")
         else:
             return Fraction(str(value))
         return None
@@ -198,17 +198,17 @@ class Table:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float):
-            self.wrong(name, f"must be a number of seconds, not {_said(value)}")
+            self.wrong(name, f"must be a number of seconds, not {_shown(value)}")
         elif not -MAX_NUMBER <= value <= most:  # NaN is in no range
             self.wrong(name, f"must be a number of seconds up to {most}")
         elif value < least:
-            self.wrong(name, f"must be at least {least:g}, not {_said(value)}")
+            self.wrong(name, f"must be at least {least:g}, not {_shown(value)}")
         else:
             return float(value)
         return None
 
     def duration(self, name: str, most: float = MAX_NUMBER) -> float | None:
-        """Seconds that something takes, which is never none at all."""
+        """A duration in seconds, above 0."""
         return self.seconds(name, LEAST_DURATION_S, most)
 
     def has_mapping(self, name: str) -> bool:
@@ -223,12 +223,12 @@ class Table:
         return Table(value, known, self.place.at(name), self._findings)
 
     def table_of(self, name: str, key: str, known: frozenset[str]) -> "Table | None":
-        """A mapping in this one; text alone stands for one that has it as ``key``."""
+        """A mapping in this one; a plain text stands for one that has it as ``key``."""
         value = self._values.get(name)
         if isinstance(value, str):
             value = {key: value}
         elif value is not None and not isinstance(value, dict):
-            self.wrong(name, f"must be a {key} or a mapping, not {_said(value)}")
+            self.wrong(name, f"must be a {key} or a mapping, not {_shown(value)}")
             return None
         return None if value is None else Table(value, known, self.place.at(name), self._findings)
 
@@ -250,7 +250,7 @@ class Table:
             return
         place = self.place.at(name)
         if not isinstance(value, dict):
-            self._findings.add(place, f"must be a mapping, not {_said(value)}")
+            self._findings.add(place, f"must be a mapping, not {_shown(value)}")
             return
         for key, entry in value.items():
             problem = name_problem(key)
@@ -292,7 +292,7 @@ class Table:
         if value is None:
             return None
         if not isinstance(value, list):
-            self.wrong(name, f"must be a list, not {_said(value)}")
+            self.wrong(name, f"must be a list, not {_shown(value)}")
             return None
         return value
 
@@ -305,7 +305,7 @@ class Table:
         for number, item in enumerate(items):
             problem = name_problem(item)
             if problem is None and item in kept:
-                problem = f"is {_said(item)} once more; keep one"
+                problem = f"is {_shown(item)} once more; keep one"
             if problem is not None:
                 self._findings.add(self.place.at(name).at(number), problem)
             else:
@@ -313,19 +313,19 @@ class Table:
         return tuple(kept)
 
     def text(self, name: str) -> str | None:
-        """Text, or a number as it is written."""
+        """Text, or a number as written."""
         value = self._values.get(name)
         if value is None or (isinstance(value, str | int | float) and not isinstance(value, bool)):
             return None if value is None else str(value)
-        self.wrong(name, f"must be text or a number, not {_said(value)}")
+        self.wrong(name, f"must be text or a number, not {_shown(value)}")
         return None
 
     def choice(self, name: str, *choices: str) -> str | None:
-        """One of some words."""
+        """One of some names."""
         value = self._values.get(name)
         if value is None or value in choices:
             return None if value is None else str(value)
-        self.wrong(name, f"must be {' or '.join(choices)}, not {_said(value)}")
+        self.wrong(name, f"must be {' or '.join(choices)}, not {_shown(value)}")
         return None
 
     def texts(self, name: str) -> frozenset[str]:
@@ -335,7 +335,7 @@ class Table:
             if isinstance(item, str | int) and not isinstance(item, bool):
                 kept.add(str(item))
             else:
-                problem = f"must be text, not {_said(item)}; write it in quotes"
+                problem = f"must be text, not {_shown(item)}; write it in quotes"
                 self._findings.add(self.place.at(name).at(number), problem)
         return frozenset(kept)
 
@@ -348,7 +348,7 @@ class Table:
         for number, item in enumerate(items):
             problem = count_problem(item, least, most)
             if problem is None and item in kept:
-                problem = f"is {_said(item)} once more; keep one"
+                problem = f"is {_shown(item)} once more; keep one"
             if problem is not None:
                 self._findings.add(self.place.at(name).at(number), problem)
             else:
@@ -358,10 +358,10 @@ class Table:
 
 
 def name_problem(value: object) -> str | None:
-    """What is wrong with a name; None: nothing."""
+    """The problem of a name; None: it is valid."""
     if not isinstance(value, str):
-        mend = "; write it in quotes" if isinstance(value, int | float) else ""
-        return f"must be text, not {_said(value)}{mend}"
+        fix = "; write it in quotes" if isinstance(value, int | float) else ""
+        return f"must be text, not {_shown(value)}{fix}"
     if not value:
         return "must not be empty"
     if len(value) > MAX_NAME:
@@ -372,15 +372,15 @@ def name_problem(value: object) -> str | None:
 
 
 def count_problem(value: object, least: int, most: int) -> str | None:
-    """What is wrong with a whole number; None: nothing."""
+    """The problem of an integer; None: it is valid."""
     if isinstance(value, bool) or not isinstance(value, int):
-        return f"must be a whole number, not {_said(value)}"
+        return f"must be a whole number, not {_shown(value)}"
     if least <= value <= most:
         return None
-    return f"must be from {least} to {most}, not {_said(value)}"
+    return f"must be from {least} to {most}, not {_shown(value)}"
 
 
-def _said(value: object) -> str:
+def _shown(value: object) -> str:
     """A value in a message, short and printable."""
     match value:
         case None | bool():

@@ -1,4 +1,4 @@
-"""Gangs in the formats: as they are asked for, and as they were placed before."""
+"""Gangs in the formats: as requested, and as placed before."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -19,7 +19,7 @@ from scheduler.domain.formats.fields import MAX_NUMBER, MAX_PORT, Table
 from scheduler.domain.formats.model import GangFile, Pods
 
 MAX_PODS = 100_000
-"""Pods of a gang."""
+"""The most pods of a gang."""
 
 GANG = frozenset(
     (
@@ -65,7 +65,7 @@ EXTRA_POD = frozenset(("pod", "startedAt", "class", "preemptedUntil", "preempted
 
 
 def read_gang(table: Table, at: float) -> GangFile:
-    """A gang; ``at`` is when it was submitted where it does not say."""
+    """A gang; ``at``: its submission, if it gives none."""
     table.needs("id", "user", "virtualCluster", "priority", "pods")
     pods = read_pods(table)
     submitted_at = table.seconds("submittedAt", -MAX_NUMBER)
@@ -95,8 +95,8 @@ def read_gang(table: Table, at: float) -> GangFile:
 
 
 def read_pods(table: Table, *, are_more: bool = False) -> tuple[Pods, ...]:
-    """The field ``pods``: at least one entry, no name twice. ``are_more``: they join others, from
-    which they are counted on.
+    """The field ``pods``: at least one entry, no name twice. ``are_more``: they join others, whose
+    counts they continue.
     """
     entries = table.tables("pods", PODS)
     if entries == []:
@@ -128,7 +128,7 @@ def _pods_of(table: Table) -> Pods:
     count = table.count("count", least=1) or 1
     names = table.names("names")
     if names is not None and len(names) != count:
-        table.wrong("names", f"must be {count}, as count says, not {len(names)}")
+        table.wrong("names", f"must be {count}, the count, not {len(names)}")
     kind = Kind(
         gpus=table.count("gpus") or 0,
         gpu_types=_gpu_types(table),
@@ -153,7 +153,7 @@ def _gpu_types(table: Table) -> tuple[str, ...]:
 
 
 def read_restored(table: Table, file: GangFile, at: float) -> Restored:
-    """A gang that was placed; a pod of it that has no place is over. ``table`` is the event."""
+    """A placed gang; a pod of it without a place is over. ``table`` is the event."""
     table.needs("placement")
     kinds = {pod: role.kind for role in file.gang.roles for pod in role.pods}
     places: dict[str, PodPlace] = {}
@@ -209,7 +209,7 @@ def _extra(table: Table, places: Mapping[str, PodPlace]) -> tuple[ExtraPod, ...]
 
 
 def read_reservation(table: Table, gang: str) -> RestoredReservation:
-    """Cells that were kept for a gang. ``table`` is the event."""
+    """Cells that were reserved for a gang. ``table`` is the event."""
     cells, held = _kept(table, "cells"), None
     if table.has_value("held"):
         held = _kept(table, "held")
@@ -253,9 +253,9 @@ def _place(table: Table, kinds: dict[str, Kind]) -> PodPlace:
         if pod:
             table.wrong("pod", f"is {pod!a}, which is no pod of the gang")
     elif table.has("gpus") and len(gpus) != kind.gpus:
-        table.wrong("gpus", f"must be {kind.gpus}, as the gang says, not {len(gpus)}")
+        table.wrong("gpus", f"must be {kind.gpus}, the gang's number, not {len(gpus)}")
     elif len(ports) != kind.ports:
-        table.wrong("ports", f"must be {kind.ports}, as the gang says, not {len(ports)}")
+        table.wrong("ports", f"must be {kind.ports}, the gang's number, not {len(ports)}")
     charged = table.numbers("charged") or ()
     if not set(charged).isdisjoint(gpus):
         table.wrong("charged", "has one of gpus; it is for others on the node")
@@ -263,7 +263,7 @@ def _place(table: Table, kinds: dict[str, Kind]) -> PodPlace:
 
 
 def _take(table: Table, place: PodPlace, taken: set[tuple[str, str, int]]) -> None:
-    """No two pods of a gang have one GPU or one port. ``taken``: by those before, by the field."""
+    """No two pods of a gang have the same GPU or port. ``taken``: by earlier pods, by the field."""
     for field, numbers in (("gpus", place.gpus), ("ports", place.ports)):
         for number in numbers:
             if (place.node, field, number) in taken:
@@ -273,7 +273,7 @@ def _take(table: Table, place: PodPlace, taken: set[tuple[str, str, int]]) -> No
 
 
 def _with_pods(gang: Gang, kept: Iterable[str]) -> Gang:
-    """The gang with these pods alone."""
+    """The gang with only these pods."""
     names = frozenset(kept)
     roles = (replace(role, pods=tuple(p for p in role.pods if p in names)) for role in gang.roles)
     return replace(gang, roles=tuple(role for role in roles if role.pods))
@@ -311,7 +311,7 @@ def _cells(table: Table) -> tuple[CellUse, ...]:
     extras = table.tables("extra", EXTRA_POD) or ()
     classes = {table.name("class"), *(entry.name("class") for entry in extras)}
     if found and GangClass.GUARANTEED not in classes:
-        table.wrong("cells", "are held by guaranteed gangs alone; remove them, or mend class")
+        table.wrong("cells", "are held by guaranteed gangs alone; remove them, or correct class")
     return found
 
 

@@ -1,4 +1,4 @@
-"""The values of the formats: a gang as a file asks for it, and what can happen."""
+"""The values of the formats: a gang as a file requests it, and the events."""
 
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -17,8 +17,8 @@ from scheduler.domain.core.model import (
 
 @dataclass(frozen=True, slots=True)
 class Pods:
-    """``count`` equal pods, named ``<name>-0`` and so on, or as ``names`` says. ``least``: the
-    field ``min``.
+    """``count`` equal pods, named ``<name>-0`` and so on, or by ``names``. ``least``: the field
+    ``min``.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Pods:
 class GangFile:
     """A gang as a file has it. ``gang`` has the roles of ``pods``, each counted from 0.
 
-    ``name``: nothing heeds it. ``run_s``: how long it runs in the simulator, None: until it is
+    ``name``: without effect. ``run_s``: its run time in the simulator, None: until it is
     released.
     """
 
@@ -60,7 +60,7 @@ class GangFile:
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """Something happens at ``at`` seconds; ``line`` of its file, 0 if of none."""
+    """An event at ``at`` seconds; ``line`` of its file, 0 if it has none."""
 
     at: float
     line: int = field(default=0, kw_only=True)
@@ -68,7 +68,7 @@ class Happening:
 
 @dataclass(frozen=True, slots=True)
 class GangRequested(Happening):
-    """A gang is wanted. ``told``: the code that it was told before, why it waits."""
+    """A gang is requested. ``told``: the code of its last published wait reason."""
 
     file: GangFile
     told: str | None = None
@@ -85,7 +85,7 @@ class GangRestored(Happening):
 
 @dataclass(frozen=True, slots=True)
 class ReservationRestored(Happening):
-    """Cells were kept for a waiting gang before the file begins."""
+    """Cells were reserved for a waiting gang before the file begins."""
 
     restored: RestoredReservation
 
@@ -99,15 +99,15 @@ class PreemptionRestored(Happening):
 
 @dataclass(frozen=True, slots=True)
 class UsageRestored(Happening):
-    """What a user had used before the file begins."""
+    """A user's usage before the file begins."""
 
     restored: RestoredUsage
 
 
 @dataclass(frozen=True, slots=True)
 class GangGrown(Happening):
-    """More pods are wanted, each kind of them counted on from those that the gang had.
-    ``is_elastic``: as many of them as can be had without cost.
+    """More pods are requested; each kind continues the count of the gang's pods. ``is_elastic``: as
+    many of them as possible without cost.
     """
 
     gang: str
@@ -125,7 +125,7 @@ class GangReleased(Happening):
 
 @dataclass(frozen=True, slots=True)
 class GangWithdrawn(Happening):
-    """A gang is not wanted any more."""
+    """A gang is withdrawn."""
 
     gang: str
 
@@ -148,7 +148,7 @@ class PodReleased(Happening):
 
 @dataclass(frozen=True, slots=True)
 class NodeHealthChanged(Happening):
-    """A node is well, or not."""
+    """A node is healthy, or not."""
 
     node: str
     is_healthy: bool
@@ -156,7 +156,7 @@ class NodeHealthChanged(Happening):
 
 @dataclass(frozen=True, slots=True)
 class GpuHealthChanged(Happening):
-    """A GPU is well, or not."""
+    """A GPU is healthy, or not."""
 
     node: str
     gpu: int
@@ -165,14 +165,14 @@ class GpuHealthChanged(Happening):
 
 @dataclass(frozen=True, slots=True)
 class NodeCordoned(Happening):
-    """Nothing new on a node."""
+    """No new pods on a node."""
 
     node: str
 
 
 @dataclass(frozen=True, slots=True)
 class NodeDrained(Happening):
-    """Nothing new on a node, and everything off it."""
+    """No new pods on a node, and its pods are preempted."""
 
     node: str
 
@@ -186,8 +186,8 @@ class NodeUncordoned(Happening):
 
 @dataclass(frozen=True, slots=True)
 class NodeBlocked(Happening):
-    """So much of a node is held by nobody's pods; it replaces what was said before. ``avoided``:
-    ports that are given last.
+    """Resources of a node that foreign pods hold; it replaces earlier amounts. ``avoided``: ports
+    to use last.
     """
 
     node: str
@@ -200,28 +200,28 @@ class NodeBlocked(Happening):
 
 @dataclass(frozen=True, slots=True)
 class CycleRun(Happening):
-    """How this moment's cycle is run. ``most``: decisions after which it is left, to be gone on
-    with later, None: no bound. ``is_settled``: what can never be placed is refused.
+    """How this moment's cycle runs. ``most``: it stops after so many decisions, to be continued
+    later; None: no bound. ``is_settled``: gangs that can never be placed are refused.
     """
 
     most: int | None = None
     is_settled: bool = True
 
     def is_enough(self, decided: int) -> bool:
-        """Whether a cycle that has decided so much is left."""
+        """Whether a cycle with so many decisions stops."""
         return self.most is not None and decided >= self.most
 
 
 @dataclass(frozen=True, slots=True)
 class GangsTried(Happening):
-    """Who was told why it waits was tried as all is now, with the same `CycleRun.is_settled`."""
+    """All notified waiting gangs were tried in this state, with the same `CycleRun.is_settled`."""
 
     is_settled: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerRestarted(Happening):
-    """All gangs are forgotten, and every node is well and open; the configuration stays."""
+    """All gangs are forgotten, and every node is healthy and open; the configuration stays."""
 
 
 @dataclass(frozen=True, slots=True)

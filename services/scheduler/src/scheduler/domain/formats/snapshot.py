@@ -1,9 +1,8 @@
-"""A whole cluster as events: what a running system has in memory, to be gone on with in a
-simulation.
+"""A whole cluster as events: a running system's memory, to be continued in a simulation.
 
-Nodes first, then gangs that have places, then those that wait, each by its name, and last that they
-were tried, where nobody waits for the next cycle. What is taken in one moment can be written later,
-and elsewhere: nothing that goes on changes it.
+The order is: nodes, gangs with places, waiting gangs, each by name. Last comes the event that they
+were tried, if no gang waits for the next cycle. A snapshot is taken in one moment and can be
+written later and elsewhere: later changes don't alter it.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -36,15 +35,15 @@ from scheduler.domain.formats.export import (
 from scheduler.domain.formats.writing import whole
 
 STEP = 500
-"""Nodes or gangs that are taken at once: 10 to 20 ms."""
+"""Nodes or gangs in one step: 10 to 20 ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A cluster as it was. ``placed``: gangs with what they wait for beside it, and the code that
-    they were told. ``growing``: by what pods gangs are to grow, as many as can be had. ``kept``:
-    the cells that are kept for gangs. ``used``: by users. ``preempted``: in the last hour.
-    ``tried``: the event that says that all were, if they were.
+    """A cluster at one moment. ``placed``: gangs with the pods that they wait for, and the code of
+    their last published wait reason. ``growing``: the elastic pods that gangs wait for. ``kept``:
+    reservations. ``used``: users' usage. ``preempted``: in the last hour. ``tried``: the event that
+    all gangs were tried, if they were.
     """
 
     nodes: list[Fields] = field(default_factory=list)
@@ -60,27 +59,27 @@ class Taken:
         """All of it as plain data, without the time."""
         yield from self.nodes
         yield from map(preemption_event, self.preempted)
-        for exported, waiting, told in self.placed:
+        for exported, waiting, reason in self.placed:
             restored = exported
             placed = frozenset(place.pod for place in restored.places)
             roles = _with(restored.gang.roles, placed.__contains__)
             if roles != restored.gang.roles:
                 restored = replace(restored, gang=replace(restored.gang, roles=roles))
             more = _with(waiting, lambda pod, placed=placed: pod not in placed)  # type: ignore[misc]
-            yield restored_event(restored, None if more else told)
+            yield restored_event(restored, None if more else reason)
             if more:
-                yield grown_event(restored.gang.id, more, told)
+                yield grown_event(restored.gang.id, more, reason)
             if extras := self.growing.get(restored.gang.id):
                 yield elastic_event(restored.gang.id, extras)
-        for gang, told in self.waiting:
-            yield requested_event(gang, told)
+        for gang, reason in self.waiting:
+            yield requested_event(gang, reason)
         yield from map(reservation_event, self.kept)
         yield from map(usage_event, self.used)
         yield from self.tried
 
 
 def take(cluster: Cluster) -> Taken:
-    """What is in a cluster now."""
+    """A snapshot of a cluster."""
     taken = Taken()
     for _ in taking(cluster, taken):
         pass
@@ -115,7 +114,7 @@ def taking(cluster: Cluster, taken: Taken) -> Iterator[None]:
 
 
 def timed(taken: Taken, at: float) -> Iterator[Fields]:
-    """The events of what was taken at ``at`` seconds, as plain data."""
+    """The events of the snapshot of ``at`` seconds, as plain data."""
     for event in taken.events():
         yield {"at": whole(at)} | event
 
@@ -140,7 +139,7 @@ def _of_node(name: str, machine: Machine) -> Iterator[Fields]:
 
 
 def _by_kind(roles: Iterable[Role]) -> tuple[Role, ...]:
-    """Pods by which a gang is to grow, one by one: those that want the same together."""
+    """Elastic pods that a gang waits for, one by one: equal ones together."""
     found: dict[Kind, Role] = {}
     for role in roles:
         same = found.get(role.kind)

@@ -1,5 +1,5 @@
-"""JSON as Muster writes it: keys in the order in which they are documented, no spaces, integers
-where whole, letters of any alphabet as they are.
+"""JSON as Muster writes it: keys in their documented order, no spaces, whole numbers as integers,
+letters of any alphabet unescaped.
 """
 
 import json
@@ -11,7 +11,7 @@ _ENCODER = json.JSONEncoder(
 )
 
 _EXACT = 2.0**53
-"""Up to here each whole number is a float of its own."""
+"""Up to here every whole number has a float of its own."""
 
 
 def whole(value: float) -> int | float:
@@ -27,5 +27,5 @@ def to_line(fields: object) -> str:
 
 
 def to_record(fields: object) -> str:
-    """The same, in a fraction of the time; numbers with an exponent may be written otherwise."""
+    """The same, in a fraction of the time; numbers with an exponent may look different."""
     return to_json(fields).decode()

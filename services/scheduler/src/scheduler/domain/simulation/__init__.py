@@ -1,1 +1,1 @@
-"""The core in virtual time: what a cluster would decide, and how that sums up."""
+"""The core in virtual time: a cluster's decisions, and their sums."""

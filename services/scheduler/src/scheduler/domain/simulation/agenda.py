@@ -1,4 +1,4 @@
-"""When gangs end by themselves: their run is over, or their grace."""
+"""When gangs end by themselves: at the end of their run, or of their grace."""
 
 import heapq
 from collections.abc import Collection, Iterator
@@ -8,14 +8,14 @@ from scheduler.domain.core.extras import EXTRA
 
 
 class End(IntEnum):
-    """Why a gang ends, in the order in which ends of one moment are handled."""
+    """Why a gang ends, in the order of ends at one moment."""
 
     RUN = 0
     GRACE = 1
 
 
 class Agenda:
-    """Ends to come. A gang has at most one of each kind; a newer one replaces it."""
+    """Future ends. A gang has at most one of each kind; a newer one replaces it."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, End, str]] = []
@@ -28,7 +28,7 @@ class Agenda:
         heapq.heappush(self._heap, (at, end, gang))
 
     def add_pod(self, at: float, gang: str, pod: str) -> None:
-        """A gang's grace to give a pod back is over at ``at`` seconds; it is told with both names,
+        """A gang's grace for one pod is over at ``at`` seconds; the end carries both names, with
         `EXTRA` between them.
         """
         name = f"{gang}{EXTRA}{pod}"
@@ -36,7 +36,7 @@ class Agenda:
         self.add(at, End.GRACE, name)
 
     def forget(self, gang: str, ends: Collection[End] = tuple(End)) -> None:
-        """A gang has ended, or will not by itself in these ways."""
+        """A gang has ended, or will not end by itself in these ways."""
         for end in ends:
             self._due_at.pop((gang, end), None)
         for name in self._pods.pop(gang, ()) if End.GRACE in ends else ():
@@ -52,7 +52,7 @@ class Agenda:
         return None
 
     def due(self, now: float) -> Iterator[tuple[End, str]]:
-        """Take the ends that are due: of runs, then of grace, each by gang id."""
+        """Take the due ends: of runs, then of grace, each by gang id."""
         while (at := self.next_at()) is not None and at <= now:
             _, end, gang = heapq.heappop(self._heap)
             del self._due_at[gang, end]

@@ -1,4 +1,4 @@
-"""What a change of a cluster does to gangs: two simulations of the same events, in numbers."""
+"""The effects of a change of a cluster on gangs: two simulations of the same events, in numbers."""
 
 import math
 from array import array
@@ -9,7 +9,7 @@ from scheduler.domain.simulation.side_by_side import SAME_S, Side, SideBySide
 from scheduler.domain.simulation.tally import GroupName
 
 USERS_LISTED = 10
-"""Users that are told by name, those first whom it concerns most."""
+"""The most users in the list, the most affected first."""
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class Twice:
 
     @property
     def is_same(self) -> bool:
-        """Whether there is no difference that counts."""
+        """Whether there is no significant difference."""
         return abs(self.after - self.before) < SAME_S
 
 
@@ -36,10 +36,10 @@ def _times() -> "array[float]":
 
 @dataclass(slots=True)
 class Row:
-    """Some gangs. ``waited``: those that waited and started in both; ``waits_s`` is the sum of it;
-    ``other_waits``: those of them that wait for another time in all. ``later_s``, ``earlier_s``: by
-    how much each that starts in both starts later, or earlier. ``stopped``: start only in the
-    first; ``started``: only in the second. ``shorter_s``: as in `SideBySide`.
+    """Some gangs. ``waited``: those that waited and started in both; ``waits_s``: the sum of their
+    waits; ``other_waits``: those with another total wait. ``later_s``, ``earlier_s``: by how much
+    each gang that starts in both starts later, or earlier. ``stopped``: start only in the first;
+    ``started``: only in the second. ``shorter_s``: as in `SideBySide`.
     """
 
     gangs: int = 0
@@ -66,7 +66,7 @@ class Row:
 
     @property
     def mean_waits_s(self) -> Twice | None:
-        """Of the gangs that waited; None: there are none."""
+        """Of the gangs that waited; None: none did."""
         if not self.waited:
             return None
         return Twice(self.waits_s.before / self.waited, self.waits_s.after / self.waited)
@@ -80,7 +80,7 @@ class Row:
 
     @property
     def harm(self) -> tuple[float, ...]:
-        """How much it concerns them: what they lose by it, then what else there is."""
+        """How much the change affects them: their losses, then other differences."""
         return (
             self.stopped,
             sum(self.later_s),
@@ -93,7 +93,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Gangs by group and by user, in the order in which they came. ``pair``: what was compared."""
+    """Gangs by group and by user, in order of appearance. ``pair``: the two simulations."""
 
     pair: SideBySide
     groups: dict[GroupName, Row]
@@ -113,16 +113,16 @@ class Comparison:
         return found
 
     def users_listed(self) -> tuple[list[tuple[str, Row]], list[Row]]:
-        """Users by name, whom it concerns most first; and all the others."""
+        """Users by name, the most affected first; and all the others."""
         changed = [(user, row) for user, row in self.users.items() if not row.is_same]
         changed.sort(key=lambda each: ([-harm for harm in each[1].harm], each[0]))
-        told = changed[:USERS_LISTED]
-        names = {user for user, _ in told}
-        return told, [row for user, row in self.users.items() if user not in names]
+        listed = changed[:USERS_LISTED]
+        names = {user for user, _ in listed}
+        return listed, [row for user, row in self.users.items() if user not in names]
 
 
 def compare(pair: SideBySide) -> Comparison:
-    """What came out of two simulations that are done."""
+    """The result of two finished simulations."""
     groups = {name: Row() for name in pair.groups}
     users = {name: Row() for name in pair.users}
     group_rows, user_rows = list(groups.values()), list(users.values())

@@ -50,7 +50,7 @@ def comparison_data(comparison: Comparison) -> Data:
 
 
 def _recorded(pair: SideBySide) -> Data | None:
-    """How long gangs run, and how near the simulation comes to what was; None: not a recording."""
+    """How long gangs run, and how close the simulation is to the record; None: not a recording."""
     found = pair.as_recorded
     if found is None:
         return None
@@ -66,7 +66,7 @@ def _recorded(pair: SideBySide) -> Data | None:
 
 
 def _used(comparison: Comparison) -> list[float | int | None]:
-    """How far GPUs are used, in both."""
+    """The use of GPUs, in both."""
     pair = comparison.pair
     return [used(side.simulation.tally) for side in (pair.before, pair.after)]
 
@@ -108,7 +108,7 @@ def _mean(times_s: Sequence[float]) -> float | int | None:
 
 
 def headlines(comparison: Comparison) -> list[str]:
-    """A sentence for each virtual cluster for which something changes, and one for the others."""
+    """A sentence for each changed virtual cluster, and one for the others."""
     rows = comparison.virtual_clusters
     same = [name for name, row in rows.items() if row.is_same]
     if len(same) == len(rows):
@@ -168,9 +168,9 @@ def comparison_text(comparison: Comparison) -> str:
     lines += ["", *_totals(comparison, total)]
     if not total.is_same:
         lines += _tables(("VIRTUAL CLUSTER", "CLASS"), sorted(comparison.groups.items()))
-        told, others = comparison.users_listed()
+        listed, others = comparison.users_listed()
         rest = [((f"{len(others)} more",), sum_of(others))] if others else []
-        lines += _tables(("USER",), [*(((user,), row) for user, row in told), *rest])
+        lines += _tables(("USER",), [*(((user,), row) for user, row in listed), *rest])
     return "\n".join(lines) + "\n"
 
 

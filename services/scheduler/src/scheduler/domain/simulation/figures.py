@@ -1,4 +1,4 @@
-"""Numbers of a simulation as people and programs read them."""
+"""Numbers of a simulation, for people and programs."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from math import ceil
@@ -6,7 +6,7 @@ from math import ceil
 from scheduler.domain.formats.writing import whole
 
 DIGITS = 6
-"""After the point, of what was divided."""
+"""Decimals of a quotient."""
 
 WIDTH, LEAST_NAME, GAP = 80, 15, "  "
 MINUTE_S, MANY_DAYS = 60.0, 100
@@ -15,7 +15,7 @@ Data = dict[str, object]
 
 
 def rounded(value: float) -> float | int:
-    """As data has it."""
+    """As in data."""
     return whole(round(value, DIGITS))
 
 
@@ -25,10 +25,10 @@ def quantile(ordered: Sequence[float], share: float) -> float | int | None:
 
 
 def table(
-    headings: Sequence[str], rows: Iterable[Sequence[object]], words: int = 2
+    headings: Sequence[str], rows: Iterable[Sequence[object]], texts: int = 2
 ) -> Iterator[str]:
-    """Aligned columns: so many of words, then numbers. The first is cut where a line gets too
-    wide.
+    """Aligned columns: the first ``texts`` of text, then numbers. The first is cut if a line gets
+    too wide.
     """
     cells = [[str(cell) for cell in row] for row in [headings, *rows]]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -36,7 +36,7 @@ def table(
     widths[0] = min(widths[0], max(room, LEAST_NAME))
     for first, *rest in cells:
         aligned = [
-            cell.ljust(width) if column < words else cell.rjust(width)
+            cell.ljust(width) if column < texts else cell.rjust(width)
             for column, (cell, width) in enumerate(zip(rest, widths[1:], strict=True), 1)
         ]
         yield GAP.join([cut(first, widths[0]).ljust(widths[0]), *aligned]).rstrip()

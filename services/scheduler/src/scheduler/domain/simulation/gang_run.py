@@ -1,4 +1,4 @@
-"""One gang in the simulation: what it wants by now, how far it is, what a preemption costs it."""
+"""One gang in the simulation: its request, its progress, and the costs of a preemption."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
@@ -13,10 +13,10 @@ from scheduler.domain.formats.model import GangFile, Pods
 class GangRun:
     """A gang from its request to its end.
 
-    ``run_s``: how long it runs, None: until it is released; ``left_s``: what of that is still to be
-    run from its last start on; ``done_s``: of that up to ``paced_at``, as if with all its pods;
-    ``saved_s``: of that, when it told last. ``started_at`` None: it waits, since ``waits_since``.
-    ``code``: why, as last told. ``counts``: pods of each name that there ever were.
+    ``run_s``: its run time, None: until it is released; ``left_s``: the rest of that from its last
+    start on; ``done_s``: of that up to ``paced_at``, as if with all its pods; ``saved_s``: of that,
+    at its last checkpoint event. ``started_at`` None: it waits, since ``waits_since``.
+    ``code``: its last published wait reason. ``counts``: pods of each name there ever were.
     """
 
     gang: Gang
@@ -48,12 +48,12 @@ class GangRun:
 
     @property
     def gpus(self) -> int:
-        """GPUs that it has."""
+        """Its GPUs."""
         return sum(len(place.gpus) for place in self.places.values())
 
     @property
     def wanted_gpus(self) -> int:
-        """GPUs that it wants, those that it has included."""
+        """The GPUs of its request, those that it has included."""
         return sum(role.kind.gpus * len(role.pods) for role in self.gang.roles)
 
     def start(self, now: float, places: Iterable[PodPlace]) -> None:
@@ -70,14 +70,14 @@ class GangRun:
         self.places.update((place.pod, place) for place in places)
 
     def shrink(self, now: float, pod: str) -> PodPlace:
-        """It goes on without a pod, which it still wants."""
+        """It continues without a pod, which it still requests."""
         self._pace(now)
         return self.places.pop(pod)
 
     def ends_at(self, *, is_limited: bool) -> float | None:
-        """When it will end as it goes on now, None: when it is released. It runs for its time with
-        all its pods; with fewer of those that it could do without for longer, in proportion.
-        ``is_limited``: and not for longer than its limit.
+        """When it will end at its present pace, None: when it is released. It runs for its time
+        with all its pods; without some elastic ones for longer, in proportion. ``is_limited``: and
+        not beyond its limit.
         """
         assert self.started_at is not None
         ends: list[float] = []
@@ -88,12 +88,12 @@ class GangRun:
         return min(ends, default=None)
 
     def _pace(self, now: float) -> None:
-        """From now on it runs at another speed."""
+        """Its pace changes now."""
         if self.started_at is not None:
             self.done_s, self.paced_at = self.ran_s(now), now
 
     def ran_s(self, now: float) -> float:
-        """How long it has run since its last start, as if with all its pods."""
+        """Its run time since its last start, as if with all its pods."""
         return self.done_s + (now - self.paced_at) * self._speed()
 
     def _speed(self) -> float:
@@ -102,7 +102,7 @@ class GangRun:
         return len(self.places) / sum(len(role.pods) for role in self.gang.roles)
 
     def lost_s(self, now: float) -> float:
-        """How long it ran since its last checkpoint."""
+        """Its run time since its last checkpoint."""
         if self.started_at is None:
             return 0.0
         return self.ran_s(now) - self._saved_s(now)
@@ -114,7 +114,7 @@ class GangRun:
             self.saved_s = self.ran_s(now)
 
     def stop(self, now: float) -> None:
-        """It is preempted: it waits, and will go on from its last checkpoint."""
+        """It is preempted: it waits, and will continue from its last checkpoint."""
         if self.left_s is not None:
             self.left_s = max(0.0, self.left_s - self._saved_s(now))
         self.started_at = None
@@ -122,7 +122,7 @@ class GangRun:
         self.places = {}
 
     def begin_anew(self, now: float) -> None:
-        """Nothing of it runs any more, and it goes on wanting pods: they run as long as it wants to
+        """No pod of it runs any more, and it still requests pods: they run for its full run time
         from its next start on.
         """
         self.stop(now)
@@ -133,27 +133,27 @@ class GangRun:
         if self.started_at is None:
             return 0.0
         ran_s = self.ran_s(now)
-        said_s = 0.0 if self.checkpoint_at is None else self.saved_s
-        return min(max(said_s, saved_s(ran_s, self.gang.checkpoint_s)), ran_s)
+        noted_s = 0.0 if self.checkpoint_at is None else self.saved_s
+        return min(max(noted_s, saved_s(ran_s, self.gang.checkpoint_s)), ran_s)
 
     def more(self, pods: Pods) -> Role:
-        """What it wants if it wants these too: counted on from those of the same name."""
+        """Its request with these pods added: counted on from those of the same name."""
         return pods.role(self.counts.get(pods.name, 0))
 
     def twice(self, more: Role, taken: Collection[str]) -> str | None:
-        """The first of these pods that it wants already, or that is among the ``taken``."""
+        """The first of these pods that it requests already, or that is ``taken``."""
         wanted = {pod for role in self.gang.roles for pod in role.pods}.union(taken)
         return next((pod for pod in more.pods if pod in wanted), None)
 
     def grow(self, pods: Iterable[Pods], roles: tuple[Role, ...]) -> None:
-        """It wants these too; ``roles``: what that is, as `more` says."""
+        """It requests these pods too; ``roles``: the result of `more`."""
         for more in pods:
             self.counts[more.name] = more.next(self.counts.get(more.name, 0))
             self.kinds[more.name] = more.kind
         self.gang = replace(self.gang, roles=joined(self.gang.roles, roles))
 
     def remove(self, pod: str) -> PodPlace | None:
-        """A pod is over; the answer is where it was, if it ran."""
+        """A pod is over; returns its place, if it ran."""
         self.gang = replace(self.gang, roles=without(self.gang.roles, (pod,)))
         return self.places.pop(pod, None)
 
@@ -162,9 +162,9 @@ class GangRun:
         return [pod for role in self.gang.roles for pod in role.pods if pod not in self.places]
 
     def is_last(self, pod: str) -> bool:
-        """Whether it wants this pod, and no other one."""
+        """Whether it requests this pod alone."""
         return self.has(pod) and sum(len(role.pods) for role in self.gang.roles) == 1
 
     def has(self, pod: str) -> bool:
-        """Whether it wants this pod."""
+        """Whether it requests this pod."""
         return any(pod in role.pods for role in self.gang.roles)

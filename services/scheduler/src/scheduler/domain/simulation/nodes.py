@@ -1,4 +1,4 @@
-"""What happens to a node, for the core and for the sums."""
+"""Events of a node, for the core and for the sums."""
 
 from collections.abc import Callable
 from typing import TypeAlias, assert_never
@@ -23,7 +23,7 @@ OfNode: TypeAlias = (
 
 
 def apply_to_node(event: OfNode, cluster: Cluster, space: Space, warn: Warn) -> None:
-    """It happens; of a node or GPU that is not there only a warning is given."""
+    """Apply an event; for an unknown node or GPU it only warns."""
     if not space.has(event.node):
         warn(Finding("node", f"{event.node!a} is not there: ignored", event.line))
         return

@@ -1,9 +1,8 @@
-"""What was wanted in a recording, and how long it ran: so that another cluster can be asked what it
-would have made of it.
+"""A recording's requests and run times, from which another cluster's results can be simulated.
 
-A recording says when gangs ended, which is no answer for a cluster in which they start at another
-time. It is replayed once, to learn how long each gang ran; then it is read again as a `Workload`: a
-gang that ends by itself when it has run for so long, wherever and whenever that is.
+A recording has the ends of gangs, which don't fit a cluster that starts them at other times. A
+first replay learns each gang's run time. Then the recording is read again as a `Workload`: a gang
+that ends by itself does so after its run time, wherever and whenever it runs.
 """
 
 from collections.abc import Iterable
@@ -25,11 +24,11 @@ from scheduler.domain.simulation.run import Simulation
 
 @dataclass(slots=True)
 class GangHistory:
-    """All that was recorded of a gang, which may have run several times.
+    """The record of a gang, which may have run several times.
 
-    ``work_s``: for how long, without what preemptions cost it; ``cut_s``: what its last one did,
-    after which it was not wanted again. ``started_at``: first, None: never. ``is_over``: nothing of
-    it is left at the end of the recording. ``is_restored``: it had a place before.
+    ``work_s``: its run time without the costs of preemptions; ``cut_s``: that of its last run,
+    after which it was withdrawn. ``started_at``: first, None: never. ``is_over``: no pod of it is
+    left at the end of the recording. ``is_restored``: it had a place before.
     """
 
     work_s: float = 0.0
@@ -39,9 +38,7 @@ class GangHistory:
     is_restored: bool = False
 
     def run_s(self, gang: Gang) -> float | None:
-        """How long it is to run: as it did, or, where it never ran, as it expected; None: nobody
-        knows.
-        """
+        """Its run time: the recorded one, or, if it never ran, its expected one; None: unknown."""
         if self.started_at is None:
             return gang.limit_s if gang.expected_s is None else gang.expected_s
         return self.work_s + self.cut_s if self.is_over else None
@@ -53,8 +50,8 @@ class GangHistory:
 
 @dataclass(slots=True)
 class Recording:
-    """The lives of its gangs, by id. ``gone``: those that waited at a restart, by its time, and of
-    which nothing was known afterwards. ``ends_at``: the time of the last event that was replayed.
+    """The records of its gangs, by id. ``gone``: gangs that waited at a restart, by its time, and
+    are unknown after it. ``ends_at``: the time of the last replayed event.
     """
 
     histories: dict[str, GangHistory] = field(default_factory=dict)
@@ -76,7 +73,7 @@ class Recording:
 
 
 class Replay:
-    """Reads a recording, whose cluster at its beginning ``simulation`` has."""
+    """Reads a recording; ``simulation`` has its first cluster."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
@@ -85,7 +82,7 @@ class Replay:
         self._restarted_at = 0.0
 
     def run(self, events: Iterable[Event]) -> Recording:
-        """What was found. Raises FormatError for an event that can't be."""
+        """The result. Raises FormatError for an impossible event."""
         for event in events:
             self._follow(self._simulation.reach(event))
             if self._unreported and event.at > self._restarted_at:
@@ -131,7 +128,7 @@ class Replay:
             history.work_s += _ran_s(before, self._restarted_at)
 
     def _end_some(self, event: GangReleased | GangWithdrawn | PodReleased, gang: str) -> None:
-        """A gang may be over with it."""
+        """A gang may end with it."""
         runs, history = self._simulation.runs, self.found.histories.get(gang)
         run = runs.get(gang)
         if run is None or history is None:
@@ -150,7 +147,7 @@ class Replay:
             history.cut_s = cut_s if history.is_over else 0.0
 
     def _end_unreported(self) -> None:
-        """Gangs of which a restarted Scheduler knew nothing any more ended right before."""
+        """End gangs that a restarted Scheduler did not know, right before the restart."""
         for gang, run in self._unreported.items():
             history = self.found.histories.get(gang)
             if history is not None:
@@ -162,7 +159,7 @@ class Replay:
 
 
 def is_left(gang: Gang) -> bool:
-    """It is what a pod that has ended holds, for a moment."""
+    """It holds an ended pod's resources, for a moment."""
     return gang.virtual_cluster == NO_ONE
 
 

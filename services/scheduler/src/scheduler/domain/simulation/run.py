@@ -1,8 +1,8 @@
 """The core in virtual time.
 
-At each moment at which something happens: runs that are over, then graces that are over, each by
-gang id; then the file's events in their order; then one cycle. What a cycle makes due at once (a
-grace of 0) is another round at the same moment.
+At each moment with an event: first the ends of runs, then the ends of grace, each by gang id; then
+the file's events in their order; then one cycle. Ends that a cycle makes due at once (a grace of 0)
+are another round at the same moment.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -58,12 +58,12 @@ from scheduler.domain.simulation.space import Space
 from scheduler.domain.simulation.tally import Tally
 
 USUAL = CycleRun(0.0)
-"""How a cycle is run of which nothing is said."""
+"""A cycle run without an event about it."""
 
 
 class Simulation:
-    """A cluster and its gangs. ``warnings`` are about the configuration; ``warn`` gets those about
-    events. ``cluster`` is the core's; ``runs`` are the gangs that are not over; ``tally`` has sums.
+    """A cluster and its gangs. ``warnings`` are about the configuration; ``warn`` receives those
+    about events. ``cluster``: the core's; ``runs``: gangs that are not over; ``tally``: sums.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Simulation:
         warn: Warn,
         policies: Mapping[str, OrderPolicy] = BUILT_IN,
     ) -> None:
-        """Raises ConfigError where the configuration can't be honoured."""
+        """Raises ConfigError if the configuration is invalid."""
         self.cluster = Cluster(config, policies)
         self.policy = config.policy
         self._cycle = USUAL
@@ -84,14 +84,14 @@ class Simulation:
         self.warnings = tuple(self.cluster.warnings)
 
     def run(self, events: Iterable[Event]) -> Iterator[tuple[float, Decision]]:
-        """Decisions and when they were made. Raises FormatError for an event that can't be."""
+        """Decisions and their times. Raises FormatError for an impossible event."""
         for event in events:
             yield from self.reach(event)
             self.apply(event)
         yield from self.end()
 
     def reach(self, event: Event) -> Iterator[tuple[float, Decision]]:
-        """What is decided before an event, which is to be applied next."""
+        """The decisions before an event, which is applied next."""
         if self._is_open and event.at > self.tally.now:
             yield from self._close()
         while not self._is_open:
@@ -104,31 +104,31 @@ class Simulation:
             yield from self._finish(event.at)
 
     def end(self) -> Iterator[tuple[float, Decision]]:
-        """What is decided after the last event."""
+        """The decisions after the last event."""
         if self._is_open:
             yield from self._close()
-        idle, cluster = 0, self.cluster  # cycles in a row for which only the core has woken
+        idle, cluster = 0, self.cluster  # cycles in a row that only the core's timer started
         while (due_at := self._due_at()) is not None:
             if self.agenda.next_at() is not None:
                 idle = 0
             elif cluster.preemptions.next_at() is None and (
                 idle > len(cluster.reservations.by_gang) or not has_passers(cluster)
             ):
-                break  # nothing comes of that any more
+                break  # no further cycle changes anything
             else:
                 idle += 1
             yield from self._open(due_at)
             yield from self._close()
 
     def _due_at(self) -> float | None:
-        """When something happens next that no event says; None: nothing."""
+        """When the next end or cycle is due without an event; None: never."""
         ends_at = self.agenda.next_at()
         wakes_at = self.cluster.wakes_at() if self.policy.is_enforced else None
         due = [at for at in (ends_at, wakes_at) if at is not None]
         return min(due, default=None)
 
     def _open(self, now: float) -> Iterator[tuple[float, Decision]]:
-        """A moment begins with what ends by itself."""
+        """A moment begins with ends."""
         self._is_open = True
         self.tally.advance(now)
         if (ends_at := self.agenda.next_at()) is not None and ends_at <= now:
@@ -143,7 +143,7 @@ class Simulation:
         yield from self._decide(self.tally.now, cycle)
 
     def _finish(self, now: float) -> Iterator[tuple[float, Decision]]:
-        """What a bounded cycle has left is decided before anything changes."""
+        """The rest of a bounded cycle runs before anything changes."""
         if self.cluster.under_way is not None:
             yield from self._decide(now, USUAL)
 
@@ -156,12 +156,12 @@ class Simulation:
             yield now, decision
         _forget_changes(cluster)
 
-    # What becomes of gangs by what the core decides.
+    # Effects of the core's decisions.
 
     def _follow(self, decision: Decision) -> None:
-        """A gang starts, leaves, or waits for another reason."""
+        """A gang starts, is preempted, or waits for another reason."""
         gang = decision.gang
-        if isinstance(decision, PreemptionCancelled):  # told of withdrawn gangs too
+        if isinstance(decision, PreemptionCancelled):  # also for withdrawn gangs
             self.tally.cancelled += 1
             return
         run = self.runs[gang]
@@ -196,7 +196,7 @@ class Simulation:
                 assert_never(decision)
 
     def _forget_refused(self, gang: str, run: GangRun) -> None:
-        """A refused gang is over; of one that runs, only its growth."""
+        """A refused gang is over; for a running gang only its growth is refused."""
         if not run.places:
             del self.runs[gang]
             self.agenda.forget(gang)
@@ -206,7 +206,7 @@ class Simulation:
             run.remove(pod)
             self.cluster.release_pod(gang, pod)
 
-    # What is due.
+    # Due ends.
 
     def _end(self, gang: str, end: End) -> None:
         if EXTRA in gang:
@@ -225,7 +225,7 @@ class Simulation:
             self.cluster.request(run.gang)
 
     def _shrink(self, gang: str, pod: str) -> None:
-        """A pod leaves a gang that goes on without it, and wants it back."""
+        """A pod leaves a gang that continues without it, and requests it again."""
         run = self.runs.get(gang)
         if run is None or pod not in run.places:
             return
@@ -239,11 +239,11 @@ class Simulation:
         else:
             run.remove(pod)
 
-    # What the file says.
+    # Events of the file.
 
     def apply(self, event: Event) -> None:
-        """An event happens in the moment that was reached. Raises FormatError where it can't be;
-        nothing is changed then.
+        """Apply an event at the moment that was reached. Raises FormatError if it is impossible;
+        then nothing changes.
         """
         match event:
             case GangRequested() | GangRestored():
@@ -320,7 +320,7 @@ class Simulation:
                 raise FormatError([Finding(f"placement[{number}].gpus", message, event.line)])
 
     def note_end(self, gang: str) -> None:
-        """When a gang that runs will end by itself, which may be another time than before."""
+        """When a running gang will end by itself, which may have changed."""
         at = self.runs[gang].ends_at(is_limited=self.policy.is_enforced)
         if at is None:
             self.agenda.forget(gang, [End.RUN])
@@ -328,7 +328,7 @@ class Simulation:
             self.agenda.add(max(self.tally.now, at), End.RUN, gang)
 
     def _remember(self, event: ReservationRestored | UsageRestored | PreemptionRestored) -> None:
-        """What a cluster knew beside its gangs."""
+        """A cluster's facts beside its gangs."""
         if isinstance(event, ReservationRestored):
             keep_again(self.cluster, event.restored)
         elif isinstance(event, PreemptionRestored):
@@ -359,7 +359,7 @@ class Simulation:
         self.cluster.release_pod(event.gang, event.pod)
         if place is not None:
             self.tally.space.give([place])
-        if event.gang not in self.cluster.gangs:  # what it could do without is not waited for
+        if event.gang not in self.cluster.gangs:  # elastic pods are not waited for
             self._release(event.gang)
             return
         if run.places or run.started_at is None:
@@ -408,7 +408,7 @@ class Simulation:
             self._warn(_in_event(finding, event))
 
     def _enforce(self) -> None:
-        """Graces and limits under way are enforced from now on, or not any more."""
+        """Present graces and limits are enforced from now on, or no longer."""
         for gang, run in self.runs.items():
             if run.started_at is not None and run.gang.limit_s is not None:
                 self.note_end(gang)
@@ -420,7 +420,7 @@ class Simulation:
                 self.agenda.add(max(self.tally.now, until), End.GRACE, gang)
 
     def _forget_all(self) -> None:
-        """What is there is told anew."""
+        """Restore the present state from events."""
         self.cluster = Cluster(self.cluster.hardware.forest.config, self.cluster.policies)
         self.runs.clear()
         self.agenda = Agenda()
@@ -428,7 +428,7 @@ class Simulation:
 
 
 def _forget_changes(cluster: Cluster) -> None:
-    """What a service would store now is of no use here."""
+    """The rows that a service would store now are not used here."""
     cluster.moved.clear()
     cluster.reservations.changed.clear()
     cluster.usage.changed.clear()
@@ -441,7 +441,7 @@ def _in_event(finding: Finding, event: ClusterChanged) -> Finding:
 
 
 def _running(event: GangRestored) -> list[PodPlace]:
-    """Pods that are there and run."""
+    """Pods that run."""
     restored = event.restored
     if restored.started_at is None:
         return []

@@ -1,7 +1,6 @@
 """Two simulations over one reading of the same events: of a cluster, and of a changed one.
 
-Each event is given to both before the next one is read. What is kept of each gang is a handful of
-numbers.
+Both receive each event before the next one is read. For each gang some numbers are kept.
 """
 
 import math
@@ -32,17 +31,17 @@ from scheduler.domain.simulation.tally import GroupName, group_name
 NEVER = math.nan
 
 SAME_S = 1.0
-"""A difference below this many seconds is none."""
+"""A difference below this many seconds counts as none."""
 
 NEAR_S = 60.0
-"""A start within so many seconds of the one that was recorded is the same one."""
+"""A start within so many seconds of the recorded one counts as the same."""
 
 REMEMBERED = 1000
-"""Ids of gangs that are over, at least, before they are forgotten."""
+"""The least ids of ended gangs before they are forgotten."""
 
 
 class WarnOnce:
-    """What is said of events by both is said once, and what by the second alone with a mark."""
+    """Warnings of both simulations are given once; those of the second alone have a mark."""
 
     def __init__(self, warn: Warn) -> None:
         self._warn = warn
@@ -50,7 +49,7 @@ class WarnOnce:
         self._line = 0
 
     def before(self, finding: Finding) -> None:
-        """Said by the first one, which has each event first."""
+        """A warning of the first one, which receives each event first."""
         self._note(finding)
         self._warn(finding)
 
@@ -61,11 +60,11 @@ class WarnOnce:
         self._noted.add(finding)
 
     def again(self, finding: Finding) -> None:
-        """The same, where it was said already as the events were read before."""
+        """The same, if an earlier reading of the events has given it."""
         self._note(finding)
 
     def after(self, finding: Finding) -> None:
-        """Said by the second one."""
+        """A warning of the second one."""
         if finding not in self._noted:
             self._warn(_with_change(finding))
 
@@ -76,9 +75,8 @@ def _with_change(finding: Finding) -> Finding:
 
 @dataclass(slots=True)
 class Side:
-    """One of the two, and what became of its gangs, by number. ``starts``: when each started first;
-    ``waits_s``: for how long in all it wanted to start and did not. NEVER where it did not, or
-    never waited.
+    """One of the two, and the results of its gangs, by number. ``starts``: the first start of each;
+    ``waits_s``: its total wait. NEVER if it did not start, or never waited.
     """
 
     simulation: Simulation
@@ -98,12 +96,12 @@ class Side:
             self.starts[number] = at
 
     def wait(self, number: int, waited_s: float) -> None:
-        """A gang has waited once more."""
+        """Add one more wait of a gang."""
         before_s = self.waits_s[number]
         self.waits_s[number] = waited_s if math.isnan(before_s) else before_s + waited_s
 
     def follow(self, at: float, decision: Decision, number: int) -> None:
-        """Something was decided about a gang."""
+        """A decision about a gang."""
         run = self.simulation.runs.get(decision.gang)
         match decision:
             case Placed() if run is not None:
@@ -119,8 +117,8 @@ class Side:
 
 @dataclass(slots=True)
 class AsRecorded:
-    """How near the first of two simulations of a recording's workload comes to what was.
-    ``started``: gangs that start in it, and did; ``near``: those within `NEAR_S`.
+    """How close the first of two simulations is to its recording. ``started``: gangs that start in
+    both; ``near``: those within `NEAR_S`.
     """
 
     recording: Recording
@@ -128,7 +126,7 @@ class AsRecorded:
     near: int = 0
 
     def start(self, gang: str, at: float) -> None:
-        """A gang runs that did not yet."""
+        """A gang starts to run."""
         history = self.recording.histories.get(gang)
         if history is not None and history.started_at is not None:
             self.started += 1
@@ -137,12 +135,12 @@ class AsRecorded:
 
 class SideBySide:
     """``before`` and ``after`` are new simulations of a cluster, and of the same with ``change``.
-    ``warn`` gets what can't be done in the second one, and is left out there; ``ignored`` counts.
+    ``warn`` receives events that are impossible in the second one; they are left out there, and
+    ``ignored`` counts them.
 
-    Gangs are numbered as they begin; ``gangs`` has how many there were. ``groups`` and ``users``
-    are their names; ``group_of`` and ``user_of`` say which of them each gang's is. ``shorter_s``:
-    by number, of those that an event ended after a shorter run than before, how much shorter.
-    ``as_recorded``: of the workload of a recording, None: the events are none.
+    Gangs are numbered as they begin; ``gangs``: their number. ``groups`` and ``users``: names;
+    ``group_of`` and ``user_of``: each gang's entry. ``shorter_s``: by number, how much shorter an
+    event made a gang's run. ``as_recorded``: for a recording's workload, else None.
     """
 
     def __init__(
@@ -162,11 +160,11 @@ class SideBySide:
 
     @property
     def gangs(self) -> int:
-        """How many there were."""
+        """The number of gangs."""
         return len(self.group_of)
 
     def run(self, events: Iterable[Event]) -> Iterator[tuple[float, Decision]]:
-        """What is decided in the changed cluster. Raises FormatError for an event that can't be."""
+        """The changed cluster's decisions. Raises FormatError for an impossible event."""
         for event in events:
             self._follow(self.before, self.before.simulation.reach(event))
             yield from self._reported(self.after, self.after.simulation.reach(event))
@@ -212,7 +210,7 @@ class SideBySide:
                 self._numbers.pop(event.file.gang.id, None)
 
     def _apply_after(self, event: Event) -> bool:
-        """The changed cluster's side of it; whether that can be."""
+        """The event in the changed cluster; returns whether it is possible."""
         if isinstance(event, ClusterChanged):
             self._apply_change(event)
             return True
@@ -240,7 +238,7 @@ class SideBySide:
         self._warn(finding)
 
     def _make_way(self, event: GangRequested | GangRestored) -> None:
-        """A gang's id is used again, as the first one is over; in the changed cluster it is not."""
+        """A gang's id is used again; in the changed cluster its first gang is not over yet."""
         gang, after = event.file.gang.id, self.after.simulation
         if gang in after.runs and gang not in self.before.simulation.runs:
             after.apply(GangReleased(event.at, gang, line=event.line))
@@ -274,7 +272,7 @@ class SideBySide:
         self.after.add()
 
     def _note_waits(self, at: float) -> None:
-        """All gangs are forgotten, and told anew: those are the same ones."""
+        """All gangs are forgotten, and restored by events: those are the same gangs."""
         for side in (self.before, self.after):
             for gang, run in side.simulation.runs.items():
                 if run.started_at is None and gang in self._numbers:
@@ -282,7 +280,7 @@ class SideBySide:
         self._reported_anew = set(self.before.simulation.runs)
 
     def _note_shorter(self, event: GangReleased | GangWithdrawn | PodReleased) -> None:
-        """An event ends a gang when it did, also where it has not run for so long."""
+        """An event ends a gang at its time, also before its run time is over."""
         run = self.before.simulation.runs.get(event.gang)
         other = self.after.simulation.runs.get(event.gang)
         number = self._numbers.get(event.gang)

@@ -1,4 +1,4 @@
-"""Which GPUs are free, and how much of that is in one piece: whole nodes, whole racks."""
+"""Which GPUs are free, and how many of them in whole nodes and whole racks."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from scheduler.domain.core.model import PodPlace
 
 @dataclass(slots=True)
 class _Node:
-    """A node's cells, and what is taken of them. ``free``: of each cell."""
+    """A node's cells, and their used leaves. ``free``: of each cell."""
 
     slots: list[Slot]
     free: list[int]
@@ -23,8 +23,8 @@ class _Node:
 
 @dataclass(slots=True)
 class Room:
-    """GPUs by number: all that there are, used ones, free ones, and how many of the free ones are
-    in nodes, and in racks, that are free as a whole. Free: unused and usable.
+    """GPUs by number: all, used ones, free ones, and the free ones in wholly free nodes, and in
+    wholly free racks. Free: unused and usable.
     """
 
     all: int = 0
@@ -35,7 +35,7 @@ class Room:
 
 
 class Space:
-    """Free and used GPUs, kept up to date pod by pod. ``cells``: what of that is whole."""
+    """Free and used GPUs, updated with each pod. ``cells``: those of whole cells."""
 
     def __init__(self, forest: Forest) -> None:
         self.room = Room()
@@ -46,8 +46,8 @@ class Space:
         self.change(forest)
 
     def change(self, forest: Forest) -> None:
-        """Another configuration; what runs goes on. What is bad stays so where it is still there;
-        what comes back later is well and open, as it is for the core.
+        """Another configuration; running gangs continue. Unhealthy hardware that remains stays
+        unhealthy. Hardware that returns later is healthy and open, as for the core.
         """
         before, self._nodes = self._nodes, {}
         self._forest = forest
@@ -60,7 +60,7 @@ class Space:
             node.slots, node.free = list(slots), [0] * len(slots)
             node.bad.intersection_update(gpu for slot in slots for gpu in slot.gpus)
             self._refresh(node)
-        for name, node in before.items():  # its node is gone, its pods may run on
+        for name, node in before.items():  # its node is gone; its pods may continue
             self._nodes[name] = _Node([], [], used=node.used)
 
     def take(self, places: Iterable[PodPlace]) -> None:
@@ -90,12 +90,12 @@ class Space:
         return slots is not None and (gpu is None or any(gpu in slot.gpus for slot in slots))
 
     def set_node_health(self, name: str, is_healthy: bool) -> None:
-        """A node is well, or not."""
+        """A node is healthy, or not."""
         self._nodes[name].is_healthy = is_healthy
         self._refresh(self._nodes[name])
 
     def set_gpu_health(self, name: str, gpu: int, is_healthy: bool) -> None:
-        """A GPU is well, or not."""
+        """A GPU is healthy, or not."""
         bad = self._nodes[name].bad
         if is_healthy:
             bad.discard(gpu)
@@ -104,7 +104,7 @@ class Space:
         self._refresh(self._nodes[name])
 
     def block(self, name: str, gpus: Iterable[int]) -> None:
-        """Nobody's pods hold these GPUs, and no others."""
+        """Foreign pods hold these GPUs, and no others."""
         self._nodes[name].blocked = frozenset(gpus)
         self._refresh(self._nodes[name])
 

@@ -46,14 +46,14 @@ def _gpus(tally: Tally) -> Data:
 
 
 def _fragmentation(tally: Tally) -> Iterator[Data]:
-    """By chain and type of cell: of the GPUs that were free, over time, the share that was of no
-    use to who wants such a cell whole.
+    """By chain and type of cell: over time, the share of free GPUs outside wholly free cells of
+    that type.
     """
     elapsed_s = tally.now - (tally.begins_at or 0.0)
     free_s = 0.0
     previous: str | None = None
     for (chain, cell), whole_s in tally.whole_s.items():
-        if chain != previous:  # of each the leaves come first
+        if chain != previous:  # each chain begins with its leaves
             previous, free_s = chain, whole_s
             continue
         found = share(free_s, whole_s)

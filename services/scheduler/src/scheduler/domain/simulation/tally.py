@@ -1,4 +1,4 @@
-"""What a simulation comes to: sums over time and gangs, kept as it goes on."""
+"""The sums of a simulation, over time and gangs."""
 
 from array import array
 from collections import defaultdict
@@ -11,11 +11,11 @@ from scheduler.domain.simulation.gang_run import GangRun
 from scheduler.domain.simulation.space import Room, Space
 
 GroupName = tuple[str, str]
-"""A virtual cluster, and guaranteed or opportunistic, by what the gang asked for."""
+"""A virtual cluster, and the requested class: guaranteed or opportunistic."""
 
 
 def group_name(gang: Gang) -> GroupName:
-    """The group that a gang is of."""
+    """A gang's group."""
     is_guaranteed = gang.priority > OPPORTUNISTIC
     kind = GangClass.GUARANTEED if is_guaranteed else GangClass.OPPORTUNISTIC
     return gang.virtual_cluster, kind.value
@@ -23,8 +23,8 @@ def group_name(gang: Gang) -> GroupName:
 
 @dataclass(slots=True)
 class Group:
-    """Gangs of one virtual cluster and class, in numbers. ``waits_s``: of each that started, how
-    long it waited in all.
+    """Gangs of one virtual cluster and class, in numbers. ``waits_s``: the total wait of each
+    started gang.
     """
 
     requested: int = 0
@@ -40,7 +40,7 @@ class Group:
 @dataclass(slots=True)
 class Tally:
     """Sums. ``room_s``: GPUs times seconds, over the time from ``begins_at`` to ``now``.
-    ``whole_s``: the same of free ones in wholly free cells, by chain and type of cell.
+    ``whole_s``: the same for free GPUs in wholly free cells, by chain and type of cell.
     ``lost_gpu_s``: by user.
     """
 
@@ -68,7 +68,7 @@ class Tally:
         return self.groups.setdefault(group_name(run.gang), Group())
 
     def advance(self, now: float) -> None:
-        """Time goes on to ``now``; up to then all was as it is."""
+        """Time advances to ``now``; the state was constant until then."""
         if self.begins_at is None:
             self.begins_at = now
         elif now > self.now:
@@ -81,7 +81,7 @@ class Tally:
         self.now = now
 
     def start(self, run: GangRun, places: Iterable[PodPlace]) -> None:
-        """A gang starts, and has waited until now."""
+        """A gang starts, after a wait until now."""
         waits_s, waited_s = self.group(run).waits_s, self.now - run.waits_since
         if run.wait is None:
             run.wait = len(waits_s)
@@ -91,11 +91,11 @@ class Tally:
         self.space.take(places)
 
     def stop(self, run: GangRun) -> None:
-        """A gang leaves its GPUs."""
+        """A gang releases its GPUs."""
         self.space.give(run.places.values())
 
     def lose(self, run: GangRun) -> None:
-        """A gang leaves its GPUs by preemption, and what it did since its last checkpoint."""
+        """A preempted gang releases its GPUs, and loses its work since its last checkpoint."""
         lost_gpu_s = run.lost_s(self.now) * run.gpus
         self.group(run).lost_gpu_s += lost_gpu_s
         self.lost_gpu_s[run.gang.user] += lost_gpu_s

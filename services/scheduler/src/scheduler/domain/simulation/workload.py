@@ -1,8 +1,8 @@
-"""A recording as what was wanted, without what became of it: who asked for what and when, for how
-long it runs, and how the nodes were.
+"""A recording's requests without their results: each gang's owner, request, time and run time, and
+the state of the nodes.
 
-Gangs go on over restarts of the Scheduler, and over their own retries, as one. What ends, retries,
-cycles and preemptions there were is left to the simulation.
+Gangs continue over restarts of the Scheduler, and over their own retries, as one. The simulation
+makes its own ends, retries, cycles and preemptions.
 """
 
 from collections.abc import Iterable, Iterator
@@ -39,7 +39,7 @@ from scheduler.domain.simulation.run import Simulation
 
 
 def enforced(config: ClusterConfig) -> ClusterConfig:
-    """A configuration in which graces end by themselves: nobody tells when."""
+    """A configuration in which graces end by themselves: the workload has no such events."""
     return replace(config, policy=replace(config.policy, is_enforced=True))
 
 
@@ -51,7 +51,7 @@ def enforcing(simulation: Simulation, warn: Warn) -> Simulation:
 
 @dataclass(slots=True)
 class _Trouble:
-    """What is wrong with a node."""
+    """A node's faults."""
 
     is_bad: bool = False
     is_closed: bool = False
@@ -60,7 +60,7 @@ class _Trouble:
 
 
 class Workload:
-    """The events of a recording that are heeded. ``has_changes``: also those of its cluster."""
+    """The events of a recording that are used. ``has_changes``: also those of its cluster."""
 
     def __init__(self, recording: Recording, *, has_changes: bool = True) -> None:
         self._histories, self._gone = recording.histories, recording.gone
@@ -73,7 +73,7 @@ class Workload:
         self._restarted_at: float | None = None
 
     def events(self, recorded: Iterable[Event]) -> Iterator[Event]:
-        """What is heeded of these."""
+        """The used ones of these."""
         for event in recorded:
             if self._begins_at is None:
                 self._begins_at = event.at
@@ -90,7 +90,7 @@ class Workload:
                     yield from self._of_cluster(event)
 
     def _is_opening(self, event: Event) -> bool:
-        """It tells what there was before the recording begins."""
+        """The event describes the state before the recording begins."""
         return event.at == self._begins_at
 
     # Gangs.
@@ -102,7 +102,7 @@ class Workload:
             return
         if gang.id in self._begun:
             if history.has_run(event.at) or event.at == self._restarted_at:
-                return  # it goes on, is tried again, or is told again
+                return  # it continues, is retried, or is restored again
             yield GangReleased(event.at, gang.id, line=event.line)
         self._begun.add(gang.id)
         file = replace(event.file, run_s=history.run_s(gang))
@@ -114,8 +114,8 @@ class Workload:
     def _changed(
         self, event: GangReleased | GangWithdrawn | PodReleased | GangGrown
     ) -> Iterator[Event]:
-        """Until it has run, a gang wants what it says, and as long; from then on it ends by itself,
-        and keeps its shape.
+        """Until it has run, a gang's request and run time may change. From then on it ends by
+        itself and keeps its shape.
         """
         history = self._histories.get(event.gang)
         if history is None:
@@ -148,7 +148,7 @@ class Workload:
                 yield event
 
     def _note(self, event: Event) -> None:
-        """What is wrong with a node, so that it can be mended."""
+        """A node's faults, so that a later event can undo them."""
         match event:
             case NodeHealthChanged(node=node, is_healthy=is_healthy):
                 self._trouble(node).is_bad = not is_healthy
@@ -169,9 +169,7 @@ class Workload:
         return self._troubles.setdefault(node, _Trouble())
 
     def _known_again(self, at: float) -> Iterator[Event]:
-        """All is told that was known after a restart: of what was there before, what was not told
-        again is over.
-        """
+        """A restart repeats all known facts: earlier ones that it does not repeat are over."""
         self._restarted_at = None
         for gang in self._gone.get(at, ()):
             yield GangReleased(at, gang)

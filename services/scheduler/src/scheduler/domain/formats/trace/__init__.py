@@ -1,1 +1,1 @@
-"""CSV job lists of public traces as EVENTS, by a MAPPING: docs/traces.md has what it may say."""
+"""CSV job lists of public traces as EVENTS, by a MAPPING, whose manual is docs/traces.md."""

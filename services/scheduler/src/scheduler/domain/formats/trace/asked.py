@@ -1,4 +1,4 @@
-"""What a row of a CSV job list asks for, by the mapping; all that is wrong with it is told."""
+"""The request in a row of a CSV job list, by the mapping; all problems of the row are reported."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from scheduler.domain.formats.trace.mapping import Lasting, Mapping, Source
 from scheduler.domain.formats.trace.requests import Request, Requests, a_name, value_of
 
 BY_KEEP, BY_TIME, BY_RUN, BY_GPUS = "keep", "time", "missing run", "fractions of GPUs"
-"""Why rows are left out."""
+"""The reasons why rows are left out."""
 
 T = TypeVar("T", str, int)
 
 
 @dataclass(frozen=True, slots=True)
 class Whose:
-    """What all rows of a gang say alike. ``job`` empty: the gang's id."""
+    """The values that all rows of a gang share. ``job`` empty: the gang's id."""
 
     job: str
     user: str
@@ -32,9 +32,9 @@ class Whose:
 
 @dataclass(slots=True)
 class Asked:
-    """What a row asks for. ``run_ms`` None: it is not known, and the row is left out.
+    """A row's request. ``run_ms`` None: it is unknown, and the row is left out.
 
-    ``expected_ms`` and ``limit_ms``: where columns have them.
+    ``expected_ms`` and ``limit_ms``: if columns have them.
     """
 
     id: str
@@ -47,14 +47,14 @@ class Asked:
 
     @property
     def dropped(self) -> str | None:
-        """Why it is left out, if it is."""
+        """The reason why it is left out, if it is."""
         if self.run_ms is None:
             return BY_RUN
         return BY_GPUS if self.request.is_dropped else None
 
 
 class RowReader:
-    """Reads rows. ``note`` is told of each thing that is wrong."""
+    """Reads rows. ``note`` receives each problem."""
 
     def __init__(self, mapping: Mapping, note: Callable[[Finding], None]) -> None:
         self._mapping = mapping
@@ -65,7 +65,7 @@ class RowReader:
         self._count = 0
 
     def left_out(self, row: Row) -> str | None:
-        """Why a row is not looked at; None: it is."""
+        """The reason why a row is skipped; None: it is not."""
         mapping = self._mapping
         for keep in mapping.keep:
             if (self._cell(row, keep.column) in keep.texts) is not keep.is_in:
@@ -74,13 +74,13 @@ class RowReader:
             return None  # of a gang's rows the first to be submitted has its time
         try:
             submitted_ms = mapping.clock.ms(self._cell(row, mapping.submitted))
-        except CellError:  # it is told when the row is read
+        except CellError:  # reading the row reports it
             return None
         return BY_TIME if mapping.is_outside(submitted_ms) else None
 
     def read(self, row: Row) -> Asked | None:
-        """What a row asks for; None where something is wrong."""
-        mapping, wishes = self._mapping, self._requests
+        """A row's request; None if something is wrong."""
+        mapping, requests = self._mapping, self._requests
         before = self._count
         run_ms = self._run(row)
         asked = Asked(
@@ -90,14 +90,14 @@ class RowReader:
             run_ms,
             self._lasting(row, mapping.expected),
             self._lasting(row, mapping.limit),
-            wishes.of(*[self._cell(row, column) for column in wishes.columns]),
+            requests.of(*[self._cell(row, column) for column in requests.columns]),
         )
         for column, problem in asked.request.problems:
             self.wrong(row, column, problem)
         return asked if self._count == before else None
 
     def wrong(self, row: Row, column: str, message: str) -> None:
-        """Tell that something is wrong with a cell."""
+        """Report a problem of a cell."""
         self._count += 1
         self._note(Finding(join_path((column,)), message, row.line))
 
@@ -106,7 +106,7 @@ class RowReader:
         return "" if text in self._mapping.empty else text
 
     def _source(self, row: Row, source: Source[T], read: Callable[[str], T]) -> T | None:
-        """What a row says; None where that is wrong."""
+        """A row's value; None if it is wrong."""
         if source.column is None:
             return source.default
         try:
@@ -130,7 +130,7 @@ class RowReader:
         return self._whose.setdefault(whose, whose)  # the same few, thousands of times
 
     def _submitted(self, row: Row, *, is_dropped: bool) -> int | None:
-        """None where it is wrong, or nobody knows it of a row that is left out."""
+        """None if it is wrong, or unknown for a row that is left out."""
         column = self._mapping.submitted
         cell = self._cell(row, column)
         try:
@@ -144,7 +144,7 @@ class RowReader:
         return None
 
     def _run(self, row: Row) -> int | None:
-        """None where it is not known, or wrong."""
+        """None if it is unknown, or wrong."""
         run, clock = self._mapping.run, self._mapping.clock
         columns = [column for column in (run.column, run.start, run.end) if column is not None]
         missing = [column for column in columns if not self._cell(row, column)]
@@ -168,7 +168,7 @@ class RowReader:
         return None
 
     def _lasting(self, row: Row, lasting: Lasting) -> int | None:
-        """What a column says of how long it lasts; None where there is none, or it is wrong."""
+        """A column's duration; None if there is none, or it is wrong."""
         if lasting.column is None or not (cell := self._cell(row, lasting.column)):
             return None
         try:

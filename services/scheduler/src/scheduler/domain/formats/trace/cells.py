@@ -1,4 +1,4 @@
-"""Cells of a CSV job list as values: figures, moments and durations. Exact, without floats."""
+"""Cells of a CSV job list as values: numbers, moments and durations. Exact, without floats."""
 
 import re
 from dataclasses import dataclass
@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 
 MAX_TIME_S = 10**12
-"""Most seconds of a moment or a duration, on either side of 0: the year 33658."""
+"""The most seconds of a moment or a duration, on either side of 0: the year 33658."""
 
 MAX_FIGURE = 40
-"""Characters of a number."""
+"""The most characters of a number."""
 
 MAX_WHOLE = 13
 """Digits of `MAX_TIME_S`."""
@@ -20,11 +20,11 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 class CellError(Exception):
-    """A cell can't be read: what is wrong with it."""
+    """A cell can't be read; the text is its problem."""
 
 
 def figure(text: str) -> Fraction:
-    """A number as it is written. Raises CellError."""
+    """A number as written. Raises CellError."""
     if text.isascii() and text.isdigit() and len(text) <= MAX_FIGURE:
         return Fraction(int(text))
     if len(text) > MAX_FIGURE or not _NUMBER.fullmatch(text):
@@ -35,7 +35,7 @@ def figure(text: str) -> Fraction:
 def duration_ms(text: str, scale: Fraction) -> int:
     """Milliseconds of a number that counts ``scale`` seconds each. Raises CellError."""
     if text.isascii() and text.isdigit() and len(text) < MAX_WHOLE and scale == 1:
-        return int(text) * 1000  # as most lists have it, in a tenth of the time
+        return int(text) * 1000  # the usual form, in a tenth of the time
     seconds = figure(text) * scale
     if abs(seconds) > MAX_TIME_S:
         raise CellError(f"is more than {MAX_TIME_S} seconds, the most: {shown(text)}")
@@ -44,7 +44,7 @@ def duration_ms(text: str, scale: Fraction) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """How a list tells the time: as dates, or as numbers that count ``scale`` seconds each."""
+    """The form of a list's moments: dates, or numbers that count ``scale`` seconds each."""
 
     is_date: bool = False
     scale: Fraction = Fraction(1)

@@ -1,4 +1,4 @@
-"""CSV, row by row, within bounds: what is wrong with a row is said, and the next one is read."""
+"""CSV, row by row, within bounds: a row's problem is reported, and the next row is read."""
 
 import csv
 from collections import Counter
@@ -9,10 +9,10 @@ from scheduler.domain.formats.fields import FormatError, name_problem
 from scheduler.domain.formats.trace.cells import shown
 
 MAX_ROW_BYTES = 64 * 1024
-"""Bytes of a row, with all its lines where cells have several; a cell can't be longer either."""
+"""The most bytes of a row, with all lines of its cells; also the most of a cell."""
 
 MAX_COLUMNS = 1_000
-"""Columns of a list."""
+"""The most columns of a list."""
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -33,14 +33,14 @@ class Row:
 
 
 class _WrongRowError(Exception):
-    """A row can't be read: what is wrong with it."""
+    """A row can't be read; the text is its problem."""
 
 
 class Rows:
     """The rows of a list after its header."""
 
     def __init__(self, lines: Iterable[bytes], columns: tuple[str, ...] | None) -> None:
-        """``columns``: of a list without a header; None: they are in the first row. Raises
+        """``columns``: of a list without a header; None: the first row has them. Raises
         FormatError.
         """
         self._text = _Text(lines)
@@ -49,7 +49,7 @@ class Rows:
         self._places = {column: place for place, column in enumerate(self.header)}
 
     def __iter__(self) -> Iterator[Row | Finding]:
-        """Each row, or what is wrong with it."""
+        """Each row, or its problem."""
         many = len(self.header)
         while (found := self._next()) is not None:
             if isinstance(found, Finding):
@@ -58,7 +58,7 @@ class Rows:
             line, cells = found
             if len(cells) == many:
                 yield Row(line, cells, self._places)
-            elif cells and (len(cells) > 1 or cells[0].strip()):  # else a line without anything
+            elif cells and (len(cells) > 1 or cells[0].strip()):  # else an empty line
                 yield Finding("", f"has {len(cells)} cells, and there are {many} columns", line)
 
     def _header(self) -> tuple[str, ...]:
@@ -77,7 +77,7 @@ class Rows:
         return header
 
     def _next(self) -> tuple[int, list[str]] | Finding | None:
-        """The next row's first line and cells, or what is wrong with it; None: there is none."""
+        """The next row's first line and cells, or its problem; None: there is none."""
         self._text.begin_row()
         try:
             cells = next(self._reader)
@@ -103,7 +103,7 @@ def _header_problems(header: tuple[str, ...]) -> Iterator[str]:
 
 
 class _Text:
-    """Lines as the csv module takes them, of one row no more than its bound."""
+    """Lines for the csv module, for one row no more than its bound."""
 
     def __init__(self, lines: Iterable[bytes]) -> None:
         self._lines = iter(lines)
@@ -112,7 +112,7 @@ class _Text:
         self.first = 1
 
     def begin_row(self) -> None:
-        """What is read from here on is a row."""
+        """Begin a row with the next line."""
         self.first = self._number + 1
         self._bytes = 0
 

@@ -1,6 +1,6 @@
 """From the rows of a CSV job list to gangs, and to EVENTS in the order of time.
 
-All that is wrong with a list is told at once; what the mapping leaves out is counted.
+All problems of a list are reported at once; rows that the mapping leaves out are counted.
 """
 
 from collections import Counter
@@ -20,16 +20,16 @@ from scheduler.domain.formats.trace.mapping import Lasting, Mapping
 from scheduler.domain.formats.writing import to_line, whole
 
 MAX_ROWS = 2_000_000
-"""Rows that become gangs: all are in memory until the last is read."""
+"""The most rows that become gangs: all are in memory until the last is read."""
 
 NUMBERED = 8
-"""Characters that are kept free in names to which a number is added."""
+"""Characters that names leave free for a number."""
 
 
 @dataclass(slots=True)
 class _Gang:
-    """A gang of one row or several, the first of them in ``line``. ``dropped``: why all of them
-    are left out.
+    """A gang of one row or several, the first of them in ``line``. ``dropped``: the reason why all
+    of them are left out.
     """
 
     id: str
@@ -80,8 +80,8 @@ class Imported:
             event: Fields = {"at": whole(at), "event": "gang-requested"}
             yield to_line(event | {"gang": gang_fields(_file(gang, at, self.mapping))})
 
-    def told(self) -> str:
-        """What came of the rows, for people."""
+    def summary(self) -> str:
+        """The result for the rows, as text."""
         gangs, pods = _many(len(self.gangs), "gang"), _many(self.pods, "pod")
         source = f"{_many(self.rows, 'row')}: {gangs} with {pods}"
         left = [f"{self.left_out[why]:,} by {why}" for why in sorted(self.left_out)]
@@ -93,7 +93,7 @@ def _many(count: int, what: str) -> str:
 
 
 def import_rows(rows: Iterable[Row | Finding], mapping: Mapping) -> Imported:
-    """The gangs of a list. Raises FormatError with everything that is wrong with it."""
+    """The gangs of a list. Raises FormatError with all problems of it."""
     joiner = _Joiner(mapping)
     for row in rows:
         if isinstance(row, Finding):
@@ -132,8 +132,8 @@ class _Joiner:
             return True
         self._kept += 1
         if self._kept > MAX_ROWS:
-            mend = "take fewer by `keep`, or a stretch of time by `from` and `until`"
-            source = f"is one more than the {MAX_ROWS} rows that are taken; {mend}"
+            fix = "take fewer by `keep`, or a stretch of time by `from` and `until`"
+            source = f"is one more than the {MAX_ROWS} rows that are taken; {fix}"
             self.note(Finding("", source, row.line))
             return False
         asked = self._reader.read(row)
@@ -148,8 +148,8 @@ class _Joiner:
             gang = _Gang(asked.id, row.line, asked.whose, asked.submitted_ms)
             self._gangs[asked.id] = gang
         elif not mapping.is_joined:
-            mend = "where rows of one id are one gang, say `joinRows: true`"
-            source = f"is {shown(asked.id)}, as in line {gang.line}; {mend}"
+            fix = "if rows of one id are one gang, set `joinRows: true`"
+            source = f"is {shown(asked.id)}, as in line {gang.line}; {fix}"
             self._reader.wrong(row, mapping.id, source)
         elif gang.whose != asked.whose:
             self._distinguish(row, gang, asked.whose)
@@ -172,7 +172,7 @@ class _Joiner:
                 self._reader.wrong(row, column or "", f"{source}; rows of a gang must agree")
 
     def imported(self) -> Imported:
-        """What came of the rows. Raises FormatError."""
+        """The result for the rows. Raises FormatError."""
         if self._found:
             raise FormatError(self._found, self._more)
         gangs: list[_Gang] = []
@@ -197,7 +197,7 @@ def _file(gang: _Gang, at: float, mapping: Mapping) -> GangFile:
         virtual_cluster=whose.virtual_cluster,
         user=whose.user,
         priority=whose.priority,
-        roles=(),  # it is written from its entries
+        roles=(),  # its entries are written instead
         job=whose.job,
         submitted_at=at,
         expected_s=_lasting(gang.expected_ms, mapping.expected, gang.run_ms),
@@ -217,7 +217,7 @@ def _seconds(ms: int) -> float:
 
 
 def _entries(gang: _Gang) -> Iterator[Pods]:
-    """One for each kind of pod, under a name that no other one has."""
+    """One for each kind of pod, under a unique name."""
     names = {name for name, _ in gang.pods}
     taken: set[str] = set()
     for (name, kind), count in gang.pods.items():

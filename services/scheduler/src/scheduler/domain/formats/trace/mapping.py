@@ -1,4 +1,4 @@
-"""A mapping as values: which columns of a CSV job list are which fields of a gang."""
+"""A mapping as values: the columns of a CSV job list for the fields of a gang."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -14,8 +14,8 @@ T = TypeVar("T", str, int)
 
 @dataclass(frozen=True, slots=True)
 class Source(Generic[T]):
-    """A word of a row: of ``column``, as ``table`` translates it; ``default`` where the cell is
-    empty, or the table does not have it. ``column`` None: always ``default``.
+    """A text of a row: of ``column``, translated by ``table``; ``default`` if the cell is empty or
+    not in the table. ``column`` None: always ``default``.
     """
 
     column: str | None = None
@@ -25,11 +25,11 @@ class Source(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """A whole figure of each pod: ``column`` times ``times`` times ``scale``, rounded up, and
-    ``default`` where a cell is empty. ``column`` None: always ``default``.
+    """A whole number for each pod: ``column`` times ``times`` times ``scale``, rounded up, and
+    ``default`` if a cell is empty. ``column`` None: always ``default``.
 
-    ``is_of_gang``: the column has it for all pods together. ``fractions``: what becomes of figures
-    that are not whole: ``up``, ``drop`` (the row is left out) or ``refuse``.
+    ``is_of_gang``: the column has it for all pods together. ``fractions``: how to treat fractional
+    numbers: ``up``, ``drop`` (the row is left out) or ``refuse``.
     """
 
     column: str | None = None
@@ -42,8 +42,8 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """How long a gang ran: ``column``, or from ``start`` to ``end``. ``is_dropped``: rows of which
-    that is not known, or not above 0, are left out.
+    """A gang's run time: ``column``, or from ``start`` to ``end``. ``is_dropped``: rows without a
+    run time above 0 are left out.
     """
 
     column: str | None = None
@@ -55,7 +55,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Lasting:
-    """How long a gang was said to last: ``column``, or its run times ``factor``."""
+    """A gang's expected duration: ``column``, or its run times ``factor``."""
 
     column: str | None = None
     scale: Fraction = Fraction(1)
@@ -64,7 +64,7 @@ class Lasting:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Which rows are meant: those whose ``column`` is one of ``texts``, or (not ``is_in``) none."""
+    """The selected rows: those whose ``column`` is one of ``texts``, or (not ``is_in``) none."""
 
     column: str
     texts: frozenset[str]
@@ -73,7 +73,7 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class PodsMapping:
-    """What a row says of its pods. ``separator``: between several GPU types."""
+    """A row's columns for its pods. ``separator``: between several GPU types."""
 
     name: Source[str]
     count: Amount
@@ -95,7 +95,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """A mapping. ``columns``: of a list without a header line. ``empty``: cells that say nothing.
+    """A mapping. ``columns``: of a list without a header line. ``empty``: cells without a value.
 
     Rows submitted before ``first_ms`` or at ``end_ms`` and later are left out; ``first_ms`` is
     second 0, None: when the first gang was submitted. ``is_joined``: rows of one id are one gang.
@@ -127,7 +127,7 @@ class Mapping:
         )
 
     def absent(self, header: Collection[str]) -> list[Finding]:
-        """Columns that are named here and that a list with this header does not have."""
+        """Columns that are named here and that a list with this header lacks."""
         return [
             Finding(use.path, _absence(use.column, header), use.line)
             for use in self.uses
@@ -137,5 +137,5 @@ class Mapping:
 
 def _absence(column: str, header: Collection[str]) -> str:
     near = get_close_matches(column, header, 1)
-    mend = f"is it {near[0]!a}?" if near else f"there are {', '.join(header)[:400]!a}"
-    return f"names {column!a}, which is no column of the list; {mend}"
+    fix = f"is it {near[0]!a}?" if near else f"there are {', '.join(header)[:400]!a}"
+    return f"names {column!a}, which is no column of the list; {fix}"

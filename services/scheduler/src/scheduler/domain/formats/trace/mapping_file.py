@@ -1,6 +1,6 @@
 """MAPPING: its form, as docs/traces.md has it, read as values.
 
-Whether a list has the columns that it names is for `Mapping.absent` to say.
+`Mapping.absent` checks whether a list has the named columns.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,10 +36,10 @@ from scheduler.domain.formats.trace.mapping import (
 MAPPING_FILE = Limits("a mapping", max_bytes=1024 * 1024, max_nodes=20_000)
 
 MAX_SCALE = 10**12
-"""What a figure may be multiplied by."""
+"""The largest factor of a number."""
 
 MAX_FACTOR = 100
-"""How many times its run a gang may be said to last."""
+"""The largest factor from a gang's run time to its expected duration."""
 
 _FILE = frozenset(("columns", "empty", "keep", "joinRows", "time", "gang"))
 _KEEP = frozenset(("column", "is", "isNot"))
@@ -72,7 +72,7 @@ T = TypeVar("T", str, int)
 
 
 def read_mapping(data: bytes) -> Mapping:
-    """A mapping. Raises FormatError with everything that is wrong with it."""
+    """A mapping. Raises FormatError with all problems of it."""
     try:
         _, root = read_document(data, MAPPING_FILE)
     except ProtocolError as error:
@@ -88,7 +88,7 @@ def read_mapping(data: bytes) -> Mapping:
 
 
 class _Reader:
-    """Reads a mapping; what it says of columns is noted as it is met."""
+    """Reads a mapping; the named columns are noted on the way."""
 
     def __init__(self, file: Table) -> None:
         self._file = file
@@ -242,7 +242,7 @@ class _Reader:
         )
 
     def _is_of_column(self, table: Table, others: tuple[str, ...]) -> bool:
-        """Whether it has a column, and not one value. ``others`` go with columns alone."""
+        """Whether it has a column, and not one value. ``others``: fields that need a column."""
         has_value = table.has_value("value")
         if has_value == table.has_value("column"):
             table.wrong("column", "must be there, or value, and not both")
@@ -253,7 +253,7 @@ class _Reader:
         return not has_value
 
     def _column(self, table: Table, name: str, place: Place | None = None) -> str | None:
-        """The name of a column, which is noted. ``place``: where people see it, None: the field."""
+        """The name of a column, which is noted. ``place``: for messages, None: the field."""
         column = table.name(name)
         if column is not None:
             at = table.place.at(name) if place is None else place
@@ -266,7 +266,7 @@ def _priority(table: Table, name: str) -> int | None:
 
 
 def _moment(time: Table, name: str, clock: Clock) -> int | None:
-    """A moment as the list itself would have it, in milliseconds."""
+    """A moment in the list's own form, in milliseconds."""
     text = time.text(name)
     if text is None:
         return None

@@ -1,4 +1,4 @@
-"""What a row of a CSV job list wants for its pods, worked out once for rows that say the same."""
+"""The pods that a row of a CSV job list requests, computed once for equal rows."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -12,15 +12,15 @@ from scheduler.domain.formats.trace.cells import CellError, figure, rounded_up, 
 from scheduler.domain.formats.trace.mapping import Amount, PodsMapping, Source
 
 WISHES_REMEMBERED = 100_000
-"""Rows that want something different; a year of a large cluster has some thousand."""
+"""The most different requests; a year of a large cluster has some thousand."""
 
 T = TypeVar("T", str, int)
 
 
 @dataclass(slots=True)
 class Request:
-    """``count`` pods of one kind. ``problems``: columns that can't be read, and why.
-    ``is_dropped``: the row is to be left out.
+    """``count`` pods of one kind. ``problems``: columns that can't be read, and the reasons.
+    ``is_dropped``: the row is left out.
     """
 
     name: str = ""
@@ -34,11 +34,11 @@ class Requests:
     """Reads the pods of rows."""
 
     def __init__(self, mapping: PodsMapping) -> None:
-        """``columns``: those that have to do with it."""
+        """``columns``: those that are read here."""
         self._mapping = mapping
         self.columns = tuple(dict.fromkeys(_columns(mapping)))
         self.of = lru_cache(WISHES_REMEMBERED)(self._of)
-        """What a row wants whose cells in ``columns`` are these."""
+        """The request of a row with these cells in ``columns``."""
 
     def _of(self, *texts: str) -> Request:
         mapping = self._mapping
@@ -80,7 +80,7 @@ class Requests:
 
 
 def value_of(source: Source[T], cell: str, read: Callable[[str], T]) -> T | None:
-    """What a cell says; None where it is empty and has no default. Raises CellError."""
+    """A cell's value; None if it is empty and has no default. Raises CellError."""
     if source.column is None:
         return source.default
     if source.table is None:
@@ -110,7 +110,7 @@ def _columns(mapping: PodsMapping) -> Iterator[str]:
 def _amount(
     amount: Amount, cells: dict[str, str], request: Request, least: int = 0, most: int = MAX_COUNT
 ) -> int:
-    """A figure of each pod; where it can't be read, that is noted, and it is ``least``."""
+    """A number for each pod; if it can't be read, that is noted, and it is ``least``."""
     if amount.column is None:
         return least if amount.default is None else amount.default
     total = amount.scale
@@ -130,8 +130,8 @@ def _amount(
         total /= request.count
     is_whole = total.denominator == 1
     if not is_whole and amount.fractions == "refuse":
-        mend = "say by `fractions` whether it counts as whole (up) or is left out (drop)"
-        request.problems.append((amount.column, f"is {float(total):.6g} for each pod; {mend}"))
+        fix = "set `fractions` to count it as whole (up) or to leave it out (drop)"
+        request.problems.append((amount.column, f"is {float(total):.6g} for each pod; {fix}"))
     elif not is_whole and amount.fractions == "drop":
         request.is_dropped = True
     elif not least <= total <= most:
