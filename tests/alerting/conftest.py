@@ -12,20 +12,17 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from email import message_from_bytes, policy
-from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiosmtpd.controller import Controller
-from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
+from aiosmtpd.smtp import AuthResult, LoginPassword
 from alerting.app import build
 from alerting.settings import AlertingSettings
-from cli.embedded.process import free_port
 from cli.embedded.server import EmbeddedKafka
+from mail_server import Mailbox, running_mailbox
 from muster.contracts.jobs import JobState, JobStatus
 from muster.contracts.model import Model
 from muster.contracts.notices import SettingChanged
@@ -139,33 +136,6 @@ def trusting() -> ssl.SSLContext:
     return ssl.create_default_context(cafile=str(TLS / "cert.pem"))
 
 
-@dataclass
-class Mailbox:
-    """A mail server: the mails that it took, and how it is set up."""
-
-    mails: list[EmailMessage] = field(default_factory=list)
-    recipients: list[str] = field(default_factory=list)
-    answer: str = "250 OK"
-    port: int = 0
-
-    async def handle_DATA(self, _: SMTP, __: Session, envelope: Envelope) -> str:
-        if self.answer.startswith("250"):
-            assert isinstance(envelope.content, bytes)
-            self.recipients += envelope.rcpt_tos
-            mail = message_from_bytes(envelope.content, policy=policy.default)
-            assert isinstance(mail, EmailMessage)
-            self.mails.append(mail)
-        return self.answer
-
-    async def handle_RCPT(
-        self, _: SMTP, __: Session, envelope: Envelope, address: str, ___: list[str]
-    ) -> str:
-        if address.startswith("nobody@"):
-            return "550 no such user"
-        envelope.rcpt_tos.append(address)
-        return "250 OK"
-
-
 @pytest.fixture
 def start_mailbox() -> Iterator[Callable[..., Mailbox]]:
     """Starts a mail server: ``mailbox = start_mailbox(starttls=True, password="…")``."""
@@ -174,7 +144,6 @@ def start_mailbox() -> Iterator[Callable[..., Mailbox]]:
         def start(
             *, tls: bool = False, starttls: bool = False, password: str | None = None
         ) -> Mailbox:
-            mailbox = Mailbox()
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(TLS / "cert.pem", TLS / "key.pem")
 
@@ -184,11 +153,7 @@ def start_mailbox() -> Iterator[Callable[..., Mailbox]]:
                 is_right = login.password == (password or "").encode()
                 return AuthResult(success=is_right, handled=False)
 
-            controller = Controller(
-                mailbox,
-                hostname="127.0.0.1",
-                port=0,
-                ready_timeout=DEADLINE_S,
+            mailbox = running_mailbox(
                 ssl_context=context if tls else None,
                 tls_context=context if starttls else None,
                 require_starttls=starttls,
@@ -196,11 +161,7 @@ def start_mailbox() -> Iterator[Callable[..., Mailbox]]:
                 auth_required=password is not None,
                 auth_require_tls=starttls,
             )
-            controller.port = free_port()
-            controller.start()
-            stack.callback(controller.stop)
-            mailbox.port = controller.port
-            return mailbox
+            return stack.enter_context(mailbox)
 
         yield start
 

@@ -99,9 +99,9 @@ class Rest:
         assert answer.status_code == 200, answer.text
         return str(answer.json()["token"])
 
-    async def make_user(self, username: str) -> httpx2.AsyncClient:
+    async def make_user(self, username: str, **more: Any) -> httpx2.AsyncClient:
         """A client that is logged in as a new user."""
-        body = {"username": username, "password": PASSWORD}
+        body = {"username": username, "password": PASSWORD} | more
         answer = await self.client.post("/api/v2/users", json=body)
         assert answer.status_code == 201, answer.text
         return self.with_token(await self.log_in(username, PASSWORD))

@@ -37,7 +37,7 @@ async def test_a_subscription_is_made_changed_rotated_and_removed(rest: Any) -> 
 
 
 async def test_people_are_told_of_their_own_jobs_only(rest: Any) -> None:
-    async with await rest.make_user("ann") as ann:
+    async with await rest.make_user("ann", email="ann@example.org") as ann:
         mail = {"events": ["job-finished"], "email": "ann@example.org"}
         wide = mail | {"filter": {"users": ["admin"]}}
         made = (await ann.post(SUBSCRIPTIONS, json=wide)).json()
@@ -60,7 +60,7 @@ async def test_a_removed_user_gets_no_notification_any_more(
 ) -> None:
     async with start_rest(kafka_bootstrap=bootstrap) as rest:
         mail = {"events": ["job-finished"], "email": "ann@example.org"}
-        async with await rest.make_user("ann") as ann:
+        async with await rest.make_user("ann", email="ann@example.org") as ann:
             made = (await ann.post(SUBSCRIPTIONS, json=mail)).json()
         consumer = await reader(bootstrap, "settings-changed")
         key = f"subscription/{made['id']}"

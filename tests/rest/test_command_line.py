@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from cli.home import read_credentials
+from muster.confirmation_codes import confirmation_code
+from muster.contracts.confirmations import Confirmation
 from rest_double import Ran, run_cli
 
 PASSWORD = "correct-horse"
@@ -120,6 +122,47 @@ async def test_users_change_their_own_password_with_the_old_one(rest: Any, tmp_p
     assert (await people.json("ann", "users", "show", "ann"))["email"] == "ann@example.org"
     refused = await people.run("ann", "users", "set", "ann", "--admin")
     assert (refused.code, "Only an admin" in refused.err) == (5, True)
+
+
+async def test_users_confirm_their_own_address(rest: Any, tmp_path: Path) -> None:
+    people = People(rest, tmp_path)
+    await rest.make_user("ann")
+    await people.run("ann", "login", "ann", text=f"{PASSWORD}\n")
+    told = await people.run("ann", "users", "set", "ann", "--email", "ann@example.org")
+    assert (told.code, "muster users confirm CODE" in told.out) == (0, True)
+    assert "ann@example.org (unconfirmed)" in (await people.run("ann", "users", "show", "ann")).out
+    wrong = await people.run("ann", "users", "confirm", "a-guess")
+    assert (wrong.code, "set your address again" in wrong.err) == (4, True)
+    row = await rest.runtime.pool.fetchrow(
+        'SELECT id, username AS "user", email, expires_at FROM confirmation'
+    )
+    code = confirmation_code("a-key-of-this-test", Confirmation(**dict(row)))
+    right = await people.run("ann", "users", "confirm", code)
+    assert (right.code, right.out) == (0, "The address ann@example.org is confirmed.\n")
+    assert "unconfirmed" not in (await people.run("ann", "users", "show", "ann")).out
+
+
+async def test_an_admin_sets_priority_caps(rest: Any, tmp_path: Path) -> None:
+    people = People(rest, tmp_path)
+    await people.run("admin", "login", "admin", text=f"{PASSWORD}\n")
+
+    async def caps() -> Any:
+        return (await people.json("admin", "users", "show", "ann"))["maxPriority"]
+
+    option = "--max-priority=research=120,*=10"
+    ran = await people.run("admin", "users", "add", "ann", option, text="blue-kettle-9\n")
+    assert (ran.code, await caps()) == (0, {"research": 120, "*": 10})
+    shown = (await people.run("admin", "users", "show", "ann")).out
+    assert "*=10, research=120" in shown
+    for text in ("research", "research=high", "=", "a=1;b=2"):
+        wrong = await people.run("admin", "users", "set", "ann", "--max-priority", text)
+        assert (wrong.code, "research=120,*=10" in wrong.err) == (2, True)
+    assert (await people.run("admin", "users", "set", "ann", "--max-priority=*=-1")).code == 0
+    assert await caps() == {"*": -1}
+    too_high = await people.run("admin", "users", "set", "ann", "--max-priority=*=1001")
+    assert (too_high.code, await caps()) == (4, {"*": -1})
+    assert (await people.run("admin", "users", "set", "ann", "--max-priority=")).code == 0
+    assert await caps() == {}
 
 
 async def test_tokens_are_made_shown_and_revoked(rest: Any, tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ TABLE = [
     Ask(USERS, "GET", "/api/v2/users"),
     Ask(USERS, "GET", "/api/v2/users/eve"),
     Ask(PEOPLE, "PUT", "/api/v2/users/me", {"email": "me@example.org"}),
+    Ask(PEOPLE, "POST", "/api/v2/users/me/email/confirm", {"code": "a guess"}),
     Ask(ADMINS, "POST", "/api/v2/users", NEW),
     Ask(PEOPLE & ADMINS, "POST", "/api/v2/users", NEW | {"admin": True}),
     Ask(ADMINS, "PUT", "/api/v2/users", changed(email="eve@example.org")),
@@ -156,6 +157,7 @@ class World:
         for name in ("ann", "bob", "eve", "another-admin"):
             body = {"username": name, "password": PASSWORD}
             assert (await self.rest.client.post("/api/v2/users", json=body)).status_code == 201
+        await self.restore()
         ann = self.rest.with_token(await self.rest.log_in("ann", PASSWORD))
         async with ann:
             content = self.rest.job_file("digits")
@@ -171,7 +173,8 @@ class World:
         """Bring back what the last request may have taken away."""
         pool = self.rest.runtime.pool
         await pool.execute(
-            "UPDATE account SET removed_at = NULL, is_admin = username LIKE '%admin'"
+            "UPDATE account SET removed_at = NULL, is_admin = username LIKE '%admin',"
+            " email = username || '@example.org', email_confirmed = true"
             " WHERE username IN ('ann', 'bob', 'eve', 'admin', 'another-admin')"
         )
         await pool.execute("DELETE FROM account WHERE username = 'new'")

@@ -22,10 +22,18 @@ VirtualClusters = Annotated[
         negative=(),
     ),
 ]
+MaxPriority = Annotated[
+    str | None,
+    Parameter(
+        help="The highest priority that the user may ask for, by virtual cluster, `*` for all"
+        " others: `research=120,*=10`. It replaces all caps from before; an empty text removes"
+        " them."
+    ),
+]
 
 app = App(
     name="users",
-    help="The users: list, add, show, set, remove.",
+    help="The users: list, add, show, set, remove, confirm.",
     default_parameter=Parameter(negative=()),
 )
 
@@ -60,8 +68,9 @@ def show(user: UserName, *, output: Output = Format.TABLE) -> None:
         {
             "User": found["username"],
             "Admin": _admin(found) or "no",
-            "E-mail": found["email"],
+            "E-mail": _email(found),
             "Virtual clusters": _clusters(found) or "none",
+            "Priority caps": _caps(found) or "none of their own",
         }
     )
 
@@ -72,11 +81,13 @@ def add(
     *,
     email: Email = None,
     virtual_cluster: VirtualClusters = None,
+    max_priority: MaxPriority = None,
     admin: Annotated[bool, Parameter(help="The user is an admin.")] = False,
 ) -> None:
     """Make a user (for admins). The password is asked for, or read from the standard input where
     that is a pipe. Without --virtual-cluster the user's jobs may go to `default`.
     """
+    caps = _read_caps(max_priority)
     server = client()
     wanted = {
         "username": user,
@@ -84,12 +95,13 @@ def add(
         "email": email or "",
         "admin": admin,
         "virtualCluster": virtual_cluster,
+        "maxPriority": caps or {},
     }
     _print_message(server.send("POST", "/users", wanted).json())
 
 
 @app.command(name="set")
-def set_(
+def set_(  # noqa: PLR0913 - these are the command's options
     user: UserName,
     *,
     password: Annotated[
@@ -101,18 +113,24 @@ def set_(
     ] = False,
     email: Email = None,
     virtual_cluster: VirtualClusters = None,
+    max_priority: MaxPriority = None,
     admin: Annotated[
         bool | None,
         Parameter(help="The user is an admin, or none any more.", negative="--no-admin"),
     ] = None,
 ) -> None:
     """Change a user (for admins; one's own password and e-mail address for all). A new password
-    ends the user's logins.
+    ends the user's logins. Your own new e-mail address gets a code; see `muster users confirm`.
     """
-    wanted = {"email": email, "virtualCluster": virtual_cluster, "admin": admin}
+    wanted = {
+        "email": email,
+        "virtualCluster": virtual_cluster,
+        "maxPriority": _read_caps(max_priority),
+        "admin": admin,
+    }
     given = {name: value for name, value in wanted.items() if value is not None}
     if not given and not password:
-        options = "--password, --email, --virtual-cluster, --admin, --no-admin"
+        options = "--password, --email, --virtual-cluster, --max-priority, --admin, --no-admin"
         raise CommandError(Exit.USAGE, f"Say what to change: {options}.")
     server = client()
     me = server.get("/tokens/check").json()
@@ -128,6 +146,14 @@ def set_(
     _print_message(answer)
     if new is not None:
         _stay_logged_in(server, user, new)
+
+
+@app.command
+def confirm(
+    code: Annotated[str, Parameter(help="The code that Muster mailed to your new address.")],
+) -> None:
+    """Confirm your own e-mail address. Subscriptions mail to a confirmed address only."""
+    _print_message(client().send("POST", "/users/me/email/confirm", {"code": code}).json())
 
 
 @app.command
@@ -156,6 +182,33 @@ def _path(user: str) -> str:
 
 def _admin(user: dict[str, Any]) -> str:
     return "yes" if user["admin"] else ""
+
+
+def _email(user: dict[str, Any]) -> str:
+    is_open = user["email"] and not user["emailConfirmed"]
+    return f"{user['email']} (unconfirmed)" if is_open else user["email"]
+
+
+def _caps(user: dict[str, Any]) -> str:
+    return ", ".join(f"{cluster}={cap}" for cluster, cap in sorted(user["maxPriority"].items()))
+
+
+def _read_caps(text: str | None) -> dict[str, int] | None:
+    """Caps as they are typed. Raises CommandError where they can't be read."""
+    if text is None:
+        return None
+    caps = {}
+    for part in filter(None, text.split(",")):
+        cluster, _, cap = part.partition("=")
+        try:
+            caps[cluster.strip()] = int(cap)
+        except ValueError:
+            raise CommandError(
+                Exit.USAGE,
+                f"--max-priority: {part!r} is no cap; give a virtual cluster and a whole number, as"
+                " in research=120,*=10.",
+            ) from None
+    return caps
 
 
 def _clusters(user: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from muster.service import Runtime, run_service
 from muster.settings import read
 
 from alerting.domain.deliveries import Answer, Channel, Failed, GiveUp
-from alerting.domain.messages import Mail
+from alerting.domain.messages import Mail, confirmation_mail
 from alerting.handlers import RECEIVED_TOPICS, Listener, Notified
 from alerting.lanes import Lane, LaneLimits, Sender
 from alerting.metrics import AlertingMetrics
@@ -24,7 +24,7 @@ from alerting.receivers.webhook import WebhookMessage, WebhookReceiver, private_
 from alerting.removed import REPORTED, RemovedNodes
 from alerting.settings import AlertingSettings
 from alerting.store import alerts, deliveries
-from alerting.store.deliveries import Claim
+from alerting.store.deliveries import Claim, Listed
 from alerting.subscription_file import FileWatcher
 from alerting.subscriptions import Entry, Subscriptions
 from alerting.timers import Timers
@@ -60,7 +60,7 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
             WebhookReceiver(settings.webhook_limits(), tls=tls)
         )
         mails = MailReceiver(settings.mail_server())
-        senders = (webhook_sender(subscriptions, webhooks), mail_sender(mails))
+        senders = (webhook_sender(subscriptions, webhooks), mail_sender(subscriptions, mails))
         lanes = [_lane(runtime, settings, subscriptions, metrics, sender) for sender in senders]
         _listen(runtime, settings, subscriptions, metrics, lanes)
         yield
@@ -73,6 +73,10 @@ def _listen(
     metrics: AlertingMetrics,
     lanes: Sequence[Lane],
 ) -> None:
+    def wake() -> None:
+        for lane in lanes:
+            lane.wake()
+
     def after(notified: Notified) -> None:
         for event, _ in notified.events:
             metrics.events.labels(event.name).inc()
@@ -81,8 +85,7 @@ def _listen(
             how = "fires" if alert.ends_at is None else "is resolved"
             _log.info(f"an alert {how}", alert=alert.fingerprint, summary=alert.summary)
         if notified.deliveries:
-            for lane in lanes:
-                lane.wake()
+            wake()
 
     removed = RemovedNodes()
 
@@ -93,13 +96,16 @@ def _listen(
         # A topic that is read again from its start shows an old state for a moment.
         return removed.names() if follower.caught_up.is_set() else ()
 
+    async def keep() -> None:
+        await _keep_subscriptions(runtime, subscriptions, metrics, wake)
+
     follower = runtime.follow(TOPICS_FOLLOWED, on_record)
     listener = Listener(subscriptions, gone, settings.policy())
     timers = Timers(runtime, subscriptions, listener, metrics, after)
     consumer = runtime.consumer(RECEIVED_TOPICS, listener.receive, after, LINGER_S)
     runtime.spawn("consumer", consume_after(follower, consumer, settings.subscriptions_wait_s))
     runtime.spawn("timers", timers.run)
-    runtime.spawn("subscriptions", lambda: _keep_subscriptions(runtime, subscriptions, metrics))
+    runtime.spawn("subscriptions", keep)
     for lane in lanes:
         runtime.spawn("lane", lane.run)
 
@@ -139,11 +145,20 @@ def webhook_sender(subscriptions: Subscriptions, webhooks: WebhookReceiver) -> S
     return Sender(Channel.WEBHOOK, send)
 
 
-def mail_sender(mails: MailReceiver) -> Sender:
+def mail_sender(subscriptions: Subscriptions, mails: MailReceiver) -> Sender:
     """Sends a claimed delivery as a mail."""
 
     async def send(entry: Entry, claim: Claim) -> Answer:
-        letter = Mail(claim.subject, claim.text, claim.html, claim.thread)
+        confirmation = entry.confirmation
+        if confirmation is None:
+            letter = Mail(claim.subject, claim.text, claim.html, claim.thread)
+        elif confirmation.expires_at <= claim.now:
+            return Failed("the code has expired", can_retry=False, is_receivers=False)
+        else:
+            try:
+                letter = confirmation_mail(confirmation, subscriptions.code(confirmation))
+            except ValueError as error:
+                return Failed(str(error), is_receivers=False)
         to = entry.subscription.email or ""
         return await mails.send(MailMessage(claim.id, to, letter, claim.now))
 
@@ -175,9 +190,15 @@ async def _remember(runtime: Runtime, subscriptions: Subscriptions) -> None:
 
 
 async def _keep_subscriptions(
-    runtime: Runtime, subscriptions: Subscriptions, metrics: AlertingMetrics
+    runtime: Runtime,
+    subscriptions: Subscriptions,
+    metrics: AlertingMetrics,
+    wake: Callable[[], None],
 ) -> None:
-    """Store changed subscriptions; waiting deliveries of removed ones are dropped."""
+    """Store changed subscriptions; waiting deliveries of removed ones are dropped.
+
+    A new address to confirm gets its mail.
+    """
     settings = runtime.settings
     assert isinstance(settings, AlertingSettings)
     while True:
@@ -186,9 +207,15 @@ async def _keep_subscriptions(
         removed = [
             it.removeprefix(SUBSCRIPTION_SETTING) for it, kept in changes.items() if kept is None
         ]
+        to_confirm = {
+            key: Listed(entry.subscription.owner, entry.version)
+            for key in changes
+            if (entry := subscriptions.entry(key)) is not None and entry.confirmation is not None
+        }
         try:
             async with transaction(runtime.pool) as conn:
                 await alerts.keep_subscriptions(conn, changes)
+                await deliveries.add_confirmations(conn, to_confirm)
                 dropped = await deliveries.drop_waiting(
                     conn, removed, GiveUp.UNSUBSCRIBED, "the subscription was removed"
                 )
@@ -199,6 +226,8 @@ async def _keep_subscriptions(
             await asyncio.sleep(settings.retry_longest_s)
         else:
             metrics.given_up.labels("any", GiveUp.UNSUBSCRIBED).inc(dropped)
+            if to_confirm:
+                wake()
 
 
 def main() -> None:

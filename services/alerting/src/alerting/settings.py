@@ -66,7 +66,8 @@ class AlertingSettings(DatabaseSettings):
 
     webhook_key: SecretStr = Field(
         SecretStr(""),
-        description="The key from which webhook signing secrets are made; the same as REST's.",
+        description="The key from which webhook secrets and the codes that confirm mail addresses"
+        " are made; the same as REST's.",
     )
     webhook_allow_networks: str = Field(
         "", description="Private networks that webhooks may reach, such as 10.0.0.0/8, fd00::/8."

@@ -1,4 +1,5 @@
-"""The subscriptions, in memory: from REST by way of the bus, and from the operator's file.
+"""The subscriptions, in memory: from REST by way of the bus, and from the operator's file; and the
+mail addresses that are to be confirmed, from REST too.
 
 Those from the bus are kept in the database too, so that they are known at a start before the bus
 was read, or when it was thrown away.
@@ -9,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import structlog
+from muster.confirmation_codes import confirmation_code
+from muster.contracts.confirmations import CONFIRMATION_SETTING, Confirmation
 from muster.contracts.model import Model
 from muster.contracts.notices import SettingChanged
 from muster.contracts.subscriptions import SUBSCRIPTION_SETTING, Subscription
@@ -27,11 +30,15 @@ NUL = "\\u0000"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Entry:
-    """A subscription. ``version`` changes with it; ``secrets`` are its own, where it has any."""
+    """A subscription. ``version`` changes with it; ``secrets`` are its own, where it has any.
+
+    An address that is to be confirmed is a receiver too: of one mail, and of no events.
+    """
 
     subscription: Subscription
     version: str
     secrets: tuple[str, ...] = ()
+    confirmation: Confirmation | None = None
 
 
 class Subscriptions:
@@ -44,6 +51,7 @@ class Subscriptions:
         self._settings: dict[str, SettingChanged] = {}
         self._from_bus: dict[str, Entry] = {}
         self._from_file: Mapping[str, Entry] = {}
+        self._to_confirm: dict[str, Entry] = {}
         self._dirty: dict[str, SettingChanged | None] = {}
         self.changed = asyncio.Event()
 
@@ -52,8 +60,15 @@ class Subscriptions:
         return [*self._from_bus.values(), *self._from_file.values()]
 
     def entry(self, subscription: str) -> Entry | None:
-        """One subscription; None where there is none of this id."""
-        return self._from_bus.get(subscription) or self._from_file.get(subscription)
+        """One subscription, or address to confirm; None where there is none of this id."""
+        for entries in (self._from_bus, self._from_file, self._to_confirm):
+            if subscription in entries:
+                return entries[subscription]
+        return None
+
+    def code(self, confirmation: Confirmation) -> str:
+        """The code of a confirmation. Raises ValueError where there is no key to make it from."""
+        return confirmation_code(self._key.get_secret_value(), confirmation)
 
     def secrets(self, entry: Entry) -> tuple[str, ...]:
         """The secrets that sign its webhooks, newest first.
@@ -67,9 +82,11 @@ class Subscriptions:
         return tuple(signing_secret(key, entry.subscription.id, it) for it in versions)
 
     def on_record(self, record: Received, model: Model | None) -> None:
-        """Take a setting from the bus; those that are no subscriptions are nobody's business."""
+        """Take a setting from the bus: a subscription or an address to confirm."""
         setting = record.key or ""
-        if not setting.startswith(SUBSCRIPTION_SETTING) or not self._newest.is_news(record, model):
+        if not setting.startswith((SUBSCRIPTION_SETTING, CONFIRMATION_SETTING)):
+            return
+        if not self._newest.is_news(record, model):
             return
         if isinstance(model, SettingChanged):
             if self.learn(model):
@@ -77,6 +94,7 @@ class Subscriptions:
                 self.changed.set()
         elif self._settings.pop(setting, None) is not None:
             self._from_bus.pop(setting.removeprefix(SUBSCRIPTION_SETTING), None)
+            self._to_confirm.pop(setting, None)
             self._dirty[setting] = None
             self.changed.set()
             self._count()
@@ -87,19 +105,20 @@ class Subscriptions:
         if known is not None and known.revision >= setting.revision:
             return False
         try:
-            subscription = Subscription.model_validate(setting.value)
+            entry, key = _entry(setting)
         except ValidationError as error:
             place = ".".join(str(step) for step in error.errors()[0]["loc"])
             _log.error("a subscription can't be used", setting=setting.setting, field=place)
             return False
-        if setting.setting != SUBSCRIPTION_SETTING + subscription.id or not _can_be_kept(setting):
+        if setting.setting != key or not _can_be_kept(setting):
             _log.error(
                 "a subscription can't be used", setting=setting.setting, field="id, revision"
             )
             return False
         self._newest.note(setting.setting, setting.revision)
         self._settings[setting.setting] = setting
-        self._from_bus[subscription.id] = Entry(subscription, str(setting.revision))
+        known_here = self._from_bus if entry.confirmation is None else self._to_confirm
+        known_here[entry.subscription.id] = entry
         self._count()
         return True
 
@@ -125,6 +144,18 @@ class Subscriptions:
     def _count(self) -> None:
         self._metrics.subscriptions.labels("bus").set(len(self._from_bus))
         self._metrics.subscriptions.labels("file").set(len(self._from_file))
+
+
+def _entry(setting: SettingChanged) -> tuple[Entry, str]:
+    """What a setting holds, and the key that belongs to it. Raises ValidationError."""
+    version = str(setting.revision)
+    if not setting.setting.startswith(CONFIRMATION_SETTING):
+        subscription = Subscription.model_validate(setting.value)
+        return Entry(subscription, version), SUBSCRIPTION_SETTING + subscription.id
+    confirmation = Confirmation.model_validate(setting.value)
+    key = CONFIRMATION_SETTING + confirmation.id
+    to_confirm = Subscription(id=key, owner=confirmation.user, events=(), email=confirmation.email)
+    return Entry(to_confirm, version, confirmation=confirmation), key
 
 
 def _can_be_kept(setting: SettingChanged) -> bool:

@@ -14,6 +14,7 @@ from rest.cluster import TOPICS as CLUSTER_TOPICS
 from rest.cluster import Cluster
 from rest.handlers.access import Access, make_admin
 from rest.handlers.configure import Configuration
+from rest.handlers.confirm import EmailConfirmations
 from rest.handlers.limit import RequestLimits
 from rest.handlers.maintain import maintain
 from rest.handlers.passwords import Passwords
@@ -61,6 +62,7 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
         metrics=metrics,
         access=Access(runtime.reserved_pool, settings, metrics, passwords),
         passwords=passwords,
+        confirmations=EmailConfirmations(settings, metrics),
         limits=RequestLimits(settings, metrics),
         submissions=submissions,
         publisher=publisher,

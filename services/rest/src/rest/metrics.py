@@ -33,6 +33,12 @@ class RestMetrics:
             ["outcome"],
             registry=registry,
         )
+        self.email_confirmations = Counter(
+            "muster_rest_email_confirmations",
+            "Confirmations of mail addresses, by outcome: started, throttled, confirmed, refused.",
+            ["outcome"],
+            registry=registry,
+        )
         self.tokens = Counter(
             "muster_rest_tokens_presented",
             "Requests with a token, by its kind: login, application, refused.",

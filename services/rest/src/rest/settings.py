@@ -29,7 +29,8 @@ class RestSettings(DatabaseSettings, ClusterKeySettings):
     )
     webhook_key: SecretStr = Field(
         SecretStr(""),
-        description="The key from which webhook secrets are made; the same as Alerting's.",
+        description="The key from which webhook secrets and the codes that confirm mail addresses"
+        " are made; the same as Alerting's.",
     )
     scheduler_url: str | None = Field(
         None,
@@ -146,6 +147,12 @@ class RestSettings(DatabaseSettings, ClusterKeySettings):
     password_failures_audited: PositiveInt = Field(
         100,
         description="The most audit entries of wrong passwords in password_window_s.",
+    )
+    confirmation_life_s: PositiveInt = Field(
+        3600, description="How long a code is valid that confirms a mail address."
+    )
+    confirmation_mails_per_hour: PositiveInt = Field(
+        5, description="The most mailed codes for one user, and to one address, in an hour."
     )
     password_hashes: PositiveInt = Field(1, description="Passwords hashed at a time (46 MiB each).")
 

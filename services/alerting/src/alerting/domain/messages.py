@@ -5,6 +5,8 @@ import json
 from dataclasses import dataclass
 from html import escape
 
+from muster.contracts.confirmations import Confirmation
+
 from alerting.domain.events import Event
 
 
@@ -38,11 +40,28 @@ def webhook_body(event: Event) -> str:
 
 def mail(event: Event) -> Mail:
     """A mail's parts: plain text, and the same as HTML with everything escaped."""
-    subject = " ".join(f"[Muster] {event.title}".split())
-    paragraphs = "".join(f"<p>{escape(line)}</p>" for line in event.text.splitlines())
+    at = event.at.isoformat(timespec="seconds")
+    return _mail(event.title, event.text, f"\n{at}\n", event.thread)
+
+
+def confirmation_mail(confirmation: Confirmation, code: str) -> Mail:
+    """The mail that brings a code to the address that it confirms."""
+    until = confirmation.expires_at.isoformat(timespec="seconds")
+    text = (
+        f"The user {confirmation.user} of Muster wants notifications at this address.\n"
+        f"To confirm the address, the user runs: muster users confirm {code}\n"
+        f"The code is valid until {until} and works once.\n"
+        "If you are not this user, ignore this mail: without the code you get no notifications."
+    )
+    return _mail("Confirm your mail address", text, "", confirmation.id)
+
+
+def _mail(title: str, text: str, end: str, thread: str) -> Mail:
+    subject = " ".join(f"[Muster] {title}".split())
+    paragraphs = "".join(f"<p>{escape(line)}</p>" for line in text.splitlines())
     html = (
         f'<!doctype html><html><head><meta charset="utf-8"><title>{escape(subject)}</title></head>'
-        f"<body><h2>{escape(event.title)}</h2>{paragraphs}</body></html>"
+        f"<body><h2>{escape(title)}</h2>{paragraphs}</body></html>"
     )
-    text = f"{event.title}\n\n{event.text}\n\n{event.at.isoformat(timespec='seconds')}\n"
-    return Mail(subject[:200], text, html, hashlib.sha256(event.thread.encode()).hexdigest()[:24])
+    plain = f"{title}\n\n{text}\n{end}"
+    return Mail(subject[:200], plain, html, hashlib.sha256(thread.encode()).hexdigest()[:24])

@@ -17,6 +17,7 @@ from alerting.domain.deliveries import (
     Next,
     Receiver,
     Retry,
+    delivery_id,
 )
 from alerting.domain.events import Event
 from alerting.domain.messages import mail, webhook_body
@@ -61,6 +62,11 @@ _ADD_EVENTS = """
     FROM jsonb_populate_recordset(NULL::event, $1::jsonb)
     ON CONFLICT (key) DO NOTHING
 """
+_ADD_CONFIRMATIONS = """
+    INSERT INTO event (key, name, at, body, subject, text, html, thread)
+    SELECT key, 'email-confirmation', now(), '', '', '', '', ''
+    FROM unnest($1::text[]) AS k (key) ON CONFLICT (key) DO NOTHING
+"""
 _ADD_RECEIVERS = """
     INSERT INTO receiver (subscription, channel, version, owner)
     SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[])
@@ -98,6 +104,19 @@ async def add_deliveries(
     ordered = sorted(deliveries, key=lambda it: it.id)
     columns = [(it.id, it.subscription, it.channel.value, it.event.key) for it in ordered]
     await conn.execute(_ADD_DELIVERIES, *map(list, zip(*columns, strict=True)))
+
+
+async def add_confirmations(conn: Connection, entries: Mapping[str, Listed]) -> None:
+    """Write the mails that confirm addresses, by the keys of their settings; what was written
+    before stays as it is. Their text, which has the code, is made when they are sent.
+    """
+    if not entries:
+        return
+    keys = sorted(entries)
+    await conn.execute(_ADD_CONFIRMATIONS, keys)
+    await _note_receivers(conn, dict.fromkeys(keys, Channel.MAIL.value), entries)
+    ids = [delivery_id(key, key) for key in keys]
+    await conn.execute(_ADD_DELIVERIES, ids, keys, [Channel.MAIL.value] * len(keys), keys)
 
 
 async def _note_receivers(

@@ -17,6 +17,7 @@ from rest.cluster import Cluster
 from rest.domain.callers import Caller, check_admin, check_person
 from rest.handlers.access import Access
 from rest.handlers.configure import Configuration
+from rest.handlers.confirm import EmailConfirmations
 from rest.handlers.limit import RequestLimits
 from rest.handlers.passwords import Passwords
 from rest.handlers.publish import SettingsPublisher
@@ -39,6 +40,7 @@ class Context:
     access: Access
     limits: RequestLimits
     passwords: Passwords
+    confirmations: EmailConfirmations
     submissions: Submissions
     publisher: SettingsPublisher
     cluster: Cluster

@@ -15,7 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from rest.api.context import Address, Context, Here, User
 from rest.api.tokens import Done
 from rest.domain.callers import Caller, check_owner
-from rest.store import audit, subscriptions
+from rest.domain.emails import EMAIL, check_receiver
+from rest.store import accounts, audit, subscriptions
 
 router = APIRouter(prefix="/alerts/subscriptions", tags=["alerts"])
 
@@ -61,7 +62,9 @@ class Filter(BaseModel):
 
 
 class SubscriptionRequest(BaseModel):
-    """A subscription to be made or changed. One receiver: ``webhookUrl`` or ``email``."""
+    """A subscription to be made or changed. One receiver: ``webhookUrl`` or ``email``. ``email`` is
+    the confirmed address of the owner's account; an admin names any address.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -71,7 +74,7 @@ class SubscriptionRequest(BaseModel):
     webhookUrl: Annotated[
         str | None, Field(max_length=2048, pattern=r"^https?://[^\s/?#@]+([/?#]\S*)?$")
     ] = None
-    email: Annotated[str | None, Field(max_length=320, pattern=r"^[^@\s,;<>]+@[^@\s,;<>]+$")] = None
+    email: Annotated[str | None, Field(max_length=320, pattern=f"^{EMAIL}$")] = None
 
     @model_validator(mode="after")
     def _has_one_receiver(self) -> "SubscriptionRequest":
@@ -128,6 +131,7 @@ async def create_subscription(
     wanted = _subscription(ident, caller, caller.username, request, (1,))
     signing = _secrets(here, wanted)
     async with transaction(here.pool) as conn:
+        check_receiver(caller, await accounts.confirmed_email(conn, caller.username), wanted.email)
         if await subscriptions.count_subscriptions(conn, caller.username) >= MAX_SUBSCRIPTIONS:
             message = f"You have {MAX_SUBSCRIPTIONS} subscriptions, the limit; remove one."
             raise Rejected("InvalidParametersError", message)
@@ -160,8 +164,11 @@ async def change_subscription(
 ) -> ShownSubscription:
     """Change a subscription, whole."""
     async with transaction(here.pool) as conn:
+        # Locked in the order of a change of the account, which ends its subscriptions.
+        confirmed = await accounts.confirmed_email(conn, caller.username)
         before = await _find(conn, caller, ident)
         after = _subscription(ident, caller, before.owner, request, before.secret_versions)
+        check_receiver(caller, confirmed, after.email)
         await subscriptions.update_subscription(conn, after)
         await _note(conn, caller, "subscription.change", ident, address)
     here.publisher.wake()

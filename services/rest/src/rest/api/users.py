@@ -12,14 +12,17 @@ from pydantic import BaseModel, ConfigDict, Field
 from rest.api.context import Address, Admin, Context, Here, Person, User
 from rest.api.tokens import Done
 from rest.domain.callers import USERNAME, Caller, check_person
+from rest.domain.emails import EMAIL
 from rest.domain.virtual_clusters import DEFAULT, no_virtual_cluster
-from rest.store import accounts, audit, subscriptions
+from rest.store import accounts, audit, confirmations, subscriptions
 from rest.store.accounts import Account, Change
 
 router = APIRouter(prefix="/users", tags=["users"])
 
 Username = Annotated[str, Path(max_length=64, description="The user.", examples=["ann"])]
 Password = Annotated[str, Field(max_length=MAX_CHARACTERS)]
+Email = Annotated[str, Field(max_length=320, pattern=f"^({EMAIL})?$")]
+"""Empty: none."""
 
 VirtualClusterNames = Annotated[
     list[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,255}$")]], Field(max_length=1000)
@@ -44,12 +47,14 @@ class Body(BaseModel):
 
 class ShownUser(BaseModel):
     """A user, without the password. E-mail address and extension are shown to the user themself and
-    to admins; for others they are empty.
+    to admins; for others they are empty. ``emailConfirmed``: the user's subscriptions may name the
+    address.
     """
 
     username: str
     grouplist: list[str] = []
     email: str
+    emailConfirmed: bool
     extension: dict[str, Any]
     admin: bool
     virtualCluster: list[str]
@@ -65,7 +70,7 @@ class NewUser(Body):
 
     username: Annotated[str, Field(pattern=USERNAME)]
     password: Password
-    email: Annotated[str, Field(max_length=320)] = ""
+    email: Email = ""
     admin: bool = False
     virtualCluster: VirtualClusterNames | None = None
     maxPriority: PriorityCaps = {}
@@ -73,9 +78,11 @@ class NewUser(Body):
 
 
 class OwnChange(Body):
-    """What users may change of themselves. A new password needs the old one."""
+    """What users may change of themselves. A new password needs the old one, a new address the code
+    that Muster mails to it: see `/users/me/email/confirm`.
+    """
 
-    email: Annotated[str | None, Field(max_length=320)] = None
+    email: Email | None = None
     extension: dict[str, Any] | None = None
     oldPassword: Password | None = None
     newPassword: Password | None = None
@@ -88,11 +95,17 @@ class UserData(Body):
 
     username: Annotated[str, Field(pattern=USERNAME)]
     password: Password | None = None
-    email: Annotated[str | None, Field(max_length=320)] = None
+    email: Email | None = None
     extension: dict[str, Any] | None = None
     virtualCluster: VirtualClusterNames | None = None
     maxPriority: PriorityCaps | None = None
     admin: bool | None = None
+
+
+class EmailCode(Body):
+    """The code that Muster has mailed to an address."""
+
+    code: Annotated[str, Field(max_length=200)]
 
 
 class UserChange(Body):
@@ -107,6 +120,7 @@ def _shown(account: Account, caller: Caller) -> ShownUser:
     return ShownUser(
         username=account.username,
         email=account.email if is_whole else "",
+        emailConfirmed=account.email_confirmed and is_whole,
         extension=account.extension if is_whole else {},
         admin=account.is_admin,
         virtualCluster=account.virtual_clusters,
@@ -139,7 +153,14 @@ async def create_user(new: NewUser, here: Here, caller: Admin, address: Address)
         now = await conn.fetchval("SELECT now()")
         clusters = [DEFAULT] if new.virtualCluster is None else new.virtualCluster
         account = Account(
-            new.username, new.email, new.admin, clusters, new.extension, now, new.maxPriority
+            username=new.username,
+            email=new.email,
+            email_confirmed=new.email != "",
+            is_admin=new.admin,
+            virtual_clusters=clusters,
+            extension=new.extension,
+            created_at=now,
+            priority_caps=new.maxPriority,
         )
         if not await accounts.insert_account(conn, account, password_hash):
             raise await _taken(conn, new.username)
@@ -150,14 +171,15 @@ async def create_user(new: NewUser, here: Here, caller: Admin, address: Address)
 @router.put("/me", status_code=201, response_model=Done)
 async def change_myself(change: OwnChange, here: Here, caller: Person, address: Address) -> Done:
     """Change one's own e-mail address, extension or password. A new password revokes the tokens of
-    earlier logins.
+    earlier logins. A new address is unconfirmed: Muster mails a code to it, and the subscriptions
+    that mail to the old one end.
     """
     if change.newPassword is not None:
         old = change.oldPassword or ""
         action = "user.change.fail"
         if await here.passwords.check(caller.username, old, address, action) is None:
             raise Rejected("ForbiddenUserError", "The old password is wrong.")
-    await _change(
+    is_code_sent = await _change(
         here,
         (caller.username, address),
         UserData(
@@ -166,14 +188,37 @@ async def change_myself(change: OwnChange, here: Here, caller: Person, address: 
             email=change.email,
             extension=change.extension,
         ),
+        is_own=True,
     )
-    return Done(message="It is changed.")
+    if not is_code_sent:
+        return Done(message="It is changed.")
+    minutes = here.settings.confirmation_life_s // 60
+    message = (
+        f"It is changed. Muster mails a code to {change.email}, valid for {minutes} minutes;"
+        " confirm the address with `muster users confirm CODE` or POST"
+        " /users/me/email/confirm."
+    )
+    return Done(message=message)
+
+
+@router.post("/me/email/confirm", response_model=Done)
+async def confirm_email(given: EmailCode, here: Here, caller: Person, address: Address) -> Done:
+    """Confirm one's own e-mail address with the code that was mailed to it. A code works once."""
+    async with transaction(here.pool) as conn:
+        await _lock(conn, caller.username)
+        email = await here.confirmations.finish(conn, caller.username, given.code)
+        change = Change(email=email, email_confirmed=True)
+        await accounts.update_account(conn, caller.username, change)
+        await _note(conn, caller.username, "user.email.confirm", caller.username, address)
+    here.publisher.wake()
+    return Done(message=f"The address {email} is confirmed.")
 
 
 @router.put("", status_code=201, response_model=Done)
 async def change_user(change: UserChange, here: Here, caller: Admin, address: Address) -> Done:
     """Change a user, as an admin. An application token may not set a password, nor make or demote
-    an admin. A demoted admin loses their subscriptions, which covered all users' jobs.
+    an admin. A demoted admin loses their subscriptions, which covered all users' jobs. An address
+    that an admin sets is confirmed; the user's subscriptions that mail to another one end.
     """
     if change.data.password is not None or change.data.admin is not None:
         check_person(caller)
@@ -193,6 +238,7 @@ async def delete_user(username: Username, here: Here, caller: Admin, address: Ad
         await _find(conn, username)
         await accounts.remove_account(conn, username)
         await subscriptions.remove_of_owner(conn, username)
+        await confirmations.end_of_user(conn, username)
         await _note(conn, caller.username, "user.delete", username, address)
     here.access.forget_cached()
     here.publisher.wake()
@@ -231,19 +277,38 @@ async def _check_virtual_clusters(here: Context, names: list[str]) -> None:
 async def _find(conn: Connection, username: str) -> Account:
     account = await accounts.find_account(conn, username)
     if account is None:
-        raise Rejected("NoUserError", f"There is no user {username[:64]}.")
+        raise _no_user(username)
     return account
 
 
-async def _change(here: Context, by: tuple[str, str], data: UserData) -> None:
+def _no_user(username: str) -> Rejected:
+    return Rejected("NoUserError", f"There is no user {username[:64]}.")
+
+
+async def _lock(conn: Connection, username: str) -> Account:
+    account = await accounts.lock_to_change(conn, username)
+    if account is None:
+        raise _no_user(username)
+    return account
+
+
+async def _change(
+    here: Context, by: tuple[str, str], data: UserData, *, is_own: bool = False
+) -> bool:
+    """Whether a code is mailed to a new address."""
+    is_code_sent = False
     password_hash = None
     if data.password is not None:
         password_hash = await here.passwords.hash(data.password, data.username)
-    change = Change(data.email, data.extension, data.virtualCluster, data.admin)
+    change = Change(
+        extension=data.extension, virtual_clusters=data.virtualCluster, is_admin=data.admin
+    )
     async with transaction(here.pool) as conn:
         is_demoted = data.admin is False and await _is_admin_but_not_the_last(conn, data.username)
-        await _find(conn, data.username)
+        before = await _lock(conn, data.username)
         await accounts.update_account(conn, data.username, change)
+        if data.email is not None:
+            is_code_sent = await _set_email(here, conn, before, data.email, is_own=is_own)
         if data.maxPriority is not None:
             await accounts.set_priority_caps(conn, data.username, data.maxPriority)
         if is_demoted:
@@ -255,8 +320,26 @@ async def _change(here: Context, by: tuple[str, str], data: UserData) -> None:
         entry = audit.Entry(by[0], "user.change", data.username, by[1], detail)
         await audit.record(conn, [entry])
     here.access.forget_cached()
-    if is_demoted:
+    if is_demoted or data.email is not None:
         here.publisher.wake()
+    return is_code_sent
+
+
+async def _set_email(
+    here: Context, conn: Connection, before: Account, email: str, *, is_own: bool
+) -> bool:
+    """Set the address of a user; whether a code is mailed to it."""
+    username = before.username
+    is_known = before.email_confirmed and before.email == email
+    is_confirmed = email != "" and (is_known or not is_own)
+    await accounts.update_account(conn, username, Change(email=email, email_confirmed=is_confirmed))
+    if not before.is_admin:
+        await subscriptions.remove_other_mails(conn, username, email if is_confirmed else "")
+    await confirmations.end_of_user(conn, username)
+    if is_confirmed or not email:
+        return False
+    await here.confirmations.start(conn, username, email)
+    return True
 
 
 async def _note(conn: Connection, who: str, action: str, what: str, address: str) -> None:

@@ -1,5 +1,6 @@
-"""What must go in time: old Idempotency-Keys, expired tokens, failed passwords, removed
-subscriptions, orders about nodes that are over, and old entries of the audit log.
+"""What must go in time: old Idempotency-Keys, expired tokens, failed passwords, codes
+that confirm addresses, removed subscriptions, orders about nodes that are over, and old entries of
+the audit log.
 """
 
 import asyncio
@@ -8,7 +9,15 @@ import structlog
 from muster.db import Pool, is_transient, transaction
 
 from rest.settings import RestSettings
-from rest.store import accounts, audit, jobs, node_orders, password_failures, subscriptions
+from rest.store import (
+    accounts,
+    audit,
+    confirmations,
+    jobs,
+    node_orders,
+    password_failures,
+    subscriptions,
+)
 
 _log = structlog.get_logger()
 
@@ -22,6 +31,8 @@ async def maintain(pool: Pool, settings: RestSettings) -> None:
                 await jobs.forget_answers(conn, settings.idempotency_hours)
                 await accounts.purge_tokens(conn)
                 await password_failures.forget_over(conn)
+                await confirmations.end_expired(conn)
+                await confirmations.forget_ended(conn, settings.removed_days)
                 await subscriptions.forget_removed(conn, settings.removed_days)
                 await node_orders.forget_over(conn, settings.removed_days)
                 await audit.forget_old(conn, settings.audit_days, settings.maintenance_rows)

@@ -1,5 +1,5 @@
-"""Subscriptions, orders about nodes, and what is set of virtual clusters and policy, on
-settings-changed: said when they change, and again every
+"""Subscriptions, addresses to confirm, orders about nodes, and what is set of virtual clusters and
+policy, on settings-changed: said when they change, and again every
 few minutes, so that whoever lost them has them soon. Removed ones are said as removed for a while.
 
 REST hears what it has said: a higher revision than its own, or a setting that it does not have, is

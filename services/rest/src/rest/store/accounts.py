@@ -20,6 +20,7 @@ class Account:
     extension: dict[str, Any]
     created_at: datetime
     priority_caps: dict[str, int] = field(default_factory=dict)
+    email_confirmed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,10 @@ class TokenRow:
     used_at: datetime | None
 
 
-ACCOUNT = "username, email, is_admin, virtual_clusters, extension, created_at, priority_caps"
+ACCOUNT = (
+    "username, email, email_confirmed, is_admin, virtual_clusters, extension, created_at,"
+    " priority_caps"
+)
 
 
 async def find_caller(pool: Pool, digest: bytes, use_s: float) -> tuple[Caller, bool] | None:
@@ -112,14 +116,33 @@ async def find_account(conn: Connection, username: str) -> Account | None:
     return next(iter(await fetch(Account, conn, sql, username)), None)
 
 
+async def confirmed_email(conn: Connection, username: str) -> str:
+    """The confirmed address of a user, empty where there is none. It stays so until the end of the
+    transaction.
+    """
+    sql = """
+        SELECT email FROM account
+        WHERE username = $1 AND email_confirmed AND removed_at IS NULL FOR SHARE
+    """
+    return await conn.fetchval(sql, username) or ""
+
+
+async def lock_to_change(conn: Connection, username: str) -> Account | None:
+    """One user, whom only this transaction changes."""
+    sql = f"SELECT {ACCOUNT} FROM account WHERE username = $1 AND removed_at IS NULL FOR UPDATE"  # noqa: S608 - columns
+    return next(iter(await fetch(Account, conn, sql, username)), None)
+
+
 async def insert_account(conn: Connection, account: Account, password_hash: str) -> bool:
     """Make a user; False where the name is taken, or was by a user who is removed."""
     done = await conn.execute(
-        "INSERT INTO account (username, password_hash, email, is_admin, virtual_clusters,"
-        " extension, priority_caps) VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING",
+        "INSERT INTO account (username, password_hash, email, email_confirmed, is_admin,"
+        " virtual_clusters, extension, priority_caps) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)"
+        " ON CONFLICT DO NOTHING",
         account.username,
         password_hash,
         account.email,
+        account.email_confirmed,
         account.is_admin,
         account.virtual_clusters,
         account.extension,
@@ -142,19 +165,22 @@ class Change:
     extension: dict[str, Any] | None = None
     virtual_clusters: list[str] | None = None
     is_admin: bool | None = None
+    email_confirmed: bool | None = None
 
 
 async def update_account(conn: Connection, username: str, change: Change) -> None:
     """Change what is given."""
     await conn.execute(
         "UPDATE account SET email = coalesce($2, email), extension = coalesce($3, extension),"
-        " virtual_clusters = coalesce($4, virtual_clusters), is_admin = coalesce($5, is_admin)"
+        " virtual_clusters = coalesce($4, virtual_clusters), is_admin = coalesce($5, is_admin),"
+        " email_confirmed = coalesce($6, email_confirmed)"
         " WHERE username = $1 AND removed_at IS NULL",
         username,
         change.email,
         change.extension,
         change.virtual_clusters,
         change.is_admin,
+        change.email_confirmed,
     )
 
 
@@ -261,8 +287,8 @@ _LOCK = """
 """
 _ADMINS = "SELECT username FROM account WHERE is_admin ORDER BY username FOR UPDATE"
 _REMOVE = """
-    UPDATE account SET removed_at = now(), password_hash = '', email = '', extension = '{}',
-                       is_admin = false
+    UPDATE account SET removed_at = now(), password_hash = '', email = '', email_confirmed = false,
+                       extension = '{}', is_admin = false
     WHERE username = $1
 """
 _INSERT = """

@@ -1,5 +1,5 @@
-"""What is said on settings-changed: subscriptions to alerts, orders about nodes, and what is set of
-virtual clusters and policy.
+"""What is said on settings-changed: subscriptions to alerts, addresses to confirm, orders about
+nodes, and what is set of virtual clusters and policy.
 """
 
 from collections.abc import Mapping
@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import asyncpg
+from muster.contracts.confirmations import CONFIRMATION_SETTING
 from muster.contracts.node_orders import NODE_SETTING, NodeOrder
 from muster.contracts.scheduling import SCHEDULING_SETTING, SchedulingConfig
 from muster.contracts.subscriptions import SUBSCRIPTION_SETTING
 from muster.db import Connection, fetch
 
-from rest.store import scheduling
+from rest.store import confirmations, scheduling
 
-PREFIXES = (SUBSCRIPTION_SETTING, NODE_SETTING)
+PREFIXES = (SUBSCRIPTION_SETTING, CONFIRMATION_SETTING, NODE_SETTING)
 """What most settings of REST's begin with."""
 
 
@@ -39,8 +40,12 @@ async def load_published(conn: Connection) -> list[Published]:
         for row in await conn.fetch(_ORDERS)
     ]
     subscriptions = await fetch(Published, conn, _SUBSCRIPTIONS, SUBSCRIPTION_SETTING)
+    to_confirm = [
+        Published(f"{CONFIRMATION_SETTING}{row['id']}", row["revision"], _confirmation(row))
+        for row in await conn.fetch(_CONFIRMATIONS)
+    ]
     set_ = await scheduling.newest(conn)
-    return [*subscriptions, *orders, *([] if set_ is None else [_scheduling(set_)])]
+    return [*subscriptions, *to_confirm, *orders, *([] if set_ is None else [_scheduling(set_)])]
 
 
 def _scheduling(version: scheduling.Version) -> Published:
@@ -63,9 +68,19 @@ def _order(row: asyncpg.Record) -> dict[str, Any]:
     return order.model_dump(mode="json", by_alias=True)
 
 
+def _confirmation(row: asyncpg.Record) -> dict[str, Any] | None:
+    if row["ended_at"] is not None:
+        return None
+    return confirmations.of_row(row).model_dump(mode="json", by_alias=True)
+
+
 async def lift_revisions(conn: Connection, revisions: Mapping[str, int]) -> None:
     """Raise revisions, by their settings; none falls."""
-    for prefix, sql in ((SUBSCRIPTION_SETTING, _LIFT_SUBSCRIPTIONS), (NODE_SETTING, _LIFT_ORDERS)):
+    for prefix, sql in (
+        (SUBSCRIPTION_SETTING, _LIFT_SUBSCRIPTIONS),
+        (CONFIRMATION_SETTING, _LIFT_CONFIRMATIONS),
+        (NODE_SETTING, _LIFT_ORDERS),
+    ):
         found = {
             setting.removeprefix(prefix): revision
             for setting, revision in revisions.items()
@@ -85,6 +100,12 @@ _LIFT_SUBSCRIPTIONS = """
     UPDATE subscription AS s SET revision = n.revision
     FROM unnest($1::text[], $2::bigint[]) AS n (id, revision)
     WHERE s.id = n.id AND s.revision < n.revision
+"""
+_CONFIRMATIONS = "SELECT * FROM confirmation ORDER BY id"
+_LIFT_CONFIRMATIONS = """
+    UPDATE confirmation AS c SET revision = n.revision
+    FROM unnest($1::text[], $2::bigint[]) AS n (id, revision)
+    WHERE c.id = n.id AND c.revision < n.revision
 """
 _LIFT_SCHEDULING = """
     UPDATE scheduling_config SET revision = $1

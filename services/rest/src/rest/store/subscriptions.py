@@ -42,6 +42,16 @@ async def remove_of_owner(conn: Connection, owner: str) -> None:
     )
 
 
+async def remove_other_mails(conn: Connection, owner: str, email: str) -> None:
+    """Remove an owner's subscriptions that mail to another address than this one."""
+    await conn.execute(
+        "UPDATE subscription SET removed_at = now(), revision = revision + 1"
+        " WHERE owner = $1 AND removed_at IS NULL AND content->>'email' <> $2",
+        owner,
+        email,
+    )
+
+
 async def lock_subscription(conn: Connection, ident: str) -> Subscription | None:
     """One, locked."""
     content = await conn.fetchval(
