@@ -51,6 +51,7 @@ class Here:
 
     def __init__(self, home: Path) -> None:
         self.home = home
+        home.parent.chmod(0o755)
         self.environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(home.parent),
@@ -249,9 +250,9 @@ def test_a_job_outlives_every_way_to_end_muster_at_no_cost(here: Here) -> None:
         assert here.run("submit", "-", text=stubborn).returncode == 0
         here.until(lambda: "attempt" in here.run("logs", "stubborn").stdout)
         log = here.home.with_suffix(".up.log")
-        told = log.read_text().count("once more")
+        told = log.read_text().count("a second signal")
         hurried.send_signal(signal.SIGINT)
-        here.until(lambda: log.read_text().count("once more") > told)
+        here.until(lambda: log.read_text().count("a second signal") > told)
         hurried.send_signal(signal.SIGINT)
         assert hurried.wait(DEADLINE_S) == 130
     mark.touch()

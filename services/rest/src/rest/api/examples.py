@@ -257,11 +257,13 @@ EXAMPLES: dict[str, Any] = {
         "extension": {},
     },
     "OwnChange": {"oldPassword": "correct-horse-battery", "newPassword": "blue-kettle-42"},
+    "EmailCode": {"code": "K7QMZT4B2XWBK7QMZT4B2XWBK7QMZT4B"},
     "UserChange": {"data": {"username": "ann", "virtualCluster": ["vision"]}, "patch": True},
     "ShownUser": {
         "username": "ann",
         "grouplist": [],
         "email": "ann@example.org",
+        "emailConfirmed": True,
         "extension": {},
         "admin": False,
         "virtualCluster": ["default", "vision"],
