@@ -20,8 +20,6 @@ MOST_WORDS = 30
 MOST_SUBJECT_CHARACTERS = 72
 SUBJECTS = 50
 """How many of the newest commits are checked; merges don't count."""
-SUBJECTS_SINCE = "2026-11-24T20:10:00+00:00"
-"""Older commits are not checked."""
 
 REPLACED = {
     r"books": "accounting",
@@ -183,7 +181,7 @@ def long_subjects(root: Path) -> Iterator[str]:
     """The newest commits with too long a subject. A copy without its history has none."""
     if not (root / ".git").exists():
         return
-    log = ["git", "log", "--no-merges", f"-n{SUBJECTS}", f"--since={SUBJECTS_SINCE}"]
+    log = ["git", "log", "--no-merges", f"-n{SUBJECTS}"]
     done = subprocess.run(
         [*log, "--format=%h %s"], cwd=root, check=True, capture_output=True, text=True
     )
