@@ -50,7 +50,7 @@ def test_advice_names_the_moves_and_moves_nobody(rest: Rest, tmp_path: Path) -> 
     head, _, columns, first, second, _, sums, nothing, as_of = lines
     assert head == "With these moves r4 (h100-rack) is free: r1 already is."
     assert max(map(len, (columns, first, second))) <= COLUMNS
-    assert second.split() == ["bob~b", "nlp", "0", "4", "0.0", "r4-node7", "given", "back"]
+    assert second.split() == ["bob~b", "nlp", "0", "4", "0.0", "r4-node7", "released"]
     assert sums.startswith("12 GPUs move, 2.5 GPU-hours since the last checkpoints are lost.")
     assert "Cheaper moves may exist" in sums
     assert (nothing.partition(";")[0], as_of) == ("Nothing was moved", "as of cycle 7")

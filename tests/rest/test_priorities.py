@@ -83,3 +83,21 @@ def test_an_operator_lowers_the_cap_of_all() -> None:
     check_priority(job, eve, 10)
     with pytest.raises(Rejected, match=r"at most priority -1 .* priority 10"):
         check_priority(job, eve, -1)
+
+
+async def test_a_key_of_an_earlier_job_lets_no_other_file_pass(rest: Any) -> None:
+    made = await rest.client.post("/api/v2/users", json={**EVE, "maxPriority": {"*": 0}})
+    assert made.status_code == 201
+    key = {"Idempotency-Key": "k"}
+    async with rest.with_token(await rest.log_in("eve", EVE["password"])) as eve:
+        low, high = with_priority(rest, "low", 0), with_priority(rest, "high", 1000)
+        answers = [await eve.post(JOBS, content=low, headers=key) for _ in range(2)]
+        assert [answer.json() for answer in answers] == [answers[0].json()] * 2
+        assert (await eve.post(JOBS, content=high, headers=key)).status_code == 422
+        no_priority = {**EVE, "maxPriority": {"*": -1}}
+        no_priority.pop("password")
+        lowered = await rest.client.put("/api/v2/users", json={"data": no_priority})
+        assert lowered.status_code == 201
+        again = await eve.post(JOBS, content=low, headers=key)
+        assert (again.status_code, again.json()) == (202, answers[0].json())
+        assert len((await eve.get(JOBS)).json()) == 1

@@ -58,6 +58,30 @@ async def test_a_removed_admin_is_out_at_once(start_rest: Any) -> None:
         assert (await rest.client.post("/api/v2/token", json=login)).status_code == 401
 
 
+async def test_a_demoted_admin_changes_nothing_where_the_token_is_still_cached(
+    start_rest: Any,
+) -> None:
+    async with (
+        start_rest() as rest,
+        start_rest(token_cache_s=3600.0) as other,
+        await rest.make_user("ann", admin=True) as ann,
+        await rest.make_user("bob"),
+        other.with_token(ann.headers["Authorization"].split()[1]) as there,
+    ):
+        assert (await there.get("/api/v2/audit")).status_code == 200
+        taken = await rest.client.put("/api/v2/users", json=change("ann", admin=False))
+        assert taken.status_code == 201
+        assert (await there.get("/api/v2/audit")).status_code == 200  # as the cache has it
+        everything = {"events": ["node-lost"], "webhookUrl": "https://example.org/all"}
+        answers = [
+            await there.put("/api/v2/users", json=change("ann", admin=True)),
+            await there.post("/api/v2/users", json={"username": "eve", "password": PASSWORD}),
+            await there.delete("/api/v2/users/bob"),
+            await there.post("/api/v2/alerts/subscriptions", json=everything),
+        ]
+        assert [answer.status_code for answer in answers] == [403] * 4
+
+
 async def test_the_last_admin_stays(rest: Any) -> None:
     answers = [
         await rest.client.put("/api/v2/users", json=change("admin", admin=False)),

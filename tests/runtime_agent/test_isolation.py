@@ -127,6 +127,12 @@ def test_a_pods_process_ends_with_its_supervisor(
     patience(lambda: proc.start_ticks(start.pid) is None)
 
 
+def test_folders_deeper_than_python_can_remove_are_removed(node: Any) -> None:
+    run(node, "for i in $(seq 1500); do mkdir d; cd d; done")
+    node.pods.drop_work("pod")
+    assert not node.pods.work_path("pod").exists()
+
+
 def test_an_agent_names_a_shared_folder_that_is_missing(tmp_path: Path) -> None:
     missing = tmp_path / "not-mounted"
     settings = AgentSettings(task_paths=f"{tmp_path}, {missing}")

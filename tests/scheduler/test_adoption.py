@@ -124,10 +124,18 @@ OF_ANOTHER = PodOnNode(pod="other", gpus=(1,))
 @pytest.mark.parametrize(
     ("runs", "beside", "why"),
     [
-        (PodOnNode(pod="g-w-0", gpus=(1,), ports=(20000,)), (), "GPUs and ports that are wanted"),
-        (PodOnNode(pod="g-w-0", gpus=(1, 1), ports=(20000,)), (), "GPUs and ports that are wanted"),
-        (PodOnNode(pod="g-w-0", gpus=(1, 2)), (), "GPUs and ports that are wanted"),
-        (PodOnNode(pod="g-w-0"), (), "GPUs and ports that are wanted"),
+        (
+            PodOnNode(pod="g-w-0", gpus=(1,), ports=(20000,)),
+            (),
+            "GPUs and ports that the gang requests",
+        ),
+        (
+            PodOnNode(pod="g-w-0", gpus=(1, 1), ports=(20000,)),
+            (),
+            "GPUs and ports that the gang requests",
+        ),
+        (PodOnNode(pod="g-w-0", gpus=(1, 2)), (), "GPUs and ports that the gang requests"),
+        (PodOnNode(pod="g-w-0"), (), "GPUs and ports that the gang requests"),
         (PodOnNode(pod="g-w-0", gpus=(1, 2), ports=(20000,)), (OF_ANOTHER,), "another pod has"),
         (
             PodOnNode(pod="g-w-0", gpus=(1, 2), ports=(20000,)),

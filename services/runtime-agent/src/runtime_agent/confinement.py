@@ -82,6 +82,10 @@ def _why_single_user(settings: AgentSettings) -> str | None:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False
         )
-    except subprocess.TimeoutExpired:
-        return f"the trial did not end in {PROBE_TIMEOUT_S:g} s"
+    except subprocess.TimeoutExpired as error:
+        raise Broken(
+            f"the trial to separate users did not end in {PROBE_TIMEOUT_S:g} s; start again"
+        ) from error
+    if done.returncode < 0:  # never a reason to run all users' tasks as root
+        raise Broken(f"the trial to separate users died by signal {-done.returncode}; start again")
     return f"the agent lacks a right: {done.stderr.strip()}" if done.returncode else None

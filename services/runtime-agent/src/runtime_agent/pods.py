@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import stat
+import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -129,7 +130,7 @@ class PodDirectories:
             return
         self.remove(spec.name)
         fresh = self.root / f".new-{directory.name}"
-        shutil.rmtree(fresh, ignore_errors=True)
+        _remove_tree(fresh)
         fresh.mkdir(mode=0o700)
         try:
             (fresh / WORK_DIR).mkdir(mode=0o700)
@@ -145,7 +146,7 @@ class PodDirectories:
             write_record(fresh / SPEC_FILE, spec, durable=False)
             fresh.rename(directory)
         except OSError:
-            shutil.rmtree(fresh, ignore_errors=True)
+            _remove_tree(fresh)
             raise
 
     def _is_usable(self, directory: Path) -> bool:
@@ -280,7 +281,7 @@ class PodDirectories:
     def drop_work(self, name: str) -> None:
         """Removes what the pod wrote for itself; its records and logs stay."""
         for folder in (WORK_DIR, TMP_DIR):
-            shutil.rmtree(self.path(name) / folder, ignore_errors=True)
+            _remove_tree(self.path(name) / folder)
         for reserve in RESERVES:
             (self.path(name) / reserve).unlink(missing_ok=True)
 
@@ -290,17 +291,17 @@ class PodDirectories:
         doomed = self.root / f".old-{directory.name}"
         with contextlib.suppress(FileNotFoundError):
             directory.rename(doomed)
-        shutil.rmtree(doomed, ignore_errors=True)
+        _remove_tree(doomed)
 
     def sweep(self) -> None:
         """Removes what a crash has left half made or half removed."""
         for entry in self.root.iterdir():
             if entry.name.startswith((".new-", ".old-")):
-                shutil.rmtree(entry, ignore_errors=True)
+                _remove_tree(entry)
 
     def drop_logs(self, name: str) -> None:
         """Removes the pod's logs; its records stay."""
-        shutil.rmtree(self.logs_path(name), ignore_errors=True)
+        _remove_tree(self.logs_path(name))
 
     def remains(self) -> list[Remains]:
         """Of every pod, the oldest first. It opens no lock, so any thread may ask."""
@@ -310,6 +311,16 @@ class PodDirectories:
             changed_s = max(_changed_s(directory / file) for file in (SPEC_FILE, EXIT_FILE))
             found.append(Remains(name, changed_s, _bytes_in(directory / LOGS_DIR)))
         return sorted(found, key=lambda each: each.changed_s)
+
+
+def _remove_tree(path: Path) -> None:
+    """Removes it as far as possible. A pod may have nested folders deeper than Python can."""
+    try:
+        shutil.rmtree(path, ignore_errors=True)
+    except RecursionError:
+        subprocess.run(
+            ["rm", "-rf", "--one-file-system", str(path)], stderr=subprocess.DEVNULL, check=False
+        )
 
 
 def _give_to(uid: int, directory: Path) -> None:

@@ -31,9 +31,9 @@ from rest.domain.listing import (
 from rest.domain.views import ListedJob, WholeJob, attempt_state, detail, list_item, verdict_reason
 from rest.domain.virtual_clusters import check_priority, check_requests, check_virtual_cluster
 from rest.handlers.stop import no_job, set_execution
-from rest.handlers.submit import Submission
+from rest.handlers.submit import Submission, key_of, repeated_answer
+from rest.store import answers
 from rest.store import jobs as stored
-from rest.store.answers import is_known
 from rest.store.jobs import find_attempt, find_config, find_job, list_attempts
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
@@ -113,7 +113,16 @@ async def submit_job(request: Request) -> Response:
     except ProtocolError:
         here.metrics.submissions.labels("invalid").inc()
         raise
-    warnings = await _check_cluster(here, caller, job, idempotency_key)
+    caller = await user_of(request)  # a slow body may have outlasted the caller's rights
+    try:
+        warnings = await _check_cluster(here, caller, job)
+    except Rejected:
+        key = key_of(caller.username, idempotency_key, job)
+        known = None if key is None else await answers.find(here.pool, key)
+        if key is None or known is None:
+            here.metrics.submissions.labels("invalid").inc()
+            raise
+        return Response(repeated_answer(key, known), 202, media_type="application/json")
     spec = job.spec.model_copy(update={"user_number": caller.number})
     submission = Submission(
         username=caller.username,
@@ -127,22 +136,14 @@ async def submit_job(request: Request) -> Response:
     return Response(answer, 202, media_type="application/json")
 
 
-async def _check_cluster(
-    here: Context, caller: Caller, job: ParsedJob, key: str | None
-) -> tuple[Problem, ...]:
-    """What the job wishes without effect. Raises Rejected where it names what is not there; but
-    what was accepted under this key is answered as it was.
+async def _check_cluster(here: Context, caller: Caller, job: ParsedJob) -> tuple[Problem, ...]:
+    """What the job requests without effect. Raises Rejected where it names what does not exist, or
+    what its user may not use.
     """
-    try:
-        known = await here.virtual_clusters.having(job.spec.virtual_cluster)
-        check_virtual_cluster(job, caller, known)
-        check_priority(job, caller, here.settings.priority_cap)
-        return check_requests(job, known)
-    except Rejected:
-        if key is None or not await is_known(here.pool, caller.username, key):
-            here.metrics.submissions.labels("invalid").inc()
-            raise
-        return ()
+    known = await here.virtual_clusters.having(job.spec.virtual_cluster)
+    check_virtual_cluster(job, caller, known)
+    check_priority(job, caller, here.settings.priority_cap)
+    return check_requests(job, known)
 
 
 def _idempotency_key(request: Request) -> str | None:

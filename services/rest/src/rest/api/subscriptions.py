@@ -131,6 +131,7 @@ async def create_subscription(
     wanted = _subscription(ident, caller, caller.username, request, (1,))
     signing = _secrets(here, wanted)
     async with transaction(here.pool) as conn:
+        await accounts.check_rights(conn, caller)
         check_receiver(caller, await accounts.confirmed_email(conn, caller.username), wanted.email)
         if await subscriptions.count_subscriptions(conn, caller.username) >= MAX_SUBSCRIPTIONS:
             message = f"You have {MAX_SUBSCRIPTIONS} subscriptions, the limit; remove one."
@@ -164,6 +165,7 @@ async def change_subscription(
 ) -> ShownSubscription:
     """Change a subscription, whole."""
     async with transaction(here.pool) as conn:
+        await accounts.check_rights(conn, caller)
         # Locked in the order of a change of the account, which ends its subscriptions.
         confirmed = await accounts.confirmed_email(conn, caller.username)
         before = await _find(conn, caller, ident)

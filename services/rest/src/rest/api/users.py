@@ -150,6 +150,7 @@ async def create_user(new: NewUser, here: Here, caller: Admin, address: Address)
     await _check_virtual_clusters(here, new.virtualCluster or [])
     password_hash = await here.passwords.hash(new.password, new.username)
     async with transaction(here.pool) as conn:
+        await accounts.check_rights(conn, caller)
         now = await conn.fetchval("SELECT now()")
         clusters = [DEFAULT] if new.virtualCluster is None else new.virtualCluster
         account = Account(
@@ -181,7 +182,8 @@ async def change_myself(change: OwnChange, here: Here, caller: Person, address: 
             raise Rejected("ForbiddenUserError", "The old password is wrong.")
     is_code_sent = await _change(
         here,
-        (caller.username, address),
+        caller,
+        address,
         UserData(
             username=caller.username,
             password=change.newPassword,
@@ -223,7 +225,7 @@ async def change_user(change: UserChange, here: Here, caller: Admin, address: Ad
     if change.data.password is not None or change.data.admin is not None:
         check_person(caller)
     await _check_virtual_clusters(here, change.data.virtualCluster or [])
-    await _change(here, (caller.username, address), change.data)
+    await _change(here, caller, address, change.data)
     return Done(message=f"The user {change.data.username} is changed.")
 
 
@@ -235,6 +237,7 @@ async def delete_user(username: Username, here: Here, caller: Admin, address: Ad
     async with transaction(here.pool) as conn:
         if await _is_admin_but_not_the_last(conn, username):
             check_person(caller)
+        await accounts.check_rights(conn, caller)
         await _find(conn, username)
         await accounts.remove_account(conn, username)
         await subscriptions.remove_of_owner(conn, username)
@@ -293,7 +296,7 @@ async def _lock(conn: Connection, username: str) -> Account:
 
 
 async def _change(
-    here: Context, by: tuple[str, str], data: UserData, *, is_own: bool = False
+    here: Context, caller: Caller, address: str, data: UserData, *, is_own: bool = False
 ) -> bool:
     """Whether a code is mailed to a new address."""
     is_code_sent = False
@@ -306,6 +309,7 @@ async def _change(
     async with transaction(here.pool) as conn:
         is_demoted = data.admin is False and await _is_admin_but_not_the_last(conn, data.username)
         before = await _lock(conn, data.username)
+        await accounts.check_rights(conn, caller)
         await accounts.update_account(conn, data.username, change)
         if data.email is not None:
             is_code_sent = await _set_email(here, conn, before, data.email, is_own=is_own)
@@ -317,7 +321,7 @@ async def _change(
             await accounts.update_password(conn, data.username, password_hash)
         changed = sorted(data.model_dump(exclude_none=True).keys() - {"username"})
         detail = {"changed": changed, "admin": data.admin}
-        entry = audit.Entry(by[0], "user.change", data.username, by[1], detail)
+        entry = audit.Entry(caller.username, "user.change", data.username, address, detail)
         await audit.record(conn, [entry])
     here.access.forget_cached()
     if is_demoted or data.email is not None:

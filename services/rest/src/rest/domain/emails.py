@@ -4,7 +4,7 @@ from muster.errors import Problem, Rejected
 
 from rest.domain.callers import Caller
 
-EMAIL = r"[^@\s,;<>]+@[^@\s,;<>]+"
+EMAIL = r"[^@\s,;<>\x00-\x1f\x7f-\x9f]+@[^@\s,;<>\x00-\x1f\x7f-\x9f]+"
 
 
 def check_receiver(caller: Caller, confirmed: str, email: str | None) -> None:

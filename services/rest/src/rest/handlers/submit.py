@@ -62,11 +62,11 @@ def _new_job_id() -> str:
     return new_id(time.time_ns() // 1_000_000, secrets.randbits(80))
 
 
-def _key(submission: Submission) -> Key | None:
-    if submission.key is None:
+def key_of(username: str, key: str | None, job: ParsedJob) -> Key | None:
+    """The key that a submission has, for this file."""
+    if key is None:
         return None
-    digest = hashlib.sha256(submission.job.text.encode()).digest()
-    return Key(submission.username, submission.key, digest)
+    return Key(username, key, hashlib.sha256(job.text.encode()).digest())
 
 
 class Submissions:
@@ -93,7 +93,12 @@ class Submissions:
             self._metrics.submissions.labels("busy").inc()
             raise Transient("Too many jobs are being submitted; try again in a moment.")
         answer_comes = asyncio.get_running_loop().create_future()
-        waiting = _Waiting(submission, answer_comes, _new_job_id(), _key(submission))
+        waiting = _Waiting(
+            submission,
+            answer_comes,
+            _new_job_id(),
+            key_of(submission.username, submission.key, submission.job),
+        )
         self._queue.put_nowait(waiting)
         self._bytes += size
         try:
@@ -271,17 +276,24 @@ def _taken(submission: Submission) -> Rejected:
     return Rejected("ConflictJobError", message, (problem,))
 
 
-def _answer_again(waiting: _Waiting, known: Known) -> None:
-    key = waiting.key
-    if key is not None and key.body_digest == known.body_digest:
-        _resolve(waiting, known.answer)
-        return
+def repeated_answer(key: Key, known: Known) -> str:
+    """The same answer again. Raises Rejected where the key was used for another file."""
+    if key.body_digest == known.body_digest:
+        return known.answer
     message = (
-        f"The Idempotency-Key {key.key if key else ''!r} was used for another job file; use a new"
-        " one for a new job."
+        f"The Idempotency-Key {key.key!r} was used for another job file; use a new one for a new"
+        " job."
     )
     problem = Problem("Idempotency-Key", "was used for another job file")
-    _fail(waiting, Rejected("IdempotencyKeyError", message, (problem,)))
+    raise Rejected("IdempotencyKeyError", message, (problem,))
+
+
+def _answer_again(waiting: _Waiting, known: Known) -> None:
+    assert waiting.key is not None
+    try:
+        _resolve(waiting, repeated_answer(waiting.key, known))
+    except Rejected as error:
+        _fail(waiting, error)
 
 
 def _resolve(waiting: _Waiting, answer: str) -> None:

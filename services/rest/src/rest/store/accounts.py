@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from muster.db import Connection, Pool, fetch
+from muster.errors import Rejected
 
 from rest.domain.callers import Caller
 
@@ -102,6 +103,18 @@ async def lock_admins(conn: Connection) -> list[str]:
     """All admins. Others who ask meanwhile wait."""
     rows = await conn.fetch(_ADMINS)
     return [row["username"] for row in rows]
+
+
+async def check_rights(conn: Connection, caller: Caller) -> None:
+    """Raises Rejected where the caller was removed or demoted since the request came. Else their
+    rights stay until the end of the transaction.
+    """
+    sql = "SELECT is_admin FROM account WHERE username = $1 AND removed_at IS NULL FOR SHARE"
+    is_admin = await conn.fetchval(sql, caller.username)
+    if is_admin is None:
+        raise Rejected("UnauthorizedUserError", f"The user {caller.username} was removed.")
+    if caller.is_admin and not is_admin:
+        raise Rejected("ForbiddenUserError", f"{caller.username} is no admin any more.")
 
 
 async def list_accounts(conn: Connection) -> list[Account]:

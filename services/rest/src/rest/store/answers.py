@@ -43,12 +43,10 @@ async def claim(conn: Connection, keys: Sequence[Key]) -> dict[tuple[str, str], 
     }
 
 
-async def is_known(pool: Pool, username: str, key: str) -> bool:
-    """Whether the user has had an answer under this key."""
-    found: bool = await pool.fetchval(
-        "SELECT EXISTS (SELECT FROM idempotency WHERE username = $1 AND key = $2)", username, key
-    )
-    return found
+async def find(pool: Pool, key: Key) -> Known | None:
+    """What the user was answered under this key."""
+    row = await pool.fetchrow(_KNOWN, [key.username], [key.key])
+    return None if row is None else Known(row["body_digest"], row["job"], row["answer"])
 
 
 async def keep(conn: Connection, answers: Sequence[tuple[Key, str, str]]) -> None:

@@ -10,7 +10,7 @@ async def wait_s(conn: Connection, username: str, email: str, most: int) -> int 
     go out for one user, and as many to one address, whoever asks. Others who ask meanwhile wait
     for the end of the transaction.
     """
-    await conn.execute("LOCK TABLE confirmation IN SHARE ROW EXCLUSIVE MODE")
+    await conn.execute(_LOCK)
     seconds: int | None = await conn.fetchval(_WAIT, username, email, most - 1)
     return seconds
 
@@ -34,7 +34,10 @@ def of_row(row: asyncpg.Record) -> Confirmation:
 
 
 async def end_of_user(conn: Connection, username: str) -> None:
-    """End those of a user: their codes are valid no more."""
+    """End those of a user: their codes are valid no more. As `wait_s` may follow, it locks the same
+    first.
+    """
+    await conn.execute(_LOCK)
     await conn.execute(f"{_END} username = $1", username)
 
 
@@ -50,6 +53,7 @@ async def forget_ended(conn: Connection, days: int) -> None:
     )
 
 
+_LOCK = "LOCK TABLE confirmation IN SHARE ROW EXCLUSIVE MODE"
 _WAIT = """
     SELECT ceil(extract(epoch FROM max(made_at) + interval '1 hour' - now()))::integer FROM (
         (SELECT made_at FROM confirmation WHERE username = $1
