@@ -21,6 +21,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiosmtpd.smtp import AuthResult, LoginPassword
 from alerting.app import build
 from alerting.settings import AlertingSettings
+from bus_logins import bus_settings, kafka_client
 from cli.embedded.server import EmbeddedKafka
 from mail_server import Mailbox, running_mailbox
 from muster.contracts.jobs import JobState, JobStatus
@@ -184,7 +185,7 @@ class Cluster:
         """Alerting, while the block runs; quick, and allowed to reach this machine."""
         quick: dict[str, Any] = {
             "database_url": self.database_url,
-            "kafka_bootstrap": self.broker.bootstrap,
+            **bus_settings(self.broker.bootstrap),
             "http_port": 0,
             "fetch_wait_busy_ms": 10,
             "fetch_wait_idle_ms": 10,
@@ -207,7 +208,7 @@ class Cluster:
     ) -> None:
         """Publish a record."""
         if self.producer is None:
-            self.producer = AIOKafkaProducer(bootstrap_servers=self.broker.bootstrap)
+            self.producer = AIOKafkaProducer(**kafka_client(self.broker.bootstrap))
             await self.producer.start()
         value = None if model is None else model.model_dump_json().encode()
         headers = [("traceparent", traceparent.encode())] if traceparent else []
@@ -264,7 +265,7 @@ class Cluster:
     async def received(self, topic: str, count: int) -> list[dict[str, Any]]:
         """The first records of a topic, as JSON."""
         consumer = AIOKafkaConsumer(
-            topic, bootstrap_servers=self.broker.bootstrap, auto_offset_reset="earliest"
+            topic, **kafka_client(self.broker.bootstrap), auto_offset_reset="earliest"
         )
         await consumer.start()
         try:
