@@ -57,6 +57,12 @@ async def test_one_user_is_limited_and_no_other(start_rest: Any) -> None:
         assert "eve" not in metrics
 
 
+async def test_a_submission_is_one_request(start_rest: Any) -> None:
+    async with start_rest(user_requests_per_s=0.01, user_requests_burst=2) as rest:
+        codes = [(await rest.submit(f"job-{n}")).status_code for n in range(3)]
+        assert codes == [202, 202, 429]
+
+
 @pytest.mark.parametrize(
     ("path", "headers"),
     [

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from muster_up import Http, Up, up
+from runtime_agent.supervisor.records import WORK_DIR
 
 pytestmark = [
     pytest.mark.system,
@@ -91,7 +92,7 @@ def attacks(one: Up, victim: Path, victim_pid: int) -> dict[str, str]:
         "agent's journal": f"cat {home}/agent/journal.sqlite",
         "agent's folder": f"ls {home}/agent/pods",
         "services' logs": f"cat {home}/log/rest.log",
-        "other's file": f"cat {victim}/work/mine",
+        "other's file": f"cat {victim / WORK_DIR}/mine",
         "other's command": f"cat {victim}/command.sh",
         "other's records": f"cat {victim}/pod.json",
         "other's log": f"cat {victim}/logs/stdout.log",

@@ -91,7 +91,7 @@ async def user_of(request: Request) -> Caller:
     """
     here = await context_of(request)
     try:
-        caller = await _known(here, request)
+        caller = await known_caller(here, request)
     except Rejected:
         if "authorization" in request.headers:  # else the edge has counted it
             here.limits.take_address(await address_of(request))
@@ -100,7 +100,8 @@ async def user_of(request: Request) -> Caller:
     return caller
 
 
-async def _known(here: Context, request: Request) -> Caller:
+async def known_caller(here: Context, request: Request) -> Caller:
+    """Whose token comes with the request, which is not counted. Raises Rejected."""
     username, token = bearer(request)
     caller = await here.access.caller_of(token)
     if username is not None and (username != caller.username or not caller.is_application):

@@ -13,7 +13,16 @@ from muster.protocol import ParsedJob, ProtocolError, parse_job
 from muster.telemetry import current_traceparent
 from pydantic import BaseModel, ConfigDict
 
-from rest.api.context import Address, Context, Here, User, address_of, context_of, user_of
+from rest.api.context import (
+    Address,
+    Context,
+    Here,
+    User,
+    address_of,
+    context_of,
+    known_caller,
+    user_of,
+)
 from rest.api.examples import JOB_FILE
 from rest.api.models import JobDetail, JobList, JobListItem, Submitted, Why
 from rest.api.paging import Paging
@@ -113,7 +122,8 @@ async def submit_job(request: Request) -> Response:
     except ProtocolError:
         here.metrics.submissions.labels("invalid").inc()
         raise
-    caller = await user_of(request)  # a slow body may have outlasted the caller's rights
+    # A slow body may have outlasted the caller's rights.
+    caller = await known_caller(here, request)
     try:
         warnings = await _check_cluster(here, caller, job)
     except Rejected:

@@ -6,13 +6,13 @@ from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
-from muster.db import Connection, transaction
+from muster.db import transaction
 from muster.errors import Rejected
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rest.api.context import Address, Here, Person, User
 from rest.api.examples import LOGIN
-from rest.domain.callers import Caller, check_admin
+from rest.domain.callers import check_admin
 from rest.domain.times import iso
 from rest.handlers.access import digest, invalid_token
 from rest.store import accounts, audit
@@ -145,20 +145,11 @@ async def log_out(here: Here, caller: User, address: Address) -> Done:
     """Revoke the token that is presented."""
     async with transaction(here.pool) as conn:
         await accounts.delete_token(conn, caller.token)
-        await _note(conn, caller, "logout", caller.username, address, {"token": caller.token})
+        detail = {"token": caller.token}
+        entry = audit.Entry(caller.username, "logout", caller.username, address, detail)
+        await audit.record(conn, [entry])
     here.access.forget_cached()
     return Done(message="The token is revoked.")
-
-
-async def _note(  # noqa: PLR0913 - an entry has these
-    conn: Connection,
-    caller: Caller,
-    action: str,
-    owner: str,
-    address: str,
-    detail: dict[str, Any],
-) -> None:
-    await audit.record(conn, [audit.Entry(caller.username, action, owner, address, detail)])
 
 
 @router.post("/tokens/renew", response_model=Renewed)
@@ -173,7 +164,9 @@ async def renew_token(here: Here, caller: Person, address: Address) -> Renewed:
         )
         if expires_at is None:
             raise invalid_token()
-        await _note(conn, caller, "token.renew", caller.username, address, {"token": caller.token})
+        detail = {"token": caller.token}
+        entry = audit.Entry(caller.username, "token.renew", caller.username, address, detail)
+        await audit.record(conn, [entry])
     return Renewed(expiresAt=iso(expires_at) or "")
 
 
@@ -232,7 +225,8 @@ async def create_application_token(
             is_application=True,
         )
         detail = {"token": made.id, "name": wanted.name}
-        await _note(conn, caller, "token.create", caller.username, address, detail)
+        entry = audit.Entry(caller.username, "token.create", caller.username, address, detail)
+        await audit.record(conn, [entry])
     return ApplicationToken(
         token=made.token,
         id=made.id,
@@ -258,6 +252,7 @@ async def revoke_token(token: TokenText, here: Here, caller: User, address: Addr
                 "ForbiddenUserError", "An application token may revoke no token but itself."
             )
         await accounts.delete_token(conn, ident)
-        await _note(conn, caller, "token.revoke", owner, address, {"token": ident})
+        entry = audit.Entry(caller.username, "token.revoke", owner, address, {"token": ident})
+        await audit.record(conn, [entry])
     here.access.forget_cached()
     return Done(message="The token is revoked.")

@@ -304,7 +304,10 @@ async def _change(
     if data.password is not None:
         password_hash = await here.passwords.hash(data.password, data.username)
     change = Change(
-        extension=data.extension, virtual_clusters=data.virtualCluster, is_admin=data.admin
+        extension=data.extension,
+        virtual_clusters=data.virtualCluster,
+        is_admin=data.admin,
+        priority_caps=data.maxPriority,
     )
     async with transaction(here.pool) as conn:
         is_demoted = data.admin is False and await _is_admin_but_not_the_last(conn, data.username)
@@ -313,8 +316,6 @@ async def _change(
         await accounts.update_account(conn, data.username, change)
         if data.email is not None:
             is_code_sent = await _set_email(here, conn, before, data.email, is_own=is_own)
-        if data.maxPriority is not None:
-            await accounts.set_priority_caps(conn, data.username, data.maxPriority)
         if is_demoted:
             await subscriptions.remove_of_owner(conn, data.username)
         if password_hash is not None:

@@ -179,6 +179,7 @@ class Change:
     virtual_clusters: list[str] | None = None
     is_admin: bool | None = None
     email_confirmed: bool | None = None
+    priority_caps: dict[str, int] | None = None
 
 
 async def update_account(conn: Connection, username: str, change: Change) -> None:
@@ -186,7 +187,8 @@ async def update_account(conn: Connection, username: str, change: Change) -> Non
     await conn.execute(
         "UPDATE account SET email = coalesce($2, email), extension = coalesce($3, extension),"
         " virtual_clusters = coalesce($4, virtual_clusters), is_admin = coalesce($5, is_admin),"
-        " email_confirmed = coalesce($6, email_confirmed)"
+        " email_confirmed = coalesce($6, email_confirmed),"
+        " priority_caps = coalesce($7, priority_caps)"
         " WHERE username = $1 AND removed_at IS NULL",
         username,
         change.email,
@@ -194,12 +196,8 @@ async def update_account(conn: Connection, username: str, change: Change) -> Non
         change.virtual_clusters,
         change.is_admin,
         change.email_confirmed,
+        change.priority_caps,
     )
-
-
-async def set_priority_caps(conn: Connection, username: str, caps: dict[str, int]) -> None:
-    """Set all priority caps of a user."""
-    await conn.execute("UPDATE account SET priority_caps = $2 WHERE username = $1", username, caps)
 
 
 async def update_password(conn: Connection, username: str, password_hash: str) -> None:
