@@ -10,32 +10,37 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-_PR_SET_NO_NEW_PRIVS = 38  # linux/prctl.h
+_PRCTL = {  # linux/prctl.h
+    "PR_SET_PDEATHSIG": 1,
+    "PR_SET_CHILD_SUBREAPER": 36,
+    "PR_SET_NO_NEW_PRIVS": 38,
+}
 SUPERVISOR = b"runtime_agent.supervisor"
 """In the command line of every supervisor."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+def _prctl(option: str, value: int) -> None:
+    """Raises OSError."""
+    if _libc.prctl(_PRCTL[option], value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option}) failed")
+
+
 def adopt_orphans() -> None:
     """Makes this process the parent of every descendant whose own parent ends."""
-    if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
+    _prctl("PR_SET_CHILD_SUBREAPER", 1)
 
 
 def die_with_parent(parent: int) -> None:
     """Makes the kernel kill this process when `parent` ends; at once where it already has."""
-    if _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    _prctl("PR_SET_PDEATHSIG", signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def forbid_new_privileges() -> None:
     """No program that this process starts gains rights: set-user-ID bits count no more."""
-    if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_NO_NEW_PRIVS) failed")
+    _prctl("PR_SET_NO_NEW_PRIVS", 1)
 
 
 @functools.cache
