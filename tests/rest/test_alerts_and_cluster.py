@@ -55,6 +55,21 @@ async def test_people_are_told_of_their_own_jobs_only(rest: Any) -> None:
         assert len((await rest.client.get(SUBSCRIPTIONS)).json()) == 2
 
 
+async def test_an_admin_gives_a_subscription_no_more_than_its_owner_may_have(rest: Any) -> None:
+    own = {"events": ["job-finished"], "email": "ann@example.org"}
+    async with await rest.make_user("ann", email="ann@example.org") as ann:
+        made = (await ann.post(SUBSCRIPTIONS, json=own | {"enabled": False})).json()
+    path = f"{SUBSCRIPTIONS}/{made['id']}"
+    nodes = await rest.client.put(path, json=own | {"events": ["node-lost"]})
+    assert (nodes.status_code, nodes.json()["code"]) == (403, "ForbiddenUserError")
+    stranger = await rest.client.put(path, json=own | {"email": "eve@example.org"})
+    assert (stranger.status_code, stranger.json()["code"]) == (409, "UnconfirmedEmailError")
+    wide = await rest.client.put(path, json=own | {"filter": {"users": ["admin"]}})
+    assert wide.status_code == 200
+    shown = (await rest.client.get(path)).json()
+    assert (shown["owner"], shown["enabled"], shown["filter"]["users"]) == ("ann", True, ["ann"])
+
+
 async def test_a_removed_user_gets_no_notification_any_more(
     start_rest: Any, bootstrap: str
 ) -> None:

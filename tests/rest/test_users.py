@@ -65,9 +65,13 @@ async def test_a_demoted_admin_changes_nothing_where_the_token_is_still_cached(
         start_rest() as rest,
         start_rest(token_cache_s=3600.0) as other,
         await rest.make_user("ann", admin=True) as ann,
-        await rest.make_user("bob"),
+        await rest.make_user("bob") as bob,
         other.with_token(ann.headers["Authorization"].split()[1]) as there,
     ):
+        await bob.post("/api/v2/jobs", content=rest.job_file("digits"))
+        hook = {"events": ["job-failed"], "webhookUrl": "https://example.org/bob"}
+        bobs = (await bob.post("/api/v2/alerts/subscriptions", json=hook)).json()["id"]
+        program = (await bob.post("/api/v2/tokens/application")).json()["id"]
         assert (await there.get("/api/v2/audit")).status_code == 200
         taken = await rest.client.put("/api/v2/users", json=change("ann", admin=False))
         assert taken.status_code == 201
@@ -78,8 +82,14 @@ async def test_a_demoted_admin_changes_nothing_where_the_token_is_still_cached(
             await there.post("/api/v2/users", json={"username": "eve", "password": PASSWORD}),
             await there.delete("/api/v2/users/bob"),
             await there.post("/api/v2/alerts/subscriptions", json=everything),
+            await there.put(f"/api/v2/alerts/subscriptions/{bobs}", json=hook),
+            await there.delete(f"/api/v2/alerts/subscriptions/{bobs}"),
+            await there.delete(f"/api/v2/tokens/{program}"),
+            await there.put("/api/v2/jobs/bob~digits/executionType", json={"value": "STOP"}),
+            await there.put("/api/v2/cluster/nodes/n1/order", json={"value": "drain"}),
+            await there.delete("/api/v2/cluster/config?whatIf=false", headers={"If-Match": '"0"'}),
         ]
-        assert [answer.status_code for answer in answers] == [403] * 4
+        assert [answer.status_code for answer in answers] == [403] * len(answers)
 
 
 async def test_the_last_admin_stays(rest: Any) -> None:

@@ -24,7 +24,7 @@ from rest.cluster import KnownNode, gpus_in_sight, node_json, nodes_summary
 from rest.domain.times import iso
 from rest.domain.virtual_clusters import VirtualClusters, no_virtual_cluster, virtual_cluster_json
 from rest.peers import AS_OF
-from rest.store import audit, node_orders
+from rest.store import accounts, audit, node_orders
 
 router = APIRouter(tags=["cluster"])
 
@@ -104,6 +104,7 @@ async def order_node(
     """
     order, node = Order(wanted.value), here.cluster.node(name)
     async with transaction(here.pool) as conn:
+        await accounts.check_rights(conn, caller)
         before = await node_orders.order_of(conn, name)
         if node is None and before is None:
             raise _no_node(name)

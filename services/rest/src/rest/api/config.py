@@ -155,7 +155,7 @@ def _after(if_match: str | None) -> int:
 async def _asked(
     caller: Admin, address: Address, comment: Comment = "", if_match: IfMatch = None
 ) -> Who:
-    return Who(caller.username, address, _after(if_match), comment)
+    return Who(caller, address, _after(if_match), comment)
 
 
 Asked = Annotated[Who, Depends(_asked)]
@@ -244,7 +244,7 @@ async def roll_back_cluster_config(
 ) -> Response:
     """Set again what a version has set, as a new version, checked and compared like any other."""
     after, asks, accepts = _after(if_match), wanted.whatIf, wanted.acceptDelays
-    who = Who(caller.username, address, after, wanted.comment, asks, accepts)
+    who = Who(caller, address, after, wanted.comment, asks, accepts)
     return _accepted(await here.configuration.roll_back(wanted.version, who))
 
 

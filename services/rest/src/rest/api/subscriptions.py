@@ -17,6 +17,7 @@ from rest.api.tokens import Done
 from rest.domain.callers import Caller, check_owner
 from rest.domain.emails import EMAIL, check_receiver
 from rest.store import accounts, audit, subscriptions
+from rest.store.accounts import LockedAccount
 
 router = APIRouter(prefix="/alerts/subscriptions", tags=["alerts"])
 
@@ -63,7 +64,7 @@ class Filter(BaseModel):
 
 class SubscriptionRequest(BaseModel):
     """A subscription to be made or changed. One receiver: ``webhookUrl`` or ``email``. ``email`` is
-    the confirmed address of the owner's account; an admin names any address.
+    the confirmed address of the owner's account; an admin's own names any address.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -128,11 +129,10 @@ async def create_subscription(
 ) -> CreatedSubscription:
     """Subscribe."""
     ident = new_id(time.time_ns() // 1_000_000, secrets.randbits(80))
-    wanted = _subscription(ident, caller, caller.username, request, (1,))
-    signing = _secrets(here, wanted)
     async with transaction(here.pool) as conn:
-        await accounts.check_rights(conn, caller)
-        check_receiver(caller, await accounts.confirmed_email(conn, caller.username), wanted.email)
+        owner = await accounts.check_rights(conn, caller)
+        wanted = _subscription(ident, caller.username, owner, request, (1,))
+        signing = _secrets(here, wanted)
         if await subscriptions.count_subscriptions(conn, caller.username) >= MAX_SUBSCRIPTIONS:
             message = f"You have {MAX_SUBSCRIPTIONS} subscriptions, the limit; remove one."
             raise Rejected("InvalidParametersError", message)
@@ -163,14 +163,15 @@ async def get_subscription_secrets(ident: Ident, here: Here, caller: User) -> Se
 async def change_subscription(
     ident: Ident, request: SubscriptionRequest, here: Here, caller: User, address: Address
 ) -> ShownSubscription:
-    """Change a subscription, whole."""
+    """Change a subscription, whole. Its owner's rights decide what it may have, also where an admin
+    changes it.
+    """
     async with transaction(here.pool) as conn:
         await accounts.check_rights(conn, caller)
         # Locked in the order of a change of the account, which ends its subscriptions.
-        confirmed = await accounts.confirmed_email(conn, caller.username)
+        owner = await _lock_owner(conn, ident)
         before = await _find(conn, caller, ident)
-        after = _subscription(ident, caller, before.owner, request, before.secret_versions)
-        check_receiver(caller, confirmed, after.email)
+        after = _subscription(ident, before.owner, owner, request, before.secret_versions)
         await subscriptions.update_subscription(conn, after)
         await _note(conn, caller, "subscription.change", ident, address)
     here.publisher.wake()
@@ -201,6 +202,7 @@ async def rotate_subscription_secrets(
 async def delete_subscription(ident: Ident, here: Here, caller: User, address: Address) -> Done:
     """Unsubscribe."""
     async with transaction(here.pool) as conn:
+        await accounts.check_rights(conn, caller)
         await _find(conn, caller, ident)
         await subscriptions.remove_subscription(conn, ident)
         await _note(conn, caller, "subscription.remove", ident, address)
@@ -211,21 +213,38 @@ async def delete_subscription(ident: Ident, here: Here, caller: User, address: A
 async def _find(conn: Connection, caller: Caller, ident: str) -> Subscription:
     found = await subscriptions.lock_subscription(conn, ident)
     if found is None:
-        raise Rejected("NoSubscriptionError", f"There is no subscription {ident[:64]}.")
+        raise _no_subscription(ident)
     check_owner(caller, found.owner, "The subscription")
     return found
 
 
+async def _lock_owner(conn: Connection, ident: str) -> LockedAccount:
+    owner = await subscriptions.find_owner(conn, ident)
+    account = None if owner is None else await accounts.lock_account(conn, owner)
+    if account is None:
+        raise _no_subscription(ident)
+    return account
+
+
+def _no_subscription(ident: str) -> Rejected:
+    return Rejected("NoSubscriptionError", f"There is no subscription {ident[:64]}.")
+
+
 def _subscription(
-    ident: str, caller: Caller, owner: str, request: SubscriptionRequest, versions: tuple[int, ...]
+    ident: str,
+    owner: str,
+    account: LockedAccount,
+    request: SubscriptionRequest,
+    versions: tuple[int, ...],
 ) -> Subscription:
+    """The subscription. Raises Rejected where its owner, with this account, may not have it."""
     events = tuple(AlertEvent(event) for event in dict.fromkeys(request.events))
     filter_ = SubscriptionFilter(
         users=tuple(request.filter.users),
         virtual_clusters=tuple(request.filter.virtualClusters),
         job_names=tuple(request.filter.jobNames),
     )
-    if not caller.is_admin:
+    if not account.is_admin:
         forbidden = sorted(event.value for event in ADMIN_EVENTS.intersection(events))
         if forbidden:
             problem = Problem(
@@ -233,6 +252,7 @@ def _subscription(
             )
             message = "Only admins can subscribe to events of the cluster."
             raise Rejected("ForbiddenUserError", message, (problem,))
+        check_receiver(account.confirmed_email, request.email)
         filter_ = filter_.model_copy(update={"users": (owner,)})
     return Subscription(
         id=ident,

@@ -241,6 +241,7 @@ async def revoke_token(token: TokenText, here: Here, caller: User, address: Addr
     token may revoke itself only.
     """
     async with transaction(here.pool) as conn:
+        await accounts.check_rights(conn, caller)
         found = await accounts.find_token(conn, digest(token), token)
         if found is None:
             raise Rejected("NoTokenError", "There is no such token.")

@@ -144,9 +144,8 @@ async def get_user(username: Username, here: Here, caller: User) -> ShownUser:
 
 @router.post("", status_code=201, response_model=Done)
 async def create_user(new: NewUser, here: Here, caller: Admin, address: Address) -> Done:
-    """Make a user."""
-    if new.admin:
-        check_person(caller)
+    """Make a user. An application token may not, as it may set no password."""
+    check_person(caller)
     await _check_virtual_clusters(here, new.virtualCluster or [])
     password_hash = await here.passwords.hash(new.password, new.username)
     async with transaction(here.pool) as conn:

@@ -13,11 +13,12 @@ from muster.db import Pool, transaction
 from muster.errors import Problem, Rejected, Transient
 from pydantic import BaseModel, ValidationError
 
+from rest.domain.callers import Caller
 from rest.handlers.what_if import DELAYS, FAILED, RUNNING, SKIPPED, WhatIf, WhatIfs
 from rest.metrics import RestMetrics
 from rest.peers import Peers
 from rest.settings import RestSettings
-from rest.store import audit, scheduling
+from rest.store import accounts, audit, scheduling
 from rest.store.scheduling import Change, Version
 
 CHECK, SHOW = "/configuration/check", "/configuration"
@@ -72,7 +73,7 @@ class Who:
     ``accepts_delays``: whatever that is.
     """
 
-    username: str
+    caller: Caller
     address: str
     after: int
     comment: str = ""
@@ -152,7 +153,7 @@ class Configuration:
         with self._counted():
             await self._check_after(who)
             checked = await self._checked(text, "The configuration")
-            change = Change(checked.content, who.username, who.comment)
+            change = Change(checked.content, who.caller.username, who.comment)
             return await self._made(change, who, await self._compared(text, who), checked)
 
     async def roll_back(self, number: int, who: Who) -> Made:
@@ -160,7 +161,7 @@ class Configuration:
         with self._counted():
             await self._check_after(who)
             found = await self.find(number)
-            change = Change(found.change.content, who.username, who.comment, number)
+            change = Change(found.change.content, who.caller.username, who.comment, number)
             if change.content is None:
                 return await self._made(change, who, await self._compared(REMOVAL, who))
             text = json.dumps(change.content).encode()
@@ -173,7 +174,7 @@ class Configuration:
         """
         with self._counted():
             await self._check_after(who)
-            change = Change(None, who.username, who.comment)
+            change = Change(None, who.caller.username, who.comment)
             return await self._made(change, who, await self._compared(REMOVAL, who))
 
     async def what_if(self, text: bytes) -> Compared:
@@ -251,12 +252,13 @@ class Configuration:
         checked: _Checked | None = None,
     ) -> Made:
         async with transaction(self._pool) as conn:
+            await accounts.check_rights(conn, who.caller)
             version = await scheduling.add(conn, change, who.after)
             if version is None:
                 raise _conflict(await scheduling.newest(conn))
             await scheduling.forget_old(conn, self._settings.config_versions)
             entry = audit.Entry(
-                who.username,
+                who.caller.username,
                 _action(change),
                 SCHEDULING_SETTING,
                 who.address,

@@ -11,7 +11,7 @@ from muster.subjects import publish_all
 from rest.domain.callers import Caller, check_owner
 from rest.domain.jobs import check_startable, check_stoppable
 from rest.handlers.updates import SUBMITTED
-from rest.store import audit
+from rest.store import accounts, audit
 from rest.store.jobs import StoppableJob, lock_job, mark_stopping
 
 _log = structlog.get_logger()
@@ -36,6 +36,7 @@ async def set_execution(
     username, name, wanted = target
     async with relay.transaction() as opened:
         conn = opened.conn
+        await accounts.check_rights(conn, caller)
         job = await lock_job(conn, username, name)
         if job is None:
             raise no_job(username, name)

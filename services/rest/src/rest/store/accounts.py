@@ -26,10 +26,13 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class LockedAccount:
-    """What a login must know of a user."""
+    """A user's password and rights, which stay until the end of the transaction.
+    ``confirmed_email``: empty where there is none.
+    """
 
     password_hash: str
     is_admin: bool
+    confirmed_email: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,16 +108,16 @@ async def lock_admins(conn: Connection) -> list[str]:
     return [row["username"] for row in rows]
 
 
-async def check_rights(conn: Connection, caller: Caller) -> None:
-    """Raises Rejected where the caller was removed or demoted since the request came. Else their
-    rights stay until the end of the transaction.
+async def check_rights(conn: Connection, caller: Caller) -> LockedAccount:
+    """The caller's account. Raises Rejected where they were removed or demoted since the request
+    came. Else their rights stay until the end of the transaction.
     """
-    sql = "SELECT is_admin FROM account WHERE username = $1 AND removed_at IS NULL FOR SHARE"
-    is_admin = await conn.fetchval(sql, caller.username)
-    if is_admin is None:
+    account = await lock_account(conn, caller.username)
+    if account is None:
         raise Rejected("UnauthorizedUserError", f"The user {caller.username} was removed.")
-    if caller.is_admin and not is_admin:
+    if caller.is_admin and not account.is_admin:
         raise Rejected("ForbiddenUserError", f"{caller.username} is no admin any more.")
+    return account
 
 
 async def list_accounts(conn: Connection) -> list[Account]:
@@ -127,17 +130,6 @@ async def find_account(conn: Connection, username: str) -> Account | None:
     """One user."""
     sql = f"SELECT {ACCOUNT} FROM account WHERE username = $1 AND removed_at IS NULL"  # noqa: S608 - columns
     return next(iter(await fetch(Account, conn, sql, username)), None)
-
-
-async def confirmed_email(conn: Connection, username: str) -> str:
-    """The confirmed address of a user, empty where there is none. It stays so until the end of the
-    transaction.
-    """
-    sql = """
-        SELECT email FROM account
-        WHERE username = $1 AND email_confirmed AND removed_at IS NULL FOR SHARE
-    """
-    return await conn.fetchval(sql, username) or ""
 
 
 async def lock_to_change(conn: Connection, username: str) -> Account | None:
@@ -294,7 +286,9 @@ _NOTE_USE = """
     WHERE digest = $1 AND (used_at IS NULL OR used_at < now() - $2 * interval '1 s')
 """
 _LOCK = """
-    SELECT password_hash, is_admin FROM account WHERE username = $1 AND removed_at IS NULL FOR SHARE
+    SELECT password_hash, is_admin,
+           CASE WHEN email_confirmed THEN email ELSE '' END AS confirmed_email
+    FROM account WHERE username = $1 AND removed_at IS NULL FOR SHARE
 """
 _ADMINS = "SELECT username FROM account WHERE is_admin ORDER BY username FOR UPDATE"
 _REMOVE = """

@@ -52,6 +52,13 @@ async def remove_other_mails(conn: Connection, owner: str, email: str) -> None:
     )
 
 
+async def find_owner(conn: Connection, ident: str) -> str | None:
+    """Whose it is, which never changes."""
+    sql = "SELECT owner FROM subscription WHERE id = $1 AND removed_at IS NULL"
+    owner: str | None = await conn.fetchval(sql, ident)
+    return owner
+
+
 async def lock_subscription(conn: Connection, ident: str) -> Subscription | None:
     """One, locked."""
     content = await conn.fetchval(
