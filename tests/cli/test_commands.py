@@ -126,7 +126,7 @@ def test_why_and_job_tell_how_a_job_failed(rest: Rest, tmp_path: Path) -> None:
         f"{JOB} is FAILED: No rule knows it.\n"
         "  ended by: train[0] failed: 1 of minFailedInstances 1\n"
         "  symptom: Exit code 7.\n"
-        "  it wrote:  [31mno room\n"
+        "  it wrote: \\u001b[31mno room\n"
     )
     said = muster(rest, tmp_path, "job", JOB).out
     assert "Exit code 7." in said

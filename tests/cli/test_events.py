@@ -99,7 +99,7 @@ async def test_what_is_told_in_a_pipe_is_whole_and_on_one_line(
         line = (await following.stdout.readline()).decode()
     following.send_signal(signal.SIGINT)
     await following.wait()
-    assert line.endswith(f"  told in-a-pipe  pod={'p' * 200} problem=red  [31m\n")
+    assert line.endswith(rf"  told\nin-a-pipe  pod={'p' * 200} problem=red \u001b[31m" + "\n")
 
 
 async def test_a_bus_that_is_away_is_not_reachable(tmp_path: Path) -> None:

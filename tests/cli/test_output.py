@@ -1,9 +1,10 @@
-"""Tables fit the terminal; elsewhere they are whole."""
+"""Tables fit the terminal; elsewhere they are whole. No text changes the terminal."""
 
+import json
 import sys
 
 import pytest
-from cli.output import print_table
+from cli.output import print_facts, print_json, print_line, print_note, print_table
 
 NAME = "ada~a-long-name-of-a-run-with-many-parameters-lr-0001-bs-512"
 
@@ -55,3 +56,23 @@ def test_where_no_terminal_is_everything_is_whole(
 ) -> None:
     row = table(capsys, monkeypatch, columns=40, is_terminal=False)[1]
     assert row == f"{NAME}  RUNNING  default  its disk is almost full"
+
+
+HOSTILE = "a\x1b[2J\x9b1m\r\nready\u202e"
+ESCAPED = r"a\u001b[2J\u009b1m\r\nready\u202e"
+
+
+def test_texts_of_others_change_no_terminal_and_add_no_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_table(("NAME", "STATE"), [(HOSTILE, "lost")])
+    print_facts({"name": HOSTILE})
+    print_line(HOSTILE)
+    print_note(HOSTILE)
+    print_json({"name": HOSTILE})
+    shown = capsys.readouterr()
+    table, facts, line, document = shown.out.partition("\n")[2].split("\n", 3)
+    assert table == f"{ESCAPED}  lost"
+    assert (facts, line, shown.err) == (f"name  {ESCAPED}", ESCAPED, f"{ESCAPED}\n")
+    assert ESCAPED in document
+    assert json.loads(document) == {"name": HOSTILE}

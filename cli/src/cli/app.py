@@ -8,6 +8,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from cli.client import CommandError, Exit
 from cli.home import HomeError
+from cli.output import print_note
 
 COMMANDS = {
     "up": ("cli.commands.up:up", "Run everything on this machine until Ctrl-C."),
@@ -62,12 +63,12 @@ def main() -> None:
         code = Exit.USAGE  # cyclopts has printed the error
     except CommandError as error:
         code = error.code
-        sys.stderr.write(f"muster: {error}\n")
+        print_note(f"muster: {error}")
         for detail in error.details:
-            sys.stderr.write(f"  {detail}\n")
+            print_note(f"  {detail}")
     except HomeError as error:
         code = Exit.USAGE
-        sys.stderr.write(f"muster: {error}\n")
+        print_note(f"muster: {error}")
     except KeyboardInterrupt:
         code = Exit.INTERRUPTED
     except BrokenPipeError:  # the reader of our output is gone; Python would try once more
@@ -75,7 +76,7 @@ def main() -> None:
         code = Exit.OK
     except OSError as error:  # a full disk, a file of another user
         code = Exit.FAILED
-        sys.stderr.write(f"muster: {error}\n")
+        print_note(f"muster: {error}")
     except Exception:  # a bug of ours must not look like a failed job
         traceback.print_exc()
         code = Exit.FAILED

@@ -35,9 +35,34 @@ class Format(StrEnum):
     JSON = "json"
 
 
+def printable(text: str) -> str:
+    """The text with JSON's escapes (`\\u001b`) for line ends, control characters and the like:
+    names and reasons are other people's, and could change a terminal or pretend to be other lines.
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
+
+
+def print_line(text: str) -> None:
+    """One line."""
+    sys.stdout.write(printable(text) + "\n")
+
+
+def print_lines(text: str) -> None:
+    """A text with the line ends that it has."""
+    for line in text.split("\n"):
+        print_line(line)
+
+
+def print_note(text: str) -> None:
+    """One line beside the output, on the standard error."""
+    sys.stderr.write(printable(text) + "\n")
+
+
 def print_json(content: object) -> None:
     """One JSON document."""
-    sys.stdout.write(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    print_lines(json.dumps(content, indent=2, ensure_ascii=False))
 
 
 def print_table(
@@ -46,7 +71,7 @@ def print_table(
     """Columns as wide as their content. On a terminal the widest are cut until a row fits; a text
     at the end is not.
     """
-    cells = [[("" if cell is None else str(cell)) for cell in row] for row in rows]
+    cells = [["" if cell is None else printable(str(cell)) for cell in row] for row in rows]
     widths = [
         max(len(heading), *(len(row[column]) for row in cells), 0)
         for column, heading in enumerate(headings)
@@ -83,13 +108,13 @@ def print_facts(facts: Mapping[str, object]) -> None:
     known = {name: value for name, value in facts.items() if value not in (None, "", [])}
     width = max((len(name) for name in known), default=0)
     for name, value in known.items():
-        sys.stdout.write(f"{name.ljust(width)}  {_coloured(str(value), 0)}\n")
+        sys.stdout.write(f"{name.ljust(width)}  {_coloured(printable(str(value)), 0)}\n")
 
 
 def print_as_of(answer: Mapping[str, object]) -> None:
     """The Scheduler's cycle of an answer, where it names one."""
     if answer.get("asOf") is not None:
-        sys.stdout.write(f"as of cycle {answer['asOf']}\n")
+        print_line(f"as of cycle {answer['asOf']}")
 
 
 def when(milliseconds: int | None) -> str:

@@ -1,13 +1,12 @@
 """`muster advise`: which moves would free cells. It moves no job."""
 
-import sys
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from cli.commands.session import Output, client
-from cli.output import Format, print_as_of, print_json, print_table
+from cli.output import Format, print_as_of, print_json, print_line, print_table
 
 HOUR_S = 3_600
 NODES_SHOWN = 2
@@ -29,7 +28,7 @@ def advise(
         print_json(found)
         return
     if found["reason"] is not None:
-        sys.stdout.write(f"No: {found['reason']['text']}\n")
+        print_line(f"No: {found['reason']['text']}")
     else:
         _print_moves(found)
     print_as_of(found)
@@ -38,13 +37,14 @@ def advise(
 def _print_moves(found: Mapping[str, Any]) -> None:
     cells, free = found["cells"], found["freeAlready"]
     if not found["moves"]:
-        sys.stdout.write(f"Free already: {', '.join(cells)} ({found['cell']}). No job moves.\n")
+        print_line(f"Free already: {', '.join(cells)} ({found['cell']}). No job moves.")
         return
     already = f": {', '.join(cells[:free])} already {_is(free)}." if free else "."
-    sys.stdout.write(
+    print_line(
         f"With these moves {', '.join(cells[free:])} ({found['cell']})"
-        f" {_is(len(cells) - free)} free{already}\n\n"
+        f" {_is(len(cells) - free)} free{already}"
     )
+    print_line("")
     print_table(
         ("JOB", "VC", "PRIO", "GPUS", "LOST GPU-H", "FROM", "TO"),
         [
@@ -61,12 +61,13 @@ def _print_moves(found: Mapping[str, Any]) -> None:
         ],
     )
     lost = found["lostGpuSeconds"] / HOUR_S
-    sys.stdout.write(
-        f"\n{found['gpus']} {'GPU moves' if found['gpus'] == 1 else 'GPUs move'},"
+    print_line("")
+    print_line(
+        f"{found['gpus']} {'GPU moves' if found['gpus'] == 1 else 'GPUs move'},"
         f" {lost:.1f} GPU-hours since the last checkpoints are lost."
-        f"{'' if found['isLeast'] else ' Cheaper moves may exist: not all were tried.'}\n"
+        f"{'' if found['isLeast'] else ' Cheaper moves may exist: not all were tried.'}"
     )
-    sys.stdout.write("Nothing was moved; -o json has each pod's GPUs.\n")
+    print_line("Nothing was moved; -o json has each pod's GPUs.")
 
 
 def _is(count: int) -> str:

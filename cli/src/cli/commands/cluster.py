@@ -1,7 +1,6 @@
 """`muster queue`, `cluster` and `cells`: waiting gangs, and the quota and use of cells."""
 
 import re
-import sys
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -15,6 +14,7 @@ from cli.output import (
     print_as_of,
     print_facts,
     print_json,
+    print_line,
     print_table,
 )
 from cli.reasons import numbers, until
@@ -54,7 +54,7 @@ def queue(
         ],
     )
     if (left := (found.get("total") or 0) - len(gangs)) > 0:
-        sys.stdout.write(f"{left} more wait; {_of_more(found, limit)}.\n")
+        print_line(f"{left} more wait; {_of_more(found, limit)}.")
     print_as_of(found)
 
 
@@ -86,7 +86,7 @@ def cluster(*, output: Output = Format.TABLE) -> None:
             "nodes": f"{nodes['total']}, {nodes['ready']} ready, {nodes['troubled']} below",
         }
     )
-    sys.stdout.write("\n")
+    print_line("")
     borrowing = BORROWING if any(each["gpus"].get("lent") for each in clusters.values()) else ()
     more = ("TYPES", "PINS")
     print_table(
@@ -141,7 +141,7 @@ def cells(
         ends_in_text=True,
     )
     if (left := found["total"] - len(found["cells"])) > 0:
-        sys.stdout.write(f"{left} more cells; {_of_more(found, limit)}.\n")
+        print_line(f"{left} more cells; {_of_more(found, limit)}.")
     print_as_of(found)
 
 
@@ -189,12 +189,12 @@ def _print_cells(clusters: dict[str, Any]) -> None:
         for cells in each["cells"]
     ]
     if rows:
-        sys.stdout.write("\n")
+        print_line("")
         print_table(("VC", "CELLS", "OWNED", "BOUND"), rows)
 
 
 def _print_trouble(nodes: list[dict[str, Any]]) -> None:
-    sys.stdout.write("\n")
+    print_line("")
     print_table(
         ("NODE", "STATE", "BAD GPUS", "PODS", "PROBLEM"),
         [

@@ -13,7 +13,7 @@ from cyclopts import App, Parameter
 from cli.client import API, Answer, Client, CommandError, Exit, problem_text
 from cli.commands.session import Output, client, read_given
 from cli.commands.what_if import Options, looked_at, print_warnings
-from cli.output import Format, milliseconds, print_json, print_table, when
+from cli.output import Format, milliseconds, print_json, print_line, print_table, when
 
 PATH = "/cluster/config"
 
@@ -85,10 +85,10 @@ def show(*, output: Output = Format.TABLE) -> None:
         return
     newest, running = found["newest"], found["scheduler"]
     for line in [*_set_by(newest), *_run(found)]:
-        sys.stdout.write(f"# {line}\n")
+        print_line(f"# {line}")
     content = None if newest is None else newest["content"]
     if content is None and running is not None:
-        sys.stdout.write("# What is in force is the cluster's file's, or the nodes':\n")
+        print_line("# What is in force is the cluster's file's, or the nodes':")
         content = running["inForce"]
     sys.stdout.write(_yaml(content))
 
@@ -116,7 +116,7 @@ def versions(
     ]
     print_table(("VERSION", "MADE (UTC)", "BY", "ACTION", "COMMENT"), rows, ends_in_text=True)
     if (left := found["total"] - len(rows)) > 0:
-        sys.stdout.write(f"There are {left} more; --limit shows more of them.\n")
+        print_line(f"There are {left} more; --limit shows more of them.")
 
 
 @app.command(name="set")
@@ -230,7 +230,7 @@ def _print_made(answer: Answer, output: Format) -> None:
     if output is Format.JSON:
         print_json(made)
         return
-    sys.stdout.write(f"version {made['version']}\n")
+    print_line(f"version {made['version']}")
     sys.stdout.flush()
     print_warnings(made)
 

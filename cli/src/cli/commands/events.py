@@ -22,7 +22,7 @@ from cli.client import CommandError, Exit
 from cli.commands.session import Output
 from cli.embedded.apache import login
 from cli.home import find_home, read_json
-from cli.output import Format, cut
+from cli.output import Format, cut, print_line, printable
 
 CHATTER = ("node-heartbeat", "revision-acknowledged")
 BOOKKEEPING = ("revision", "seen", "job", "gang", "epoch", "journal", "boot")
@@ -147,11 +147,11 @@ def _print_record(record: ConsumerRecord) -> None:
     key = (record.key or b"").decode(errors="replace")
     is_terminal = sys.stdout.isatty()
     shown = _shown(_value(record.value), key, VALUE if is_terminal else sys.maxsize)
-    line = f"{at}  {record.topic:19}  {key}  {shown}"
+    line = printable(f"{at}  {record.topic:19}  {key}  {shown}")
     most = ROWS * shutil.get_terminal_size().columns
     if is_terminal and len(line) > most:
         line = line[: most - 1] + "…"
-    sys.stdout.write("".join(each if each.isprintable() else " " for each in line) + "\n")
+    print_line(line)
     sys.stdout.flush()
 
 
@@ -198,7 +198,7 @@ def _print_json(record: ConsumerRecord) -> None:
         "headers": {name: value.decode(errors="replace") for name, value in record.headers},
         "value": _value(record.value),
     }
-    sys.stdout.write(json.dumps(content, ensure_ascii=False) + "\n")
+    print_line(json.dumps(content, ensure_ascii=False))
     sys.stdout.flush()
 
 

@@ -17,6 +17,8 @@ from cli.output import (
     print_as_of,
     print_facts,
     print_json,
+    print_line,
+    print_note,
     print_table,
     when,
 )
@@ -43,10 +45,10 @@ def submit(
     if output is Format.JSON and not wait:
         print_json(answer)
     elif output is Format.TABLE:
-        sys.stdout.write(f"{job}\n")
+        print_line(job)
         sys.stdout.flush()
         for warning in answer.get("warnings") or ():
-            sys.stderr.write(f"note: {problem_text(warning)}\n")
+            print_note(f"note: {problem_text(warning)}")
     return _wait(server, job, timeout, output) if wait else Exit.OK
 
 
@@ -109,7 +111,7 @@ def job(name: JobName, *, output: Output = Format.TABLE) -> None:
             **dict(_how_it_failed(status)),
         }
     )
-    sys.stdout.write("\n")
+    print_line("")
     print_table(
         ("TASK", "STATE", "NODE", "ADDRESS", "PORTS", "RETRIES", "EXIT", "TOOK"),
         [
@@ -135,7 +137,7 @@ def stop(name: JobName, *, wait: bool = False, output: Output = Format.TABLE) ->
     job = full_name(name)
     answer = server.send("PUT", job_path(job, "/executionType"), {"value": "STOP"}).json()
     if output is Format.TABLE:
-        sys.stdout.write(f"{answer['message']}\n")
+        print_line(answer["message"])
         sys.stdout.flush()
     elif not wait:
         print_json(answer)
@@ -157,11 +159,11 @@ def why(name: JobName, *, output: Output = Format.TABLE) -> None:
         status = rest.detail(server, job)["jobStatus"]
         reason = reason or status.get("appExitDiagnostics")
         details += _how_it_failed(status)
-    sys.stdout.write(f"{job} is {content['state']}" + (f": {reason}\n" if reason else ".\n"))
+    print_line(f"{job} is {content['state']}" + (f": {reason}" if reason else "."))
     for name_, value in details:
-        sys.stdout.write(f"  {name_}: {value}\n")
+        print_line(f"  {name_}: {value}")
     if content.get("schedulerProblem"):
-        sys.stdout.write(f"  {content['schedulerProblem']}\n")
+        print_line(f"  {content['schedulerProblem']}")
     print_as_of(content.get("scheduler") or {})
 
 
@@ -176,8 +178,8 @@ def _how_it_failed(status: dict[str, Any]) -> Iterator[tuple[str, object]]:
         "it wrote": spec.get("evidence"),
     }
     for name, value in problem_text.items():
-        if value:  # a program's own text may hold codes that change a terminal
-            yield name, "".join(each if each.isprintable() else " " for each in str(value))
+        if value:
+            yield name, " ".join(str(value).split())
 
 
 def _reason(status: dict[str, Any]) -> str | None:
@@ -194,7 +196,7 @@ def _wait(server: Client, job: str, timeout_s: float | None, output: Format) -> 
         content = rest.detail_when_back(server, job, min(rest.AWAY_S, patience_s))
         state = content["jobStatus"]["state"]
         if state != problem_text and output is Format.TABLE:
-            sys.stdout.write(f"{job}: {state}\n")
+            print_line(f"{job}: {state}")
             sys.stdout.flush()
         problem_text = state
         if rest.is_over(state):

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import sys
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -11,6 +10,7 @@ from cli.client import Client, CommandError, Exit
 from cli.commands.session import ask_password
 from cli.home import Credentials, find_home, read_credentials, write_credentials
 from cli.logins import give_back, log_in
+from cli.output import print_line
 
 
 def login(
@@ -28,7 +28,7 @@ def login(
     if before.token:
         with contextlib.suppress(CommandError):  # its server may be gone
             give_back(before)
-    sys.stdout.write(f"Logged in at {client.url} as {user}.\n")
+    print_line(f"Logged in at {client.url} as {user}.")
     return Exit.OK
 
 

@@ -12,6 +12,7 @@ from cyclopts import Parameter
 from cli.client import Answer, Client, CommandError, Exit, refusal
 from cli.commands.session import JobName, client, full_name
 from cli.jobs import AWAY_S, TaskLogs, detail, detail_when_back, is_over, log_target, task_logs
+from cli.output import print_note
 
 RETRY_FIRST_S, RETRY_S = 0.1, 1.0
 STREAM_TIMEOUT_S = 60.0  # the server sends a comment every 15 s
@@ -130,7 +131,7 @@ def _announce(before: TaskLogs | None, logs: TaskLogs) -> None:
 
 def _note(text: str) -> None:
     sys.stdout.flush()
-    sys.stderr.write(f"note: {text}\n")
+    print_note(f"note: {text}")
 
 
 def _follow(server: Client, logs: TaskLogs, wanted: _Wanted, last_id: str) -> tuple[str, bool]:

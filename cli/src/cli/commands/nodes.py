@@ -1,6 +1,5 @@
 """`muster nodes`: the nodes as their agents report them, and an operator's orders about them."""
 
-import sys
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -8,7 +7,7 @@ from cyclopts import App, Parameter
 
 from cli.commands.cluster import state
 from cli.commands.session import Output, client
-from cli.output import Format, print_json, print_table
+from cli.output import Format, print_json, print_line, print_table
 
 NodeName = Annotated[str, Parameter(help="A node's name, as `muster nodes` has it.")]
 
@@ -76,4 +75,4 @@ def uncordon(node: NodeName) -> None:
 def _order(node: str, value: str) -> None:
     path = f"/cluster/nodes/{quote(node, safe='')}/order"
     answer = client().send("PUT", path, {"value": value}).json()
-    sys.stdout.write(f"{answer['message']}\n")
+    print_line(answer["message"])

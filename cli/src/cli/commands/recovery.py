@@ -4,7 +4,6 @@ whose messages are in the database, and by agents.
 
 import asyncio
 import os
-import sys
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -24,6 +23,7 @@ from muster.settings import DatabaseSettings
 from cli.client import CommandError, Exit
 from cli.commands.events import TIMEOUT_MS, kafka_settings
 from cli.home import find_home
+from cli.output import print_line
 from cli.standalone.state import database_url
 
 SENDERS = (Service.REST, Service.LAUNCHER, Service.SCHEDULER, Service.ALERTING)
@@ -58,7 +58,7 @@ def _on_each_schema(
             try:
                 async with pool.acquire() as connection:
                     count = await work(connection, service)
-                sys.stdout.write(f"{service.value}: {count} {done}\n")
+                print_line(f"{service.value}: {count} {done}")
             finally:
                 await pool.close()
 
@@ -96,4 +96,4 @@ async def _ask_by_setting(setting: str) -> None:
         ) from error
     finally:
         await producer.stop()
-    sys.stdout.write("agents: asked\n")
+    print_line("agents: asked")

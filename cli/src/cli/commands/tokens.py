@@ -1,6 +1,5 @@
 """`muster tokens`: a user's tokens, which authenticate requests."""
 
-import sys
 import time
 from typing import Annotated
 from urllib.parse import quote
@@ -9,7 +8,7 @@ from cyclopts import App, Parameter
 
 from cli.client import API, CommandError, Exit
 from cli.commands.session import Output, client, seconds
-from cli.output import Format, length, milliseconds, print_json, print_table
+from cli.output import Format, length, milliseconds, print_json, print_line, print_note, print_table
 
 app = App(
     name="tokens",
@@ -74,8 +73,8 @@ def create(
     if output is Format.JSON:
         print_json(made)
         return
-    sys.stdout.write(f"{made['token']}\n")
-    sys.stderr.write(f"Its id is {made['id']}: muster tokens revoke {made['id']}\n")
+    print_line(made["token"])
+    print_note(f"Its id is {made['id']}: muster tokens revoke {made['id']}")
 
 
 @app.command
@@ -84,7 +83,7 @@ def revoke(
 ) -> None:
     """Revoke a token at once: one's own, or, for admins, any user's."""
     answer = client().call("DELETE", f"{API}/tokens/{quote(token, safe='')}").json()
-    sys.stdout.write(f"{answer['message']}\n")
+    print_line(answer["message"])
 
 
 def _life_s(text: str) -> int:

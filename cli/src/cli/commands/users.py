@@ -1,6 +1,5 @@
 """`muster users`: the users of the cluster and their rights."""
 
-import sys
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -10,7 +9,7 @@ from cli.client import Client, CommandError, Exit
 from cli.commands.session import Output, ask_new_password, ask_password, client
 from cli.home import find_home, read_credentials, write_credentials
 from cli.logins import log_in
-from cli.output import Format, print_facts, print_json, print_table
+from cli.output import Format, print_facts, print_json, print_line, print_table
 
 UserName = Annotated[str, Parameter(help="A user's name, as `muster users` has it.")]
 Email = Annotated[str | None, Parameter(help="The user's e-mail address.")]
@@ -173,7 +172,7 @@ def _stay_logged_in(server: Client, user: str, password: str) -> None:
 
 
 def _print_message(answer: dict[str, Any]) -> None:
-    sys.stdout.write(f"{answer['message']}\n")
+    print_line(answer["message"])
 
 
 def _path(user: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cli.client import Answer, CommandError, Exit, problem_text
-from cli.output import Format, print_json
+from cli.output import Format, print_json, print_line, print_lines, print_note
 
 AGAIN_S, LONGEST_S = 1.0, 900.0
 """The interval and the longest time of requests while REST computes it."""
@@ -56,7 +56,7 @@ def looked_at(ask: Callable[[], Answer], options: Options) -> dict[str, bool] | 
 def print_warnings(answer: Any) -> None:
     """Print values that may be mistakes."""
     for warning in answer["warnings"]:
-        sys.stderr.write(f"note: {problem_text(warning)}\n")
+        print_note(f"note: {problem_text(warning)}")
 
 
 def _found(ask: Callable[[], Answer]) -> Any:
@@ -67,7 +67,7 @@ def _found(ask: Callable[[], Answer]) -> Any:
             message = "What it would have done takes too long; --no-what-if sets it all the same."
             raise CommandError(Exit.TIMED_OUT, message)
         if not is_noted:
-            sys.stderr.write("What it would have made of the last days is being looked at ...\n")
+            print_note("What it would have made of the last days is being looked at ...")
             is_noted = True
         time.sleep(AGAIN_S)
     return found
@@ -76,12 +76,13 @@ def _found(ask: Callable[[], Answer]) -> Any:
 def _show(found: Any) -> None:
     report = found["report"]
     if report is None:
-        sys.stderr.write(f"note: not compared with the last days: {found['reason']}\n")
+        print_note(f"note: not compared with the last days: {found['reason']}")
         return
     of = "the first " if report["isPartial"] else ""
     days = f"{report['days']:g} day{'' if report['days'] == 1 else 's'}"
     days = days if report["days"] else "less than a day"
-    sys.stdout.write(f"On the events of {of}{days}:\n{report['table']}\n")
+    print_line(f"On the events of {of}{days}:")
+    print_lines(report["table"])
     sys.stdout.flush()
 
 
