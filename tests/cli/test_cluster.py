@@ -258,7 +258,8 @@ def test_nodes_are_shown_with_the_orders_that_stand(rest: Rest, tmp_path: Path) 
         node("n4", order="drain", pods=[{"pod": "p"}]),
         node("n5", order="cordon", state="unhealthy"),
     ]
-    rest.answer("GET /api/v2/cluster/nodes", {"nodes": nodes})
+    rest.answer("GET /api/v2/cluster/nodes", {"nodes": nodes[:2], "total": len(nodes)})
+    rest.answer("GET /api/v2/cluster/nodes?offset=2", {"nodes": nodes[2:], "total": len(nodes)})
     lines = muster(rest, tmp_path, "nodes").out.splitlines()[1:]
     assert [re.split("  +", line)[1] for line in lines] == [
         "ready",

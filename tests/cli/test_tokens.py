@@ -33,11 +33,12 @@ def test_tokens_fit_a_terminal_with_their_whole_ids(rest: Rest, tmp_path: Path) 
 def test_users_fit_a_terminal(rest: Rest, tmp_path: Path) -> None:
     user = {
         "username": "u" * 64,
+        "number": 7,
         "admin": True,
         "email": f"{'e' * 60}@example.org",
         "virtualCluster": [f"cluster-{number}" for number in range(20)],
     }
-    rest.answer("GET /api/v2/users", [user])
+    rest.answer("GET /api/v2/users", {"users": [user], "total": 1})
     assert max(map(len, on_a_terminal(rest, tmp_path, "users"))) <= 80
 
 

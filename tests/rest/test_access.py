@@ -106,18 +106,20 @@ async def test_an_application_token_sets_no_password(rest: Any) -> None:
     assert await rest.log_in("admin", PASSWORD)
 
 
-async def test_e_mail_addresses_are_shown_to_their_owners_and_to_admins(rest: Any) -> None:
+async def test_private_facts_are_shown_to_their_owners_and_to_admins(rest: Any) -> None:
     mine = {"email": "ann@example.org", "extension": {"key": "secret"}}
     seen = []
     async with await rest.make_user("ann") as ann, await rest.make_user("bob") as bob:
         assert (await ann.put("/api/v2/users/me", json=mine)).status_code == 201
         for client in (rest.client, ann, bob):
             one = (await client.get("/api/v2/users/ann")).json()
-            listed = (await client.get("/api/v2/users")).json()
+            listed = (await client.get("/api/v2/users")).json()["users"]
             assert one in listed
             assert [user["username"] for user in listed] == ["admin", "ann", "bob"]
-            seen.append((one["email"], one["extension"]))
-    assert seen == [*[("ann@example.org", {"key": "secret"})] * 2, ("", {})]
+            seen.append((one["email"], one["extension"], one["number"]))
+    sql = "SELECT number FROM account WHERE username = 'ann'"
+    number = await rest.runtime.pool.fetchval(sql)
+    assert seen == [*[("ann@example.org", {"key": "secret"}, number)] * 2, ("", {}, None)]
 
 
 async def test_a_login_that_is_no_json_is_refused(rest: Any) -> None:
@@ -169,7 +171,7 @@ async def test_users_are_made_changed_and_removed_by_admins(rest: Any) -> None:
         assert (await ann.put("/api/v2/users/me", json=right)).status_code == 201
         assert (await ann.get("/api/v2/jobs")).status_code == 401
     assert await rest.log_in("ann", "another-one")
-    users = (await rest.client.get("/api/v2/users")).json()
+    users = (await rest.client.get("/api/v2/users")).json()["users"]
     assert [user["email"] for user in users] == ["", "ann@example.org"]
     reset = {"data": {"username": "ann", "password": "a-third-one"}, "patch": True}
     assert (await rest.client.put("/api/v2/users", json=reset)).status_code == 201

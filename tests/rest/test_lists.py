@@ -99,6 +99,34 @@ async def test_the_audit_log_is_paged(rest: Any) -> None:
     assert (await rest.client.get("/api/v2/audit?limit=50001")).status_code == 400
 
 
+async def test_users_and_subscriptions_are_paged(rest: Any) -> None:
+    hook = {"events": ["job-failed"], "webhookUrl": "https://example.org/hook"}
+    for name in ("ann", "bob", "eve"):
+        async with await rest.make_user(name) as user:
+            await user.post("/api/v2/alerts/subscriptions", json=hook)
+    for path, key, field, names in (
+        ("users", "users", "username", ["admin", "ann", "bob", "eve"]),
+        ("alerts/subscriptions", "subscriptions", "owner", ["ann", "bob", "eve"]),
+    ):
+
+        async def page(query: str, path: str = path, key: str = key, field: str = field) -> Any:
+            answer = (await rest.client.get(f"/api/v2/{path}?{query}")).json()
+            return [each[field] for each in answer[key]], answer["total"]
+
+        assert await page("") == (names, len(names))
+        assert await page("limit=2") == (names[:2], len(names))
+        assert await page("offset=2&limit=2") == (names[2:4], len(names))
+        assert await page("offset=9") == ([], len(names))
+        assert (await rest.client.get(f"/api/v2/{path}?limit=50001")).status_code == 400
+    own = (await user_page(rest, "ann")).json()
+    assert (len(own["subscriptions"]), own["total"]) == (1, 1)
+
+
+async def user_page(rest: Any, name: str) -> Any:
+    async with rest.with_token(await rest.log_in(name, "correct-horse")) as client:
+        return await client.get("/api/v2/alerts/subscriptions")
+
+
 async def test_a_keyword_is_found_in_any_part_of_a_name_and_nowhere_else(rest: Any) -> None:
     user = await rest.make_user("Zoe.Q")
     async with user:

@@ -32,7 +32,7 @@ async def test_rights_are_given_and_taken_at_once(start_rest: Any) -> None:
         assert taken.status_code == 201
         assert (await ann.get("/api/v2/audit")).status_code == 403
         await rest.eventually(codes, {403})
-        assert (await ann.get("/api/v2/alerts/subscriptions")).json() == []
+        assert (await ann.get("/api/v2/alerts/subscriptions")).json()["total"] == 0
         entries = (await rest.client.get("/api/v2/audit")).json()["entries"]
         assert (entries[0]["username"], entries[0]["object"]) == ("admin", "ann")
         assert entries[0]["detail"] == {"changed": ["admin"], "admin": False}
@@ -146,9 +146,9 @@ async def test_nobody_gets_the_name_and_the_jobs_of_a_removed_user(rest: Any) ->
     assert (await rest.client.delete("/api/v2/users/ann")).status_code == 404
     reset = await rest.client.put("/api/v2/users", json=change("ann", password=PASSWORD))
     assert (reset.status_code, reset.json()["code"]) == (404, "NoUserError")
-    assert [each["username"] for each in (await rest.client.get("/api/v2/users")).json()] == [
-        "admin"
-    ]
+    assert [
+        each["username"] for each in (await rest.client.get("/api/v2/users")).json()["users"]
+    ] == ["admin"]
     assert (await rest.client.get("/api/v2/jobs/ann~mine")).status_code == 200
     kept = await rest.runtime.pool.fetchrow("SELECT * FROM account WHERE username = 'ann'")
     assert (kept["password_hash"], kept["email"], kept["extension"]) == ("", "", {})
@@ -171,7 +171,7 @@ async def test_a_start_without_an_admin_makes_one_beside_other_users(start_rest:
         await rest.make_user("ann")
         await rest.runtime.pool.execute("DELETE FROM account WHERE username = 'admin'")
     async with start_rest() as rest:  # which logs in as the admin
-        users = (await rest.client.get("/api/v2/users")).json()
+        users = (await rest.client.get("/api/v2/users")).json()["users"]
         assert [(each["username"], each["admin"]) for each in users] == [
             ("admin", True),
             ("ann", False),

@@ -85,6 +85,15 @@ class Client:
         given = {name: value for name, value in (query or {}).items() if value is not None}
         return self.call("GET", f"{API}{path}" + (f"?{urlencode(given)}" if given else ""))
 
+    def get_pages(self, path: str, name: str) -> list[Any]:
+        """All entries of a list, page by page; an answer has them under this name."""
+        found: list[Any] = []
+        while True:
+            page = self.get(path, {"offset": len(found) or None}).json()
+            found += page[name]
+            if not page[name] or len(found) >= page["total"]:
+                return found
+
     def send(
         self, method: str, path: str, content: object, headers: Mapping[str, str] | None = None
     ) -> Answer:

@@ -11,7 +11,7 @@ REPORT_TIMEOUT_S, REPORT_POLL_S = 10.0, 0.2
 def separation(client: Client, *, wait: bool = False) -> str | None:
     """What the nodes report; None where none has reported. `wait`: for the first report."""
     deadline = time.monotonic() + (REPORT_TIMEOUT_S if wait else 0.0)
-    while not (nodes := client.get("/cluster/nodes").json()["nodes"]):
+    while not (nodes := client.get_pages("/cluster/nodes", "nodes")):
         if time.monotonic() >= deadline:
             return None
         time.sleep(REPORT_POLL_S)

@@ -21,7 +21,7 @@ app = App(
 @app.default
 def nodes(*, output: Output = Format.TABLE) -> None:
     """The nodes and what they have; simulated GPUs are marked."""
-    found = client().get("/cluster/nodes").json()["nodes"]
+    found = client().get_pages("/cluster/nodes", "nodes")
     if output is Format.JSON:
         print_json(found)
         return

@@ -45,14 +45,17 @@ def users(*, output: Output = Format.TABLE) -> None:
 
 @app.command(name="list")
 def list_(*, output: Output = Format.TABLE) -> None:
-    """All users. Others' e-mail addresses are shown to admins only."""
-    found = client().get("/users").json()
+    """All users. Others' numbers and e-mail addresses are shown to admins only."""
+    found = client().get_pages("/users", "users")
     if output is Format.JSON:
         print_json(found)
         return
     print_table(
-        ("USER", "ADMIN", "E-MAIL", "VIRTUAL CLUSTERS"),
-        [(each["username"], _admin(each), each["email"], _clusters(each)) for each in found],
+        ("USER", "NUMBER", "ADMIN", "E-MAIL", "VIRTUAL CLUSTERS"),
+        [
+            (each["username"], each["number"], _admin(each), each["email"], _clusters(each))
+            for each in found
+        ],
     )
 
 
@@ -66,6 +69,7 @@ def show(user: UserName, *, output: Output = Format.TABLE) -> None:
     print_facts(
         {
             "User": found["username"],
+            "Number": found["number"],
             "Admin": _admin(found) or "no",
             "E-mail": _email(found),
             "Virtual clusters": _clusters(found) or "none",

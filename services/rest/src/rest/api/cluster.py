@@ -42,10 +42,11 @@ VirtualClusterName = Annotated[
 ]
 
 
-class NodeList(BaseModel):
-    """All nodes."""
+class NodePage(BaseModel):
+    """A page of the nodes, by name, and how many there are on all pages."""
 
     nodes: list[ShownNode]
+    total: int
 
 
 class NodeOrdered(BaseModel):
@@ -74,14 +75,15 @@ class AuditPage(BaseModel):
     entries: list[AuditEntry]
 
 
-@router.get("/cluster/nodes", response_model=NodeList)
-async def list_nodes(here: Here, _caller: User) -> Response:
-    """The nodes as their agents report them. GPUs that are pretended are marked as simulated."""
+@router.get("/cluster/nodes", response_model=NodePage)
+async def list_nodes(here: Here, _caller: User, page: Paging) -> Response:
+    """The nodes, by name, as their agents report them. Simulated GPUs are marked."""
     async with here.pool.acquire() as conn:
         orders = await node_orders.standing_orders(conn)
     nodes = here.cluster.nodes()
-    content = {"nodes": [node_json(node, orders.get(node.report.node)) for node in nodes]}
-    return JSONResponse(content)
+    shown = nodes[page.offset : page.offset + page.limit]
+    content = [node_json(node, orders.get(node.report.node)) for node in shown]
+    return JSONResponse({"nodes": content, "total": len(nodes)})
 
 
 @router.get("/cluster/nodes/{name}", response_model=ShownNode)

@@ -261,6 +261,7 @@ EXAMPLES: dict[str, Any] = {
     "UserChange": {"data": {"username": "ann", "virtualCluster": ["vision"]}, "patch": True},
     "ShownUser": {
         "username": "ann",
+        "number": 7,
         "grouplist": [],
         "email": "ann@example.org",
         "emailConfirmed": True,

@@ -13,6 +13,7 @@ from muster.webhook_secrets import signing_secret
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rest.api.context import Address, Context, Here, User
+from rest.api.paging import Paging
 from rest.api.tokens import Done
 from rest.domain.callers import Caller, check_owner
 from rest.domain.emails import EMAIL, check_receiver
@@ -97,6 +98,13 @@ class ShownSubscription(BaseModel):
     secretVersions: list[int]
 
 
+class SubscriptionPage(BaseModel):
+    """A page of subscriptions, oldest first, and how many there are on all pages."""
+
+    subscriptions: list[ShownSubscription]
+    total: int
+
+
 class CreatedSubscription(ShownSubscription):
     """A subscription that was made. ``secrets`` sign its webhooks, newest first."""
 
@@ -114,13 +122,14 @@ def _shown(subscription: Subscription) -> ShownSubscription:
     return ShownSubscription.model_validate(content)
 
 
-@router.get("", response_model=list[ShownSubscription])
-async def list_subscriptions(here: Here, caller: User) -> list[ShownSubscription]:
+@router.get("", response_model=SubscriptionPage)
+async def list_subscriptions(here: Here, caller: User, page: Paging) -> SubscriptionPage:
     """One's own subscriptions; an admin sees all."""
+    owner = None if caller.is_admin else caller.username
     async with here.pool.acquire() as conn:
-        owner = None if caller.is_admin else caller.username
-        found = await subscriptions.list_subscriptions(conn, owner)
-    return [_shown(subscription) for subscription in found]
+        found = await subscriptions.list_subscriptions(conn, owner, page.offset, page.limit)
+        total = await subscriptions.count_subscriptions(conn, owner)
+    return SubscriptionPage(subscriptions=[_shown(each) for each in found], total=total)
 
 
 @router.post("", status_code=201, response_model=CreatedSubscription)
@@ -186,6 +195,7 @@ async def rotate_subscription_secrets(
     peace.
     """
     async with transaction(here.pool) as conn:
+        await accounts.check_rights(conn, caller)
         before = await _find(conn, caller, ident)
         if before.owner != caller.username:
             message = "Only the owner of a subscription changes its secrets."

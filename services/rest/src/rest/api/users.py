@@ -10,6 +10,7 @@ from muster.protocol import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from pydantic import BaseModel, ConfigDict, Field
 
 from rest.api.context import Address, Admin, Context, Here, Person, User
+from rest.api.paging import Paging
 from rest.api.tokens import Done
 from rest.domain.callers import USERNAME, Caller, check_person
 from rest.domain.emails import EMAIL
@@ -46,12 +47,14 @@ class Body(BaseModel):
 
 
 class ShownUser(BaseModel):
-    """A user, without the password. E-mail address and extension are shown to the user themself and
-    to admins; for others they are empty. ``emailConfirmed``: the user's subscriptions may name the
-    address.
+    """A user, without the password. Number, e-mail address and extension are shown to the user
+    themself and to admins; for others they are empty. ``number``: the uid of the user's tasks is
+    the agents' MUSTER_TASK_UID_FIRST plus this. ``emailConfirmed``: the user's subscriptions may
+    name the address.
     """
 
     username: str
+    number: int | None
     grouplist: list[str] = []
     email: str
     emailConfirmed: bool
@@ -60,6 +63,13 @@ class ShownUser(BaseModel):
     virtualCluster: list[str]
     maxPriority: dict[str, int]
     storageConfig: list[str] = []
+
+
+class UserPage(BaseModel):
+    """A page of the users, by name, and how many there are on all pages."""
+
+    users: list[ShownUser]
+    total: int
 
 
 class NewUser(Body):
@@ -119,6 +129,7 @@ def _shown(account: Account, caller: Caller) -> ShownUser:
     is_whole = caller.is_admin or caller.username == account.username
     return ShownUser(
         username=account.username,
+        number=account.number if is_whole else None,
         email=account.email if is_whole else "",
         emailConfirmed=account.email_confirmed and is_whole,
         extension=account.extension if is_whole else {},
@@ -128,11 +139,13 @@ def _shown(account: Account, caller: Caller) -> ShownUser:
     )
 
 
-@router.get("", response_model=list[ShownUser])
-async def list_users(here: Here, caller: User) -> list[ShownUser]:
-    """All users."""
+@router.get("", response_model=UserPage)
+async def list_users(here: Here, caller: User, page: Paging) -> UserPage:
+    """The users, by name."""
     async with here.pool.acquire() as conn:
-        return [_shown(account, caller) for account in await accounts.list_accounts(conn)]
+        found = await accounts.list_accounts(conn, page.offset, page.limit)
+        total = await accounts.count_accounts(conn)
+    return UserPage(users=[_shown(account, caller) for account in found], total=total)
 
 
 @router.get("/{username}", response_model=ShownUser)

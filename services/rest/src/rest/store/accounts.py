@@ -12,7 +12,7 @@ from rest.domain.callers import Caller
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A user, without the password."""
+    """A user, without the password. ``number`` is 0 before it is stored."""
 
     username: str
     email: str
@@ -22,6 +22,7 @@ class Account:
     created_at: datetime
     priority_caps: dict[str, int] = field(default_factory=dict)
     email_confirmed: bool = False
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class TokenRow:
 
 
 ACCOUNT = (
-    "username, email, email_confirmed, is_admin, virtual_clusters, extension, created_at,"
+    "username, number, email, email_confirmed, is_admin, virtual_clusters, extension, created_at,"
     " priority_caps"
 )
 
@@ -120,10 +121,17 @@ async def check_rights(conn: Connection, caller: Caller) -> LockedAccount:
     return account
 
 
-async def list_accounts(conn: Connection) -> list[Account]:
-    """All users."""
-    sql = f"SELECT {ACCOUNT} FROM account WHERE removed_at IS NULL ORDER BY username"  # noqa: S608 - columns
-    return await fetch(Account, conn, sql)
+async def list_accounts(conn: Connection, offset: int, limit: int) -> list[Account]:
+    """Users by name, after the first ``offset``."""
+    sql = f"SELECT {ACCOUNT} FROM account WHERE removed_at IS NULL"  # noqa: S608 - columns
+    sql += " ORDER BY username OFFSET $1 LIMIT $2"
+    return await fetch(Account, conn, sql, offset, limit)
+
+
+async def count_accounts(conn: Connection) -> int:
+    """How many users there are."""
+    count: int = await conn.fetchval("SELECT count(*) FROM account WHERE removed_at IS NULL")
+    return count
 
 
 async def find_account(conn: Connection, username: str) -> Account | None:

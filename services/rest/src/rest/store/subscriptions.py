@@ -67,21 +67,19 @@ async def lock_subscription(conn: Connection, ident: str) -> Subscription | None
     return None if content is None else Subscription.model_validate(content)
 
 
-async def list_subscriptions(conn: Connection, owner: str | None) -> list[Subscription]:
-    """Those of one owner, or all."""
+async def list_subscriptions(
+    conn: Connection, owner: str | None, offset: int, limit: int
+) -> list[Subscription]:
+    """Those of one owner, or of all, oldest first, after the first ``offset``."""
     rows = await conn.fetch(
-        "SELECT content FROM subscription"
-        " WHERE removed_at IS NULL AND ($1::text IS NULL OR owner = $1) ORDER BY id",
-        owner,
+        f"SELECT content {_OF_OWNER} ORDER BY id OFFSET $2 LIMIT $3", owner, offset, limit
     )
     return [Subscription.model_validate(row["content"]) for row in rows]
 
 
-async def count_subscriptions(conn: Connection, owner: str) -> int:
-    """How many an owner has."""
-    count: int = await conn.fetchval(
-        "SELECT count(*) FROM subscription WHERE owner = $1 AND removed_at IS NULL", owner
-    )
+async def count_subscriptions(conn: Connection, owner: str | None) -> int:
+    """How many an owner has, or all have."""
+    count: int = await conn.fetchval(f"SELECT count(*) {_OF_OWNER}", owner)
     return count
 
 
@@ -90,6 +88,9 @@ async def forget_removed(conn: Connection, days: int) -> None:
     await conn.execute(
         "DELETE FROM subscription WHERE removed_at < now() - $1 * interval '1 day'", float(days)
     )
+
+
+_OF_OWNER = "FROM subscription WHERE removed_at IS NULL AND ($1::text IS NULL OR owner = $1)"
 
 
 def _content(subscription: Subscription) -> dict[str, Any]:
