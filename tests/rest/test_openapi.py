@@ -35,6 +35,7 @@ CHECKS = (
 )
 ANSWER: dict[str, Any] = {
     "asOf": 1,
+    "job": "j",
     "total": 0,
     "offset": 0,
     "limit": 1,
@@ -141,7 +142,7 @@ def test_every_operation_has_a_name_of_its_own_and_texts() -> None:
 
 def test_bodies_and_main_answers_have_examples() -> None:
     """Also in lists; what is an answer of a few words needs none."""
-    plain = {"Done", "WhoAmI", "TaskAttempts", "LogLocations", "ShownNode", "NodeList"}
+    plain = {"Done", "WhoAmI", "TaskAttempts", "LogLocations", "ShownNode", "NodePage"}
     plain |= {"ShownCluster", "ShownVirtualCluster"}
     for operation in operations():
         answers = [operation["responses"][code] for code in operation["responses"] if code < "3"]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from muster.contracts.node_orders import Order
-from rest.api.scheduling import Cells, Gangs, Queue, ShownAdvice
+from rest.api.scheduling import Cells, ExplainedJob, Gangs, Queue, ShownAdvice
 from scheduler.domain.state import State
 from scheduler_answers import furnished, served
 
@@ -37,6 +37,17 @@ def scattered(kit: Kit) -> State:
     return state
 
 
+def waiting(kit: Kit) -> State:
+    """Two gangs wait for the end of a third one, which leaves room for a part of each."""
+    state: State = kit.state(*(kit.report(f"n{n}", gpus=1) for n in range(4)))
+    state.request(kit.gang("runs", *kit.pods("runs", 3, gpus=1)), 0.0, 0.0)
+    kit.decide(state, 0.0)
+    for age, name in enumerate(("first", "second")):
+        state.request(kit.gang(name, *kit.pods(name, 2, gpus=1), age=age), 0.0, 0.0)
+    kit.decide(state, 1.0)
+    return state
+
+
 @pytest.mark.parametrize("make", [furnished, contended, scattered])
 async def test_answers_have_the_fields_of_the_document_and_no_others(kit: Kit, make: Any) -> None:
     async with served(make(kit)) as (_, client):
@@ -55,6 +66,31 @@ async def test_answers_have_the_fields_of_the_document_and_no_others(kit: Kit, m
             content = answer.json()
             parsed = model.model_validate(content)
             assert json.loads(parsed.model_dump_json(by_alias=True)) == content, path
+
+
+@pytest.mark.parametrize("make", [furnished, contended, scattered, waiting])
+async def test_a_jobs_explanation_has_the_fields_of_the_document(kit: Kit, make: Any) -> None:
+    """Of each job; a field that the document calls optional may be absent."""
+    state = make(kit)
+    async with served(state) as (_, client):
+        for job in {asked.request.job for asked in state.gangs.values()}:
+            content = (await client.get(f"/jobs/{job}/why")).json()
+            parsed = ExplainedJob.model_validate(content)
+            assert json.loads(parsed.model_dump_json(by_alias=True, exclude_unset=True)) == content
+
+
+async def test_what_is_explained_holds_something(kit: Kit) -> None:
+    """The test above compares each part of an explanation."""
+    found = set()
+    for make in (furnished, contended, waiting):
+        state = make(kit)
+        async with served(state) as (_, client):
+            for job in {asked.request.job for asked in state.gangs.values()}:
+                for gang in (await client.get(f"/jobs/{job}/why")).json()["gangs"]:
+                    parts = gang | (gang.get("counterfactual") or {})
+                    found |= {name for name, value in parts.items() if value}
+    assert found >= {"cells", "preemption", "inVirtualCluster", "expectedStart", "ahead"}
+    assert found >= {"ends", "fewer"}
 
 
 async def test_what_is_compared_holds_something(kit: Kit) -> None:

@@ -76,9 +76,9 @@ class JobSpec(Model):
     ``user_number``: of the user's account, from 1 on and never given again; REST sets it.
     ``priority``: 0 to 1000 is guaranteed, -1 is opportunistic. ``lazy_preemption``: whether it is
     downgraded before it is preempted for a job of its own virtual cluster, None: as the policy.
-    ``job_retry_count``: user failures that are retried (-2 always, even success; -1 any failure).
-    ``gang``: all tasks start together; without it each task is its own gang and
-    ``task_retry_count`` counts. ``time_limit_s``: the job attempt is ended after this many seconds
+    ``job_retry_count``: user failures that are retried, 0 or more. ``gang``: all tasks start
+    together; without it each task is its own gang and ``task_retry_count`` counts (-2 always, even
+    success; -1 any failure). ``time_limit_s``: the job attempt is ended after this many seconds
     of running; none by default. ``expected_s``: its expected run time, None: unknown.
     ``min_run_s``: how long it is protected from preemption. ``checkpoint_s``: how often it saves
     its work. ``borrow``: it may use idle quota of other virtual clusters.

@@ -180,6 +180,19 @@ _SHOWN_SUBSCRIPTION = {
 }
 _SECRETS = ["whsec_VGhpcyBpcyBhbiBleGFtcGxlLCBubyBzZWNyZXQu"]
 
+_USER: dict[str, Any] = {
+    "username": "ann",
+    "number": 7,
+    "grouplist": [],
+    "email": "ann@example.org",
+    "emailConfirmed": True,
+    "extension": {},
+    "admin": False,
+    "virtualCluster": ["default", "vision"],
+    "maxPriority": {"vision": 100},
+    "storageConfig": [],
+}
+
 EXAMPLES: dict[str, Any] = {
     "ErrorBody": {
         "code": "InvalidProtocolError",
@@ -216,7 +229,47 @@ EXAMPLES: dict[str, Any] = {
         "name": "ann~train-bert",
         "state": "WAITING",
         "reason": _ROOM,
-        "scheduler": None,
+        "scheduler": {
+            "asOf": 4711,
+            "job": _GANG["job"],
+            "gangs": [
+                {
+                    **_GANG,
+                    "reason": _ROOM,
+                    "state": "waiting",
+                    "pods": [{"pod": "p-0", "state": "waiting", "gpus": [], "ports": {}}],
+                    "class": None,
+                    "lender": None,
+                    "borrowed": {},
+                    "cells": [],
+                    "downgrade": None,
+                    "preemption": None,
+                    "position": 1,
+                    "waiting": 3,
+                    "ahead": [],
+                    "inVirtualCluster": {
+                        "position": 1,
+                        "waiting": 2,
+                        "gpusAhead": 0,
+                        "ahead": [],
+                    },
+                    "expectedStart": {
+                        "at": "2026-01-31T15:10:00Z",
+                        "source": "counted",
+                        "error": 0.2,
+                        "known": 40,
+                    },
+                    "counterfactual": {
+                        "ends": None,
+                        "fewer": {"role": "worker", "pods": 1, "insteadOf": 2},
+                        "opportunistic": False,
+                        "borrowing": None,
+                        "nodes": [],
+                        "leftOut": [],
+                    },
+                }
+            ],
+        },
         "schedulerProblem": None,
     },
     "LoggedIn": {
@@ -259,18 +312,8 @@ EXAMPLES: dict[str, Any] = {
     "OwnChange": {"oldPassword": "correct-horse-battery", "newPassword": "blue-kettle-42"},
     "EmailCode": {"code": "K7QMZT4B2XWBK7QMZT4B2XWBK7QMZT4B"},
     "UserChange": {"data": {"username": "ann", "virtualCluster": ["vision"]}, "patch": True},
-    "ShownUser": {
-        "username": "ann",
-        "number": 7,
-        "grouplist": [],
-        "email": "ann@example.org",
-        "emailConfirmed": True,
-        "extension": {},
-        "admin": False,
-        "virtualCluster": ["default", "vision"],
-        "maxPriority": {"vision": 100},
-        "storageConfig": [],
-    },
+    "ShownUser": _USER,
+    "UserPage": {"users": [_USER], "total": 1},
     "NodeOrdered": {"value": "drain"},
     "Queue": {
         **_PAGE,
@@ -396,6 +439,7 @@ EXAMPLES: dict[str, Any] = {
     "ShownComparison": _NOTHING | {"warnings": []},
     "Rollback": {"version": 2, "comment": "too early", "whatIf": True, "acceptDelays": False},
     "SubscriptionRequest": _SUBSCRIPTION,
+    "SubscriptionPage": {"subscriptions": [_SHOWN_SUBSCRIPTION], "total": 1},
     "ShownSubscription": _SHOWN_SUBSCRIPTION,
     "CreatedSubscription": _SHOWN_SUBSCRIPTION | {"secrets": _SECRETS},
     "Secrets": {"secrets": _SECRETS},

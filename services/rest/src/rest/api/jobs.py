@@ -24,8 +24,9 @@ from rest.api.context import (
     user_of,
 )
 from rest.api.examples import JOB_FILE
-from rest.api.models import JobDetail, JobList, JobListItem, Submitted, Why
+from rest.api.models import JobDetail, JobList, JobListItem, Submitted
 from rest.api.paging import Paging
+from rest.api.scheduling import Why
 from rest.api.tokens import Done
 from rest.domain.callers import Caller
 from rest.domain.listing import (

@@ -234,18 +234,6 @@ class LogLocations(Shown):
     locations: list[LogLocation]
 
 
-class Why(Shown):
-    """The reason of a job's state. ``scheduler``: the Scheduler's answer as it is;
-    ``schedulerProblem``: why it is missing.
-    """
-
-    name: str
-    state: str
-    reason: ShownReason | None
-    scheduler: Any | None
-    scheduler_problem: str | None
-
-
 class ShownGpu(BaseModel):
     """A GPU of a node."""
 

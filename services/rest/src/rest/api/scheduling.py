@@ -1,4 +1,4 @@
-"""The Scheduler's answers as the OpenAPI document shows them: queue, gangs, cells, advice.
+"""The Scheduler's answers as the OpenAPI document shows them: queue, gangs, cells, advice, why.
 
 REST passes them on as they are; tests compare real answers with these models.
 """
@@ -108,6 +108,198 @@ class Gangs(SchedulerPage):
 
     gangs: list[RunningGang]
     """The gangs. One that ends meanwhile is left out."""
+
+
+class ExplainedPod(Answered):
+    """A pod. Without a place it has none of the fields that follow `state`, or empty ones."""
+
+    pod: str
+    """The pod's id."""
+    state: str
+    """`placed`, `waiting`, `refused`, `preempted` or `lost`."""
+    node: str | None = None
+    """The node."""
+    address: str | None = None
+    """The node's address for its peers."""
+    logUrl: str | None = None
+    """Where REST reads its logs."""
+    journal: str | None = None
+    """The id of the journal of the node's agent."""
+    gpus: list[int]
+    """The indices of its GPUs."""
+    ports: dict[str, list[int]]
+    """Its port numbers, by label."""
+
+
+class HeldCell(Answered):
+    """A cell that a gang holds."""
+
+    cell: str
+    """Its address."""
+    quota: str
+    """The path of the quota that it is held for."""
+
+
+class PreemptionOrder(Answered):
+    """The preemption of a gang."""
+
+    gang: str | None = None
+    """The gang that it is preempted for; absent: its node is drained."""
+    until: str
+    """The time by which its pods must have ended."""
+    reason: ShownReason
+    """Why it is preempted."""
+
+
+class GangWithGpus(NamedGang):
+    """A gang by its id and name, with its GPUs."""
+
+    gpus: int
+    """The GPUs that it waits for, or holds."""
+
+
+class EndingGang(GangWithGpus):
+    """A running gang whose end makes room."""
+
+    endsAt: str
+    """The time at which it is expected to end."""
+
+
+class PlaceInVirtualCluster(Answered):
+    """The place of a waiting gang in its virtual cluster, among gangs of its class."""
+
+    position: int
+    """Its position, from 1."""
+    waiting: int
+    """How many gangs wait."""
+    gpusAhead: int
+    """The GPUs that the gangs ahead wait for."""
+    ahead: list[GangWithGpus]
+    """The first gangs ahead."""
+
+
+class ExpectedStart(Answered):
+    """The expected start of a waiting gang."""
+
+    at: str
+    """The time."""
+    source: Literal["kept", "counted"]
+    """`kept`: of its reserved cells; `counted`: of the expected ends of other gangs."""
+    error: float | None
+    """The median error of earlier forecasts, as a part of the wait; null: too few are known."""
+    known: int
+    """How many earlier forecasts are known."""
+
+
+class NeededEnds(Answered):
+    """The gangs whose ends would let a gang start."""
+
+    gangs: list[EndingGang]
+    """The first of them."""
+    count: int
+    """How many they are."""
+    gpus: int
+    """Their GPUs."""
+    at: str
+    """The time at which all are expected to have ended."""
+    isLeast: bool
+    """None of them can be left out."""
+
+
+class FewerPods(Answered):
+    """A smaller gang that would start now."""
+
+    role: str
+    """The task role that has fewer pods."""
+    pods: int
+    """Its pods then."""
+    insteadOf: int
+    """Its pods now."""
+
+
+class Borrowing(Answered):
+    """The start of the gang if it might borrow."""
+
+    startsNow: bool
+    """It would start now."""
+    lender: str | None
+    """The virtual cluster that would lend; null: none would."""
+
+
+class Counterfactual(Answered):
+    """What would have to be otherwise for a gang to start."""
+
+    ends: NeededEnds | None
+    """Other gangs end; null: no ends help, or they were not found."""
+    fewer: FewerPods | None
+    """It has fewer pods; null: that does not help, or was not found."""
+    opportunistic: bool | None
+    """It would start now with priority -1; null: not asked."""
+    borrowing: Borrowing | None
+    """Null: not asked."""
+    nodes: list[str]
+    """It could start if these nodes were healthy."""
+    leftOut: list[str]
+    """The parts that were not found in the time that an answer may take."""
+
+
+class ExplainedGang(Gang):
+    """A gang of the job. The fields from `position` on are absent unless it waits."""
+
+    state: Literal["placed", "preempted", "waiting", "refused"]
+    """`preempted`: its pods are being stopped."""
+    pods: list[ExplainedPod]
+    """Its pods."""
+    class_: str | None = Field(alias="class")
+    """`guaranteed`, `downgraded` or `opportunistic`; null: it is not placed."""
+    lender: str | None
+    """The virtual cluster that lends it GPUs; null: it has its own."""
+    borrowed: dict[str, int]
+    """Its borrowed GPUs by lender, surplus pods included."""
+    cells: list[HeldCell]
+    """The cells that it holds; those of the lender if it borrows."""
+    downgrade: Downgrade | None
+    """Null: it has not lost its guarantee."""
+    preemption: PreemptionOrder | None
+    """Null: it is not preempted."""
+    position: int | None = None
+    """Its position in the queue, from 1."""
+    waiting: int | None = None
+    """How many gangs are in the queue."""
+    ahead: list[str] | None = None
+    """The ids of the first gangs ahead."""
+    inVirtualCluster: PlaceInVirtualCluster | None = None
+    """Its place among gangs of its class; null: it has a nominated placement."""
+    expectedStart: ExpectedStart | None = None
+    """Null: unknown."""
+    counterfactual: Counterfactual | None = None
+    """Of the first three waiting gangs of a job; absent: it has a nominated placement."""
+
+
+class ExplainedJob(Answered):
+    """The Scheduler's answer on a job."""
+
+    asOf: int
+    """The number of the cycle after which the answer was begun."""
+    job: str
+    """The id of the job."""
+    gangs: list[ExplainedGang]
+    """Its gangs: one, or one for each task without gang allocation."""
+
+
+class Why(Answered):
+    """The reason of a job's state."""
+
+    name: str
+    """The job, as `user~name`."""
+    state: str
+    """Its state."""
+    reason: ShownReason | None
+    """The reason; null: it is not known."""
+    scheduler: ExplainedJob | None
+    """The Scheduler's answer; null: the job has ended, or it does not answer."""
+    schedulerProblem: str | None
+    """Why the Scheduler's answer is missing."""
 
 
 class ReservedFor(NamedGang):
