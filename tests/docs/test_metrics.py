@@ -11,7 +11,8 @@ import yaml
 from alerting.metrics import AlertingMetrics
 from launcher.metrics import LauncherMetrics
 from muster.metrics import PlumbingMetrics
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.metrics import MetricWrapperBase
 from rest.metrics import RestMetrics
 from runtime_agent.metrics import AgentMetrics
 from scheduler.metrics import SchedulerMetrics
@@ -50,6 +51,29 @@ def test_a_services_pages_name_all_its_metrics(folder: str) -> None:
     pages = [ROOT / folder / "README.md", *(ROOT / folder / "docs").glob("*.md")]
     named = set[str]().union(*(names_in(page) for page in pages))
     assert not set(exported(PAGES[folder])) - named
+
+
+def labels(make: Callable[[CollectorRegistry], object]) -> dict[str, set[str]]:
+    """The labels of each metric, by the name under which it is scraped."""
+    made = vars(make(CollectorRegistry())).values()
+    metrics = [each for each in made if isinstance(each, MetricWrapperBase)]
+    return {
+        f"{name}_total" if isinstance(each, Counter) else name: set(each._labelnames)
+        for each in metrics
+        for name in (each.describe()[0].name,)
+    }
+
+
+def test_pages_show_metrics_with_their_labels() -> None:
+    known = {name: each for make in PAGES.values() for name, each in labels(make).items()}
+    texts = [path for folder in ("docs", *PAGES) for path in (ROOT / folder).rglob("*.md")]
+    shown = {
+        (path.relative_to(ROOT).as_posix(), name, tuple(sorted(given.split(","))))
+        for path in texts
+        for name, given in re.findall(r"`(muster_\w+)\{([a-z_,]+)\}`", path.read_text())
+    }
+    assert len(shown) > 30
+    assert not {each for each in shown if set(each[2]) != known[each[1]]}
 
 
 def test_no_page_and_no_test_names_a_metric_that_is_not_exported() -> None:
