@@ -7,8 +7,8 @@ EMAIL = r"[^@\s,;<>\x00-\x1f\x7f-\x9f]+@[^@\s,;<>\x00-\x1f\x7f-\x9f]+"
 
 def check_receiver(confirmed: str, email: str | None) -> None:
     """Raises Rejected where a subscription of a user who is no admin may not mail to this address:
-    else they could make Muster mail a stranger. ``confirmed``: the confirmed address of its owner,
-    empty where there is none; ``email``: None for a webhook.
+    else they could make Muster mail other people. ``confirmed``: the confirmed address of its
+    owner, empty where there is none; ``email``: None for a webhook.
     """
     if email is None or email == confirmed:
         return
