@@ -70,12 +70,18 @@ async def list_subscriptions(conn: Connection, owner: str | None) -> list[Subscr
     return [Subscription.model_validate(row["content"]) for row in rows]
 
 
-async def count_subscriptions(conn: Connection, owner: str) -> int:
-    """How many an owner has."""
-    count: int = await conn.fetchval(
-        "SELECT count(*) FROM subscription WHERE owner = $1 AND removed_at IS NULL", owner
+async def count_subscriptions(conn: Connection, owner: str) -> tuple[int, int]:
+    """How many an owner has, and how many are published, removed ones included. Others who count
+    meanwhile wait.
+    """
+    await conn.execute("SELECT FROM account WHERE username = $1 FOR UPDATE", owner)
+    row = await conn.fetchrow(
+        "SELECT count(*) FILTER (WHERE removed_at IS NULL), count(*) FROM subscription"
+        " WHERE owner = $1",
+        owner,
     )
-    return count
+    assert row is not None
+    return row[0], row[1]
 
 
 async def forget_removed(conn: Connection, days: int) -> None:
