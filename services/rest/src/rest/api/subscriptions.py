@@ -23,6 +23,9 @@ router = APIRouter(prefix="/alerts/subscriptions", tags=["alerts"])
 MAX_SUBSCRIPTIONS = 100
 """Of one owner."""
 
+MAX_PUBLISHED = 1000
+"""Of one owner, with those that are published as removed."""
+
 ADMIN_EVENTS = frozenset(
     (
         AlertEvent.NODE_LOST,
@@ -131,11 +134,10 @@ async def create_subscription(
     wanted = _subscription(ident, caller, caller.username, request, (1,))
     signing = _secrets(here, wanted)
     async with transaction(here.pool) as conn:
+        # Before the account is shared: two who share it can't both lock it.
+        await _check_count(here, conn, caller.username)
         await accounts.check_rights(conn, caller)
         check_receiver(caller, await accounts.confirmed_email(conn, caller.username), wanted.email)
-        if await subscriptions.count_subscriptions(conn, caller.username) >= MAX_SUBSCRIPTIONS:
-            message = f"You have {MAX_SUBSCRIPTIONS} subscriptions, the limit; remove one."
-            raise Rejected("InvalidParametersError", message)
         await subscriptions.insert_subscription(conn, wanted)
         await _note(conn, caller, "subscription.create", ident, address)
     here.publisher.wake()
@@ -206,6 +208,21 @@ async def delete_subscription(ident: Ident, here: Here, caller: User, address: A
         await _note(conn, caller, "subscription.remove", ident, address)
     here.publisher.wake()
     return Done(message="The subscription is removed.")
+
+
+async def _check_count(here: Context, conn: Connection, owner: str) -> None:
+    """Raises Rejected where an owner may have no more."""
+    count, published = await subscriptions.count_subscriptions(conn, owner)
+    message = None
+    if count >= MAX_SUBSCRIPTIONS:
+        message = f"You have {MAX_SUBSCRIPTIONS} subscriptions, the limit; remove one."
+    elif published >= MAX_PUBLISHED:
+        message = (
+            f"You have made {MAX_PUBLISHED} subscriptions, the limit; each removed one counts for"
+            f" {here.settings.removed_days} days (MUSTER_REMOVED_DAYS)."
+        )
+    if message is not None:
+        raise Rejected("InvalidParametersError", message)
 
 
 async def _find(conn: Connection, caller: Caller, ident: str) -> Subscription:
