@@ -10,10 +10,13 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from muster.contracts.jobs import JobRequest, JobState, JobStatus
 from muster.contracts.model import Model, Reason
+from muster.contracts.node_orders import Order
 from muster.contracts.nodes import Gpu, NodeLost, NodeReport, NodeReturned, PodOnNode
 from muster.contracts.notices import RESYNC_SETTING, SettingChanged
 from muster.contracts.subscriptions import Subscription
 from muster.webhook_secrets import signing_secret
+from rest.store.node_orders import give_order
+from rest.store.settings import load_published
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SUBSCRIPTIONS = "/api/v2/alerts/subscriptions"
@@ -61,6 +64,14 @@ async def test_subscriptions_of_an_owner_are_bounded_with_the_removed_ones(
         assert (refused.status_code, refused.json()["code"]) == (400, "InvalidParametersError")
         assert "each removed one counts" in refused.json()["message"]
         assert (await rest.client.post(SUBSCRIPTIONS, json=WEBHOOK)).status_code == 201
+
+
+async def test_orders_of_operators_are_published_before_subscriptions(rest: Any) -> None:
+    await rest.client.post(SUBSCRIPTIONS, json=WEBHOOK)
+    async with rest.runtime.pool.acquire() as conn:
+        await give_order(conn, "n1", Order.DRAIN, "admin")
+        kinds = [row.setting.partition("/")[0] for row in await load_published(conn)]
+    assert kinds == ["node", "subscription"]
 
 
 async def test_people_are_told_of_their_own_jobs_only(rest: Any) -> None:

@@ -185,11 +185,13 @@ async def test_requests_in_progress_of_a_user_are_bounded_and_no_others(
 async def test_log_in_requests_and_readiness_wait_for_no_slow_query(
     start_rest: Any, database_url: str
 ) -> None:
-    async with start_rest(database_connections=2) as rest:
-        async with slow_requests(rest, database_url, rest.client, "/api/v2/jobs", 6) as tasks:
-            token = await rest.log_in("admin", "correct-horse")
-            async with rest.with_token(token) as client:
-                assert (await client.get(CHECK)).status_code == 200
-            ready = (await rest.client.get("/readyz")).json()
-            assert ready["database"] is True
-            assert not any(task.done() for task in tasks)
+    async with (
+        start_rest(database_connections=2) as rest,
+        slow_requests(rest, database_url, rest.client, "/api/v2/jobs", 6) as tasks,
+    ):
+        token = await rest.log_in("admin", "correct-horse")
+        async with rest.with_token(token) as client:
+            assert (await client.get(CHECK)).status_code == 200
+        ready = (await rest.client.get("/readyz")).json()
+        assert ready["database"] is True
+        assert not any(task.done() for task in tasks)

@@ -71,7 +71,8 @@ async def test_more_old_rows_than_one_statement_removes_go_at_once(start_rest: A
         pool = rest.runtime.pool
         await pool.execute(
             "INSERT INTO audit (at, username, action, object)"
-            " SELECT now() - interval '400 days', 'admin', 'login', 'old' FROM generate_series(1, 7)"
+            " SELECT now() - interval '400 days', 'admin', 'login', 'old'"
+            " FROM generate_series(1, 7)"
         )
         await pool.execute(
             "INSERT INTO idempotency (username, key, body_digest, made_at)"

@@ -1,9 +1,10 @@
 """The administrator's step on a Kafka with log-ins: ``python -m muster.bus_admin --agent NODE …``.
 
 It makes and corrects all topics, grants each user the rights of the table of topics
-(muster.contracts.acls), and removes their other rights on these topics. It logs in as MUSTER_KAFKA_USER: a super user, or one with the right to
-alter the cluster and its topics. ``--print`` shows the rights, and connects to nothing. Kafka's own
-tools make users and their passwords; docs/kafka.md has all steps.
+(muster.contracts.acls), and removes their other rights on these topics. It logs in as
+MUSTER_KAFKA_USER: a super user, or one with the right to alter the cluster and its topics.
+``--print`` shows the rights, and connects to nothing. Kafka's own tools make users and their
+passwords; docs/kafka.md has all steps.
 """
 
 import argparse
