@@ -29,6 +29,7 @@ from confluent_kafka.admin import (
     AclBindingFilter,
     AclOperation,
     AclPermissionType,
+    AdminClient,
     ResourcePatternType,
     ResourceType,
 )
@@ -264,6 +265,50 @@ async def test_a_refused_record_waits_and_is_shown_until_the_right_is_granted(
     assert told.count("what='publish job-submitted'") == 1
     assert "grant User:launcher its rights" in told
     await bus.close()
+
+
+@pytest.mark.apache
+@pytest.mark.xdist_group("acls")
+def test_rights_that_are_not_declared_are_removed(apache_kafka: ApacheKafka) -> None:
+    set_up(apache_kafka, 1)
+    administrator = an_administrator(apache_kafka)
+    topic, group, literal = ResourceType.TOPIC, ResourceType.GROUP, ResourcePatternType.LITERAL
+    allow, deny = AclPermissionType.ALLOW, AclPermissionType.DENY
+    narrowed = {
+        AclBinding(
+            topic, "job-submitted", literal, f"User:{AGENT}", "*", AclOperation.WRITE, allow
+        ),
+        AclBinding(topic, "job-submitted", literal, "User:agent-x", "*", AclOperation.READ, allow),
+        AclBinding(group, "muster-rest", literal, "User:launcher", "*", AclOperation.READ, allow),
+        AclBinding(topic, "job-updated", literal, "User:operator", "*", AclOperation.ALL, allow),
+    }
+    kept = {
+        AclBinding(topic, "pod-requested", literal, "User:agent-x", "*", AclOperation.READ, allow),
+        AclBinding(topic, "job-updated", literal, "User:listener", "*", AclOperation.READ, allow),
+        AclBinding(topic, "elsewhere", literal, "User:rest", "*", AclOperation.READ, allow),
+        AclBinding(
+            topic, "job-updated", literal, "User:rest", "10.0.0.1", AclOperation.READ, allow
+        ),
+        AclBinding(topic, "*", literal, f"User:{AGENT}", "*", AclOperation.ALL, deny),
+    }
+    before = held(administrator)
+    for future in administrator.create_acls([*narrowed, *kept]).values():
+        future.result(WAIT_S)
+    set_up(apache_kafka, 1)
+    assert held(administrator) == before | kept
+
+
+def held(administrator: AdminClient) -> set[AclBinding]:
+    every = AclBindingFilter(
+        ResourceType.ANY,
+        None,
+        ResourcePatternType.ANY,
+        None,
+        None,
+        AclOperation.ANY,
+        AclPermissionType.ANY,
+    )
+    return set(administrator.describe_acls(every).result(WAIT_S))
 
 
 @pytest.mark.apache

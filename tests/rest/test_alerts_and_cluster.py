@@ -10,10 +10,13 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from muster.contracts.jobs import JobRequest, JobState, JobStatus
 from muster.contracts.model import Model, Reason
+from muster.contracts.node_orders import Order
 from muster.contracts.nodes import Gpu, NodeLost, NodeReport, NodeReturned, PodOnNode
 from muster.contracts.notices import RESYNC_SETTING, SettingChanged
 from muster.contracts.subscriptions import Subscription
 from muster.webhook_secrets import signing_secret
+from rest.store.node_orders import give_order
+from rest.store.settings import load_published
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SUBSCRIPTIONS = "/api/v2/alerts/subscriptions"
@@ -34,6 +37,41 @@ async def test_a_subscription_is_made_changed_rotated_and_removed(rest: Any) -> 
     assert (await rest.client.delete(path)).status_code == 200
     assert (await rest.client.get(path)).status_code == 404
     assert (await rest.client.get(SUBSCRIPTIONS)).json()["subscriptions"] == []
+
+
+async def test_subscriptions_of_an_owner_are_bounded_with_the_removed_ones(
+    rest: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rest.api.subscriptions.MAX_SUBSCRIPTIONS", 2)
+    monkeypatch.setattr("rest.api.subscriptions.MAX_PUBLISHED", 4)
+    async with await rest.make_user("ann") as ann:
+
+        async def make() -> httpx2.Response:
+            answer: httpx2.Response = await ann.post(SUBSCRIPTIONS, json=WEBHOOK)
+            return answer
+
+        made = await asyncio.gather(*(make() for _ in range(6)))
+        assert sorted(each.status_code for each in made) == [201] * 2 + [400] * 4
+        assert all("remove one" in each.text for each in made if each.status_code == 400)
+        for _ in range(2):
+            [mine, *_] = (await ann.get(SUBSCRIPTIONS)).json()["subscriptions"]
+            assert (await ann.delete(f"{SUBSCRIPTIONS}/{mine['id']}")).status_code == 200
+            last = await make()
+        assert last.status_code == 201
+        [mine, *_] = (await ann.get(SUBSCRIPTIONS)).json()["subscriptions"]
+        assert (await ann.delete(f"{SUBSCRIPTIONS}/{mine['id']}")).status_code == 200
+        refused = await make()
+        assert (refused.status_code, refused.json()["code"]) == (400, "InvalidParametersError")
+        assert "each removed one counts" in refused.json()["message"]
+        assert (await rest.client.post(SUBSCRIPTIONS, json=WEBHOOK)).status_code == 201
+
+
+async def test_orders_of_operators_are_published_before_subscriptions(rest: Any) -> None:
+    await rest.client.post(SUBSCRIPTIONS, json=WEBHOOK)
+    async with rest.runtime.pool.acquire() as conn:
+        await give_order(conn, "n1", Order.DRAIN, "admin")
+        kinds = [row.setting.partition("/")[0] for row in await load_published(conn)]
+    assert kinds == ["node", "subscription"]
 
 
 async def test_people_are_told_of_their_own_jobs_only(rest: Any) -> None:

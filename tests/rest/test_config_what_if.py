@@ -31,8 +31,8 @@ def row(virtual_cluster: str, later: int, mean_s: float | None, **more: Any) -> 
 def would(*rows: dict[str, Any], **more: Any) -> dict[str, Any]:
     """What the Scheduler tells of a change."""
     report = {
-        "since": 1000.5,
-        "until": 605_800.5,
+        "since": "2026-01-24T13:00:00Z",
+        "until": "2026-01-31T13:00:00Z",
         "days": 7.0,
         "isPartial": False,
         "tookSeconds": 12.5,

@@ -172,18 +172,23 @@ async def test_a_silent_log_has_heartbeats(start_rest: Any, agent: Any) -> None:
         assert comments == 3
 
 
-async def test_followers_are_limited_per_user_and_places_come_back(
-    start_rest: Any, agent: Any
+@pytest.mark.parametrize(
+    "settings", [{"log_streams_per_user": 1}, {"log_streams_of_all": 1}], ids=["user", "all"]
+)
+async def test_readers_of_logs_are_limited_and_places_come_back(
+    start_rest: Any, agent: Any, settings: dict[str, int]
 ) -> None:
-    async with start_rest(log_streams_per_user=1) as rest:
+    async with start_rest(**settings) as rest:
         await run_task(rest, agent)
         agent.logs["/logs/pod-1/stdout"] = b"line\n"
         path = f"{LOGS}/stdout/events"
         async with rest.client.stream("GET", path) as response:
             lines = response.aiter_lines()
             await read_events(lines, 1)
-            second = await rest.client.get(path)
-            assert second.status_code == 429
+            for second in (path, f"{LOGS}/stdout"):
+                answer = await rest.client.get(second)
+                assert answer.status_code == 429
+                assert int(answer.headers["retry-after"]) > 0
 
         async def follow() -> int:
             async with rest.client.stream("GET", path) as again:

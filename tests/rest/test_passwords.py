@@ -55,6 +55,18 @@ async def test_many_guesses_at_once_are_counted_each(start_rest: Any) -> None:
         assert sorted(answer.status_code for answer in answers) == [401] * 3 + [429] * 17
 
 
+async def test_checks_of_one_user_in_progress_are_bounded(start_rest: Any) -> None:
+    async with start_rest() as rest:
+        answers = await asyncio.gather(
+            *(guess(rest, "admin", password=PASSWORD) for _ in range(30))
+        )
+        refused = [answer for answer in answers if answer.status_code == 429]
+        assert refused
+        assert {answer.headers["retry-after"] for answer in refused} == {"1"}
+        assert len(answers) - len(refused) >= 10
+        assert (await guess(rest, "admin", password=PASSWORD)).status_code == 200
+
+
 async def test_a_user_is_guarded_from_many_addresses_and_users_from_one(start_rest: Any) -> None:
     async with start_rest(password_attempts=1, http_trusted_proxies="127.0.0.1") as rest:
         crowd = [f"192.0.2.{number}" for number in range(10)]
@@ -147,4 +159,7 @@ async def test_a_password_that_is_guessed_first_is_refused_wherever_it_is_set(re
         ):
             assert (answer.status_code, answer.json()["code"]) == (400, "InvalidParametersError")
             assert bad not in answer.text
+    wrong = {"oldPassword": WRONG, "newPassword": "short"}
+    assert (await rest.client.put("/api/v2/users/me", json=wrong)).status_code == 400
+    assert await failures(rest) == []  # the old one was not checked
     assert await rest.log_in("admin", PASSWORD)

@@ -57,6 +57,22 @@ async def test_a_login_that_asked_for_less_gets_no_more_by_a_renewal(rest: Any) 
         assert abs(left_s(renewed["expiresAt"]) - 600) < 60
 
 
+async def test_a_renewal_right_after_another_writes_nothing(rest: Any) -> None:
+    async def renewed_at() -> str:
+        answer = await rest.client.post("/api/v2/tokens/renew")
+        assert answer.status_code == 200
+        return str(answer.json()["expiresAt"])
+
+    pool = rest.runtime.pool
+    await pool.execute("UPDATE token SET expires_at = expires_at - interval '2 minutes'")
+    assert len({await renewed_at() for _ in range(3)}) == 1
+    count = "SELECT count(*) FROM audit WHERE action = 'token.renew'"
+    assert await pool.fetchval(count) == 1
+    await pool.execute("UPDATE token SET life_s = 60, expires_at = now() + interval '50 s'")
+    assert abs(left_s(await renewed_at()) - 60) < 5
+    assert await pool.fetchval(count) == 2
+
+
 async def test_what_is_over_or_of_a_program_is_not_renewed(start_rest: Any) -> None:
     async with start_rest(token_cache_s=60) as rest:
         program = (await rest.client.post("/api/v2/tokens/application")).json()["token"]

@@ -29,6 +29,7 @@ from muster.topics_admin import set_up_topics
 _log = structlog.get_logger()
 
 MAKE_TOPICS = "make topics"
+LOG_IN = "log in"
 
 LINGER_FROM = 8
 LINGER_S = 0.015
@@ -126,7 +127,7 @@ class Bus:
 
     def _note(self, error: BaseException | None) -> None:
         complaint = None if error is None else str(error) or type(error).__name__
-        self.refusals.note("log in", complaint if isinstance(error, NOT_AUTHORIZED) else None)
+        self.refusals.note(LOG_IN, complaint if isinstance(error, NOT_AUTHORIZED) else None)
         if complaint is not None and complaint != self._complaint:
             _log.warning("the bus does not answer", error=complaint)
         elif complaint is None and not self.is_up:

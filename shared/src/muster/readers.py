@@ -19,7 +19,7 @@ from faststream.kafka.message import FAKE_CONSUMER
 from faststream.security import BaseSecurity, SASLScram512
 
 from muster import batches
-from muster.bus import BUS_ERRORS, LINGER_FROM, LINGER_S, Bus, is_cancelled
+from muster.bus import BUS_ERRORS, LINGER_FROM, LINGER_S, LOG_IN, Bus, is_cancelled
 from muster.contracts.acls import group_of
 from muster.contracts.model import Model
 from muster.contracts.services import SERVICE_STARTED
@@ -71,8 +71,9 @@ class FetchWaits:
 class Reader(ABC):
     """Reads until cancelled. A reader whose bus failed, or is another one, is rebuilt.
 
-    ``pause_s``: the wait after a failure. ``restarts``: how often it was rebuilt. A subclass reads
-    in ``_read`` until ``_rebuild`` is set.
+    ``pause_s``: the wait after a failure; while the bus refuses the log-in, only the bus's watch
+    tries it. ``restarts``: how often it was rebuilt. A subclass reads in ``_read`` until
+    ``_rebuild`` is set.
     """
 
     def __init__(self, bus: Bus, topics: Sequence[str], pause_s: float) -> None:
@@ -83,6 +84,7 @@ class Reader(ABC):
         self._rebuild = asyncio.Event()
         self._waits = FetchWaits(bus.settings)
         self._what = f"read {', '.join(topics)}"
+        self._complaint: str | None = None
         bus.on_new_bus.append(self._rebuild.set)
 
     async def run(self) -> None:
@@ -101,9 +103,10 @@ class Reader(ABC):
                     reason = str(error) or type(error).__name__
                     if isinstance(error, NOT_AUTHORIZED):
                         self._bus.refusals.note(self._what, reason)
-                    else:
+                    elif reason != self._complaint:
                         _log.warning("reading failed", error=reason)
-                    await asyncio.sleep(self._pause_s)
+                    self._complaint = reason
+                    await self._pause()
             if is_cancelled():
                 raise asyncio.CancelledError
             self.restarts += 1
@@ -112,8 +115,14 @@ class Reader(ABC):
     @abstractmethod
     async def _read(self) -> None: ...
 
+    async def _pause(self) -> None:
+        await asyncio.sleep(self._pause_s)
+        while LOG_IN in self._bus.refusals.reasons:
+            await asyncio.sleep(self._pause_s)
+
     def _note_allowed(self) -> None:
         """The bus has answered a fetch."""
+        self._complaint = None
         if self._what in self._bus.refusals.reasons:
             self._bus.refusals.note(self._what, None)
 

@@ -70,7 +70,8 @@ class Timers:
         self._metrics.disabled.set(counts.disabled)
         if time.monotonic() - self._cleaned >= self._settings.clean_rows_every_s:
             self._cleaned = time.monotonic()
-            await self._clean()
+            while await self._clean() == self._settings.clean_rows:
+                pass
 
     def _is_settled(self) -> bool:
         if not self._bus.is_up:
@@ -85,24 +86,25 @@ class Timers:
             notified = await self._listener.pass_time(opened, self._settings.alert_timer_batch)
         self._after(notified)
 
-    async def _clean(self) -> None:
+    async def _clean(self) -> int:
+        """Delete old rows in one transaction; the most that one statement had."""
         settings = self._settings
         notified = Notified()
         async with self._relay.transaction() as opened:
             conn = opened.conn
             expired = await cleaning.expire(conn, settings.give_up_after_s, settings.clean_rows)
-            await cleaning.clean(
+            deleted = await cleaning.clean(
                 conn,
                 days=settings.retention_days,
                 rows=settings.clean_rows,
                 subscriptions=[it.subscription.id for it in self._subscriptions.entries()],
             )
-            for watch in await watches.forget_jobs(
-                conn, settings.open_job_days, settings.clean_rows
-            ):
+            forgotten = await watches.forget_jobs(conn, settings.open_job_days, settings.clean_rows)
+            for watch in forgotten:
                 notified.add((), jobs.forgotten(watch, now=opened.now))
             await alerts.save_alerts(opened, notified.alerts)
         self._after(notified)
         if expired:
             self._metrics.given_up.labels("any", GiveUp.EXPIRED).inc(expired)
             _log.warning("deliveries were too old", count=expired)
+        return max(expired, deleted, len(forgotten))

@@ -53,7 +53,8 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
     virtual_clusters = KnownVirtualClusters(peers, settings)
     if settings.scheduler_url is not None:
         runtime.spawn("virtual clusters", virtual_clusters.run)
-    passwords = Passwords(runtime.reserved_pool, settings, metrics)
+    limits = RequestLimits(settings, metrics)
+    passwords = Passwords(runtime.reserved_pool, settings, metrics, limits)
     context = Context(
         pool=runtime.pool,
         relay=runtime.relay,
@@ -63,7 +64,7 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
         access=Access(runtime.reserved_pool, settings, metrics, passwords),
         passwords=passwords,
         confirmations=EmailConfirmations(settings, metrics),
-        limits=RequestLimits(settings, metrics),
+        limits=limits,
         submissions=submissions,
         publisher=publisher,
         cluster=cluster,

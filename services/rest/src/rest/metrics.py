@@ -45,7 +45,7 @@ class RestMetrics:
             ["kind"],
             registry=registry,
         )
-        self.streams = Gauge("muster_rest_log_streams", "Followed logs.", registry=registry)
+        self.streams = Gauge("muster_rest_log_streams", "Logs read or followed.", registry=registry)
         self.peer_failures = Counter(
             "muster_rest_peer_failures",
             "Failed reads of agents and of the Scheduler, by peer.",

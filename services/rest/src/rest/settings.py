@@ -53,6 +53,11 @@ class RestSettings(DatabaseSettings, ClusterKeySettings):
         50.0, description="Requests of one address without a valid token; then 429."
     )
     address_requests_burst: PositiveInt = Field(500, description="Of them at once.")
+    requests_in_progress: PositiveInt = Field(
+        100,
+        description="Requests of one user, or of one address without a valid token, in progress at"
+        " a time; then 429.",
+    )
     limited_callers: PositiveInt = Field(
         20_000, description="Users and addresses whose requests are counted."
     )
@@ -156,7 +161,9 @@ class RestSettings(DatabaseSettings, ClusterKeySettings):
     )
     password_hashes: PositiveInt = Field(1, description="Passwords hashed at a time (46 MiB each).")
 
-    log_streams_per_user: PositiveInt = Field(20, description="Followed logs at a time.")
+    log_streams_per_user: PositiveInt = Field(
+        20, description="Logs read or followed at a time; then 429."
+    )
     log_streams_of_all: PositiveInt = Field(500, description="Of all users together.")
     log_tail_bytes: PositiveInt = Field(16 * 1024, description="What tail-mode shows.")
     log_bytes: PositiveInt = Field(16 * 1024 * 1024, description="Of one plain answer.")

@@ -33,7 +33,7 @@ from scheduler.domain.formats.cluster_file import read_cluster
 from scheduler.domain.formats.events import read_events
 from scheduler.domain.formats.model import Event
 from scheduler.domain.formats.writing import to_line
-from scheduler.domain.moments import DAY_S
+from scheduler.domain.moments import DAY_S, time_of
 from scheduler.domain.simulation.comparing import compare
 from scheduler.domain.simulation.comparison_text import (
     comparison_data,
@@ -129,8 +129,8 @@ def compared(task: Task) -> dict[str, object]:
     since = bounded.begins_at or task.since
     until = bounded.at if bounded.is_cut else task.until  # nothing was recorded after the last one
     return {
-        "since": since,
-        "until": until,
+        "since": time_of(since),
+        "until": time_of(until),
         "days": round((until - since) / DAY_S, 2),
         "isPartial": bounded.is_cut,
         "tookSeconds": round(time.monotonic() - began, 1),

@@ -77,8 +77,13 @@ async def expire(conn: Connection, age_s: float, rows: int) -> int:
     return int(done.split()[-1])
 
 
-async def clean(conn: Connection, *, days: int, rows: int, subscriptions: list[str]) -> None:
-    """Delete rows that ended ``days`` ago, and receivers of subscriptions that are gone."""
-    for statement in _STATEMENTS:
-        await conn.execute(statement, float(days), rows)
+async def clean(conn: Connection, *, days: int, rows: int, subscriptions: list[str]) -> int:
+    """Delete rows that ended ``days`` ago, and receivers of subscriptions that are gone. Returns
+    how many rows the longest deletion had, ``rows`` at the most.
+    """
+    counts = [
+        int((await conn.execute(statement, float(days), rows)).split()[-1])
+        for statement in _STATEMENTS
+    ]
     await conn.execute(_RECEIVERS, subscriptions)
+    return max(counts)

@@ -63,7 +63,7 @@ def build_app(context: Context, extra_routes: Sequence[BaseRoute]) -> ASGIApp:
     app = api()
     app.state.context = context
     app.router.routes.extend(extra_routes)
-    return Edge(app, context.metrics, context.settings, context.limits)
+    return Edge(app, context)
 
 
 def document() -> dict[str, Any]:

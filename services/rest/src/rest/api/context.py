@@ -3,8 +3,7 @@
 import asyncio
 import base64
 import binascii
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -48,7 +47,6 @@ class Context:
     virtual_clusters: KnownVirtualClusters
     configuration: Configuration
     stopping: asyncio.Event
-    followers: Counter[str] = field(default_factory=Counter)
 
 
 async def context_of(request: Request) -> Context:
@@ -66,9 +64,9 @@ Here = Annotated[Context, Depends(context_of)]
 Address = Annotated[str, Depends(address_of)]
 
 
-def bearer(request: Request) -> tuple[str | None, str]:
+def bearer(authorization: str) -> tuple[str | None, str]:
     """The user that Basic names (None with Bearer) and the token. Raises Rejected."""
-    scheme, _, value = request.headers.get("authorization", "").partition(" ")
+    scheme, _, value = authorization.partition(" ")
     value = value.strip()
     if scheme.lower() == "bearer" and value:
         return None, value
@@ -86,23 +84,9 @@ def bearer(request: Request) -> tuple[str | None, str]:
 
 
 async def user_of(request: Request) -> Caller:
-    """Who asks. Raises Rejected where the token is none or not theirs, TooManyRequests where they
-    have asked too often.
-    """
+    """Who asks. Raises Rejected where the token is none or not theirs."""
     here = await context_of(request)
-    try:
-        caller = await known_caller(here, request)
-    except Rejected:
-        if "authorization" in request.headers:  # else the edge has counted it
-            here.limits.take_address(await address_of(request))
-        raise
-    here.limits.take_user(caller.username)
-    return caller
-
-
-async def known_caller(here: Context, request: Request) -> Caller:
-    """Whose token comes with the request, which is not counted. Raises Rejected."""
-    username, token = bearer(request)
+    username, token = bearer(request.headers.get("authorization", ""))
     caller = await here.access.caller_of(token)
     if username is not None and (username != caller.username or not caller.is_application):
         message = "Basic authentication needs a user name and one of the user's application tokens."

@@ -1,5 +1,5 @@
-"""What every request passes on its way in: a limit for unknown callers, a bound on its body, a
-span, a measure of its time. Users have a limit of their own once they are known (rest.api.context).
+"""What every request passes on its way in: the limits of its caller, a bound on its body, a span, a
+measure of its time.
 """
 
 import asyncio
@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from fastapi.routing import APIRoute
+from muster.errors import Rejected
 from muster.protocol import MAX_BYTES
 from muster.telemetry import span
 from opentelemetry.trace import SpanKind
@@ -14,11 +15,9 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from rest.api.context import Context, bearer
 from rest.api.errors import rejection
 from rest.domain.throttle import TooManyRequests
-from rest.handlers.limit import RequestLimits
-from rest.metrics import RestMetrics
-from rest.settings import RestSettings
 
 PREFIX = "/api/v2"
 JOBS_PATH = f"{PREFIX}/jobs"
@@ -55,13 +54,12 @@ SECURITY_HEADERS = (
 class Edge:
     """ASGI middleware around the whole API."""
 
-    def __init__(
-        self, app: ASGIApp, metrics: RestMetrics, settings: RestSettings, limits: RequestLimits
-    ) -> None:
+    def __init__(self, app: ASGIApp, context: Context) -> None:
         self._app = app
-        self._limits = limits
-        self._metrics = metrics
-        self._settings = settings
+        self._access = context.access
+        self._limits = context.limits
+        self._metrics = context.metrics
+        self._settings = context.settings
         self._held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -87,9 +85,8 @@ class Edge:
             str(scope["method"]), kind=SpanKind.SERVER, parent=headers.get("traceparent")
         ) as opened:
             try:
-                if "authorization" not in headers or scope["path"] in PUBLIC:
-                    self._limits.take_address(scope["client"][0] if scope["client"] else "")
-                await self._app(scope, body, sending)
+                with self._limits.request(self._user(headers), _address(scope)):
+                    await self._app(scope, body, sending)
             except TooManyRequests as error:
                 await rejection(error)(scope, receive, sending)
             finally:
@@ -101,6 +98,16 @@ class Edge:
                 self._metrics.requests.labels(route, method, str(status)).observe(
                     time.perf_counter() - started
                 )
+
+    def _user(self, headers: Headers) -> str | None:
+        """Whose request it is, if their token has been valid here. The database is not asked: a
+        made-up token counts against the address first.
+        """
+        try:
+            _, token = bearer(headers.get("authorization", ""))
+        except Rejected:
+            return None
+        return self._access.user_of(token)
 
     def _limit(self, scope: Scope) -> int:
         match scope["method"], scope["path"]:
@@ -117,6 +124,10 @@ class Edge:
         if self._held + count > self._settings.bodies_bytes:
             raise HTTPException(503, "The server receives too many requests. Try again later.")
         self._held += count
+
+
+def _address(scope: Scope) -> str:
+    return str(scope["client"][0]) if scope["client"] else ""
 
 
 def _route(scope: Scope) -> str:

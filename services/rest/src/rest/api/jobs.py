@@ -20,7 +20,6 @@ from rest.api.context import (
     User,
     address_of,
     context_of,
-    known_caller,
     user_of,
 )
 from rest.api.examples import JOB_FILE
@@ -124,7 +123,7 @@ async def submit_job(request: Request) -> Response:
         here.metrics.submissions.labels("invalid").inc()
         raise
     # A slow body may have outlasted the caller's rights.
-    caller = await known_caller(here, request)
+    caller = await user_of(request)
     try:
         warnings = await _check_cluster(here, caller, job)
     except Rejected:

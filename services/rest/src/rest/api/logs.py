@@ -173,8 +173,7 @@ def _extent(log: OpenLog) -> dict[str, str]:
 async def _open(here: Context, username: str, ask: LogAsk) -> tuple[AsyncExitStack, OpenLog]:
     """The log as it comes, and the resources to release afterwards."""
     async with AsyncExitStack() as stack:
-        if ask.follow:
-            stack.enter_context(_seat(here, username))
+        stack.enter_context(_place_among_readers(here, username))
         log = await stack.enter_async_context(here.peers.open_log(ask))
         return stack.pop_all(), log
 
@@ -230,24 +229,15 @@ async def _place(here: Context, where: AttemptPath) -> tuple[str, str, str]:
 
 
 @contextmanager
-def _seat(here: Context, username: str) -> Iterator[None]:
-    """One of a user's places among the followers. Raises Rejected where they are all taken."""
-    settings, taken = here.settings, here.followers
-    if (
-        taken[username] >= settings.log_streams_per_user
-        or taken.total() >= settings.log_streams_of_all
+def _place_among_readers(here: Context, username: str) -> Iterator[None]:
+    """Raises TooManyRequests where the user's places, or those of all, are taken."""
+    settings = here.settings
+    with (
+        here.limits.place("logs of this user", username, settings.log_streams_per_user),
+        here.limits.place("logs of all users", "", settings.log_streams_of_all),
+        here.metrics.streams.track_inprogress(),
     ):
-        message = "Too many logs are being followed; end another one first."
-        raise Rejected("TooManyRequestsError", message)
-    taken[username] += 1
-    here.metrics.streams.inc()
-    try:
         yield
-    finally:
-        taken[username] -= 1
-        here.metrics.streams.dec()
-        if taken[username] <= 0:
-            del taken[username]
 
 
 class Held(StreamingResponse):

@@ -25,6 +25,9 @@ router = APIRouter(prefix="/alerts/subscriptions", tags=["alerts"])
 MAX_SUBSCRIPTIONS = 100
 """Of one owner."""
 
+MAX_PUBLISHED = 1000
+"""Of one owner, with those that are published as removed."""
+
 ADMIN_EVENTS = frozenset(
     (
         AlertEvent.NODE_LOST,
@@ -128,7 +131,7 @@ async def list_subscriptions(here: Here, caller: User, page: Paging) -> Subscrip
     owner = None if caller.is_admin else caller.username
     async with here.pool.acquire() as conn:
         found = await subscriptions.list_subscriptions(conn, owner, page.offset, page.limit)
-        total = await subscriptions.count_subscriptions(conn, owner)
+        total = await subscriptions.count_listed(conn, owner)
     return SubscriptionPage(subscriptions=[_shown(each) for each in found], total=total)
 
 
@@ -139,12 +142,11 @@ async def create_subscription(
     """Subscribe."""
     ident = new_id(time.time_ns() // 1_000_000, secrets.randbits(80))
     async with transaction(here.pool) as conn:
+        # Before the account is shared: two who share it can't both lock it.
+        await _check_count(here, conn, caller.username)
         owner = await accounts.check_rights(conn, caller)
         wanted = _subscription(ident, caller.username, owner, request, (1,))
         signing = _secrets(here, wanted)
-        if await subscriptions.count_subscriptions(conn, caller.username) >= MAX_SUBSCRIPTIONS:
-            message = f"You have {MAX_SUBSCRIPTIONS} subscriptions, the limit; remove one."
-            raise Rejected("InvalidParametersError", message)
         await subscriptions.insert_subscription(conn, wanted)
         await _note(conn, caller, "subscription.create", ident, address)
     here.publisher.wake()
@@ -218,6 +220,21 @@ async def delete_subscription(ident: Ident, here: Here, caller: User, address: A
         await _note(conn, caller, "subscription.remove", ident, address)
     here.publisher.wake()
     return Done(message="The subscription is removed.")
+
+
+async def _check_count(here: Context, conn: Connection, owner: str) -> None:
+    """Raises Rejected where an owner may have no more."""
+    count, published = await subscriptions.count_subscriptions(conn, owner)
+    message = None
+    if count >= MAX_SUBSCRIPTIONS:
+        message = f"You have {MAX_SUBSCRIPTIONS} subscriptions, the limit; remove one."
+    elif published >= MAX_PUBLISHED:
+        message = (
+            f"You have made {MAX_PUBLISHED} subscriptions, the limit; each removed one counts for"
+            f" {here.settings.removed_days} days (MUSTER_REMOVED_DAYS)."
+        )
+    if message is not None:
+        raise Rejected("InvalidParametersError", message)
 
 
 async def _find(conn: Connection, caller: Caller, ident: str) -> Subscription:

@@ -155,19 +155,20 @@ async def log_out(here: Here, caller: User, address: Address) -> Done:
 @router.post("/tokens/renew", response_model=Renewed)
 async def renew_token(here: Here, caller: Person, address: Address) -> Renewed:
     """Extend the login whose token is presented. 90 days after its password was given it expires,
-    however often it was extended.
+    however often it was extended. A renewal within a minute of the last one changes nothing.
     """
     settings = here.settings
     async with transaction(here.pool) as conn:
-        expires_at = await accounts.renew_login(
+        renewal = await accounts.renew_login(
             conn, caller.token, settings.token_life_s, settings.login_s
         )
-        if expires_at is None:
+        if renewal is None:
             raise invalid_token()
-        detail = {"token": caller.token}
-        entry = audit.Entry(caller.username, "token.renew", caller.username, address, detail)
-        await audit.record(conn, [entry])
-    return Renewed(expiresAt=iso(expires_at) or "")
+        if renewal.is_new:
+            detail = {"token": caller.token}
+            entry = audit.Entry(caller.username, "token.renew", caller.username, address, detail)
+            await audit.record(conn, [entry])
+    return Renewed(expiresAt=iso(renewal.expires_at) or "")
 
 
 @router.get("/tokens", response_model=TokenList)

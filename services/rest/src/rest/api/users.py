@@ -15,6 +15,7 @@ from rest.api.tokens import Done
 from rest.domain.callers import USERNAME, Caller, check_person
 from rest.domain.emails import EMAIL
 from rest.domain.virtual_clusters import DEFAULT, no_virtual_cluster
+from rest.handlers.passwords import check_new_password
 from rest.store import accounts, audit, confirmations, subscriptions
 from rest.store.accounts import Account, Change
 
@@ -188,6 +189,7 @@ async def change_myself(change: OwnChange, here: Here, caller: Person, address: 
     that mail to the old one end.
     """
     if change.newPassword is not None:
+        check_new_password(change.newPassword, caller.username)
         old = change.oldPassword or ""
         action = "user.change.fail"
         if await here.passwords.check(caller.username, old, address, action) is None:

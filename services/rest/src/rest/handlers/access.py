@@ -33,6 +33,17 @@ class MadeToken:
     expires_at: datetime | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Cached:
+    """A caller as read before the change of this number; valid until ``until_s`` (monotonic) or
+    the next change, and known from then on.
+    """
+
+    caller: Caller
+    until_s: float
+    changes: int
+
+
 def digest(token: str) -> bytes:
     """What is stored of a token: 256 random bits need no slow hash."""
     return hashlib.sha256(token.encode()).digest()
@@ -53,8 +64,15 @@ class Access:
         self._settings = settings
         self._metrics = metrics
         self._passwords = passwords
-        self._cache: OrderedDict[bytes, tuple[float, Caller]] = OrderedDict()
+        self._cache: OrderedDict[bytes, _Cached] = OrderedDict()
         self._changes = 0
+
+    def user_of(self, token: str) -> str | None:
+        """Whose token it was when it was last presented here, without asking the database; None:
+        it is not known.
+        """
+        cached = self._cache.get(digest(token))
+        return None if cached is None else cached.caller.username
 
     async def caller_of(self, token: str) -> Caller:
         """Whose token this is. Raises Rejected."""
@@ -69,9 +87,9 @@ class Access:
     async def _find_caller(self, key: bytes) -> Caller:
         now = time.monotonic()
         cached = self._cache.get(key)
-        if cached is not None and cached[0] > now:
-            return cached[1]
         changes = self._changes
+        if cached is not None and cached.until_s > now and cached.changes == changes:
+            return cached.caller
         found = await accounts.find_caller(self._pool, key, self._settings.token_use_s)
         if found is None:
             self._cache.pop(key, None)
@@ -79,9 +97,7 @@ class Access:
         caller, is_use_due = found
         if is_use_due:
             await self._note_use(key)
-        if changes != self._changes:  # it may have been revoked since it was read
-            return caller
-        self._cache[key] = (now + self._settings.token_cache_s, caller)
+        self._cache[key] = _Cached(caller, now + self._settings.token_cache_s, changes)
         self._cache.move_to_end(key)
         while len(self._cache) > self._settings.token_cache_entries:
             self._cache.popitem(last=False)
@@ -97,9 +113,8 @@ class Access:
             _log.warning("the use of a token was not noted", error=str(error))
 
     def forget_cached(self) -> None:
-        """Tokens or rights have changed here."""
+        """Tokens or rights have changed here: cached callers are read again."""
         self._changes += 1
-        self._cache.clear()
 
     async def log_in(
         self, username: str, password: str, life_s: int | None, address: str

@@ -4,9 +4,10 @@ the audit log.
 """
 
 import asyncio
+from functools import partial
 
 import structlog
-from muster.db import Pool, is_transient, transaction
+from muster.db import Connection, Pool, is_transient
 
 from rest.settings import RestSettings
 from rest.store import (
@@ -27,16 +28,28 @@ async def maintain(pool: Pool, settings: RestSettings) -> None:
     while True:
         await asyncio.sleep(settings.maintenance_s)
         try:
-            async with transaction(pool) as conn:
-                await jobs.forget_answers(conn, settings.idempotency_hours)
-                await accounts.purge_tokens(conn)
-                await password_failures.forget_over(conn)
-                await confirmations.end_expired(conn)
-                await confirmations.forget_ended(conn, settings.removed_days)
-                await subscriptions.forget_removed(conn, settings.removed_days)
-                await node_orders.forget_over(conn, settings.removed_days)
-                await audit.forget_old(conn, settings.audit_days, settings.maintenance_rows)
+            async with pool.acquire() as conn:
+                await clean_up(conn, settings)
         except Exception as error:
             if not is_transient(error):
                 raise
             _log.warning("cleaning up is tried again later", error=str(error))
+
+
+async def clean_up(conn: Connection, settings: RestSettings) -> None:
+    """Each statement is a transaction. Long tables are cleaned in batches, until nothing old is
+    left.
+    """
+    days, most = settings.removed_days, settings.maintenance_rows
+    for forget in (
+        partial(jobs.forget_answers, conn, settings.idempotency_hours, most),
+        partial(accounts.purge_tokens, conn, most),
+        partial(password_failures.forget_over, conn, most),
+        partial(audit.forget_old, conn, settings.audit_days, most),
+    ):
+        while await forget() == most:
+            pass
+    await confirmations.end_expired(conn)
+    await confirmations.forget_ended(conn, days)
+    await subscriptions.forget_removed(conn, days)
+    await node_orders.forget_over(conn, days)

@@ -13,6 +13,7 @@ from muster.passwords import MAX_CHARACTERS, password_problem
 
 from rest.domain.callers import is_username
 from rest.domain.throttle import Attempt, TooManyRequests, attempt
+from rest.handlers.limit import RequestLimits
 from rest.metrics import RestMetrics
 from rest.settings import RestSettings
 from rest.store import accounts, audit, password_failures
@@ -21,6 +22,9 @@ from rest.store import accounts, audit, password_failures
 # which glibc always gives memory back at once; less would stay with the process for good.
 HASHER = PasswordHasher(time_cost=1, memory_cost=47_104, parallelism=1)
 
+CHECKS_OF_USER = 10
+"""Of one user at a time: a check waits for its turn to be hashed, and others wait behind it."""
+
 AUDITED = b"audited"
 """The subject under which failures are counted that the audit log has."""
 
@@ -28,8 +32,11 @@ AUDITED = b"audited"
 class Passwords:
     """Hashes new passwords and checks given ones."""
 
-    def __init__(self, pool: Pool, settings: RestSettings, metrics: RestMetrics) -> None:
+    def __init__(
+        self, pool: Pool, settings: RestSettings, metrics: RestMetrics, limits: RequestLimits
+    ) -> None:
         self._pool = pool
+        self._limits = limits
         self._settings = settings
         self._metrics = metrics
         self._hashing = asyncio.Semaphore(settings.password_hashes)
@@ -37,9 +44,7 @@ class Passwords:
 
     async def hash(self, password: str, username: str) -> str:
         """A new password's hash. Raises Rejected where the user can't have it."""
-        problem = password_problem(password, username)
-        if problem is not None:
-            raise Rejected("InvalidParametersError", problem)
+        check_new_password(password, username)
         async with self._hashing:
             return await asyncio.to_thread(HASHER.hash, password)
 
@@ -47,8 +52,12 @@ class Passwords:
         """The hash that a given password fits; None where there is no such user or it fits not,
         which look and cost the same. A failure is in the audit log as ``action``.
 
-        Raises TooManyRequests where too many have failed.
+        Raises TooManyRequests where too many have failed, or are in progress.
         """
+        with self._limits.place("password checks of this user", username, CHECKS_OF_USER):
+            return await self._check(username, password, address, action)
+
+    async def _check(self, username: str, password: str, address: str, action: str) -> str | None:
         tried = attempt(username, address)
         await self._refuse_throttled(tried)
         known = (
@@ -98,6 +107,13 @@ class Passwords:
                 who = username or ""
                 entry = audit.Entry(who, action, who, address, {"cause": cause})
                 await audit.record(conn, [entry])
+
+
+def check_new_password(password: str, username: str) -> None:
+    """Raises Rejected where the user can't have this password."""
+    problem = password_problem(password, username)
+    if problem is not None:
+        raise Rejected("InvalidParametersError", problem)
 
 
 def _verify(password_hash: str, password: str) -> bool:

@@ -108,7 +108,10 @@ class SettingsPublisher:
                 _log.info("settings are published above older revisions", settings=len(behind))
                 await lift_revisions(conn, behind)
                 rows = await load_published(conn)
-        unknown = received.keys() - {row.setting for row in rows}
+        known = {row.setting for row in rows}
+        unknown = received.keys() - known
+        gone = self._received_removed  # a revision without a row is compared with nothing
+        self._received_removed = {each: gone[each] for each in gone.keys() & known}
         for row in [*rows, *(Published(setting, received[setting], None) for setting in unknown)]:
             if self._published.get(row.setting) != row.revision:
                 await self._publish(row)

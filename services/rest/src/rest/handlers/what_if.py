@@ -54,14 +54,14 @@ class VirtualClusterEffect(BaseModel):
 
 class Report(BaseModel):
     """What was found: in sentences, in a table as people read it, and in numbers (docs/simulator.md
-    has all of them). It is about ``days`` of the record, from ``since`` to ``until``, in seconds
-    since 1970; ``isPartial``: there was no time for all that were asked for.
+    has all of them). It is about ``days`` of the record, from ``since`` to ``until``;
+    ``isPartial``: there was no time for all that were asked for.
     """
 
     model_config = ConfigDict(extra="allow")
 
-    since: float
-    until: float
+    since: str
+    until: str
     days: float
     isPartial: bool
     tookSeconds: float

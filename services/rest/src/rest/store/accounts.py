@@ -234,12 +234,20 @@ async def insert_token(conn: Connection, token: NewToken) -> datetime | None:
     return expires_at
 
 
-async def renew_login(conn: Connection, ident: str, life_s: int, longest_s: int) -> datetime | None:
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """When a login expires; ``is_new``: that was written now."""
+
+    expires_at: datetime
+    is_new: bool
+
+
+async def renew_login(conn: Connection, ident: str, life_s: int, longest_s: int) -> Renewal | None:
     """Give a login its life anew, ``life_s`` at the most, until ``longest_s`` after the password
-    was given; returns when it expires. None: it is no login, or over.
+    was given. Nothing is written for less than a minute, or a tenth of a short life. None: it is no
+    login, or over.
     """
-    expires_at: datetime | None = await conn.fetchval(_RENEW, ident, life_s, longest_s)
-    return expires_at
+    return next(iter(await fetch(Renewal, conn, _RENEW, ident, life_s, longest_s)), None)
 
 
 async def count_application_tokens(conn: Connection, username: str) -> int:
@@ -277,9 +285,14 @@ async def delete_token(conn: Connection, ident: str) -> None:
     await conn.execute("DELETE FROM token WHERE id = $1", ident)
 
 
-async def purge_tokens(conn: Connection) -> None:
-    """Remove expired tokens."""
-    await conn.execute("DELETE FROM token WHERE expires_at <= now()")
+async def purge_tokens(conn: Connection, most: int) -> int:
+    """Remove expired tokens, at most so many; how many."""
+    done: str = await conn.execute(
+        "DELETE FROM token WHERE digest IN (SELECT digest FROM token WHERE expires_at <= now()"
+        " ORDER BY expires_at LIMIT $1)",
+        most,
+    )
+    return int(done.split()[-1])
 
 
 _CALLER = """
@@ -310,10 +323,19 @@ _INSERT = """
     RETURNING expires_at
 """
 _RENEW = """
-    UPDATE token SET expires_at = greatest(expires_at, least(
-        now() + least(life_s, $2) * interval '1 s', created_at + $3 * interval '1 s'))
-    WHERE id = $1 AND NOT is_application AND expires_at > now()
-    RETURNING expires_at
+    WITH login AS (
+        SELECT id, expires_at, least(60, least(life_s, $2) / 10) * interval '1 s' AS least_gain,
+               least(now() + least(life_s, $2) * interval '1 s',
+                     created_at + $3 * interval '1 s') AS renewed_to
+        FROM token WHERE id = $1 AND NOT is_application AND expires_at > now() FOR UPDATE
+    ), renewed AS (
+        UPDATE token SET expires_at = login.renewed_to FROM login
+        WHERE token.id = login.id AND login.renewed_to >= login.expires_at + login.least_gain
+        RETURNING token.expires_at
+    )
+    SELECT coalesce(renewed.expires_at, login.expires_at) AS expires_at,
+           renewed.expires_at IS NOT NULL AS is_new
+    FROM login LEFT JOIN renewed ON true
 """
 _TRIM = """
     DELETE FROM token WHERE digest IN (

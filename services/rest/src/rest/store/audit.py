@@ -45,14 +45,15 @@ async def record(conn: Connection, entries: Sequence[Entry]) -> None:
     )
 
 
-async def forget_old(conn: Connection, days: int, rows: int) -> None:
-    """Forget what is too old, at most so many entries at once."""
-    await conn.execute(
+async def forget_old(conn: Connection, days: int, most: int) -> int:
+    """Forget entries that are too old, at most so many; how many."""
+    done: str = await conn.execute(
         "DELETE FROM audit WHERE id IN (SELECT id FROM audit"
         " WHERE at < now() - $1 * interval '1 day' ORDER BY at LIMIT $2)",
         float(days),
-        rows,
+        most,
     )
+    return int(done.split()[-1])
 
 
 async def read(conn: Connection, offset: int, limit: int) -> list[Recorded]:

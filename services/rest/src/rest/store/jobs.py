@@ -203,11 +203,15 @@ def _listed(row: asyncpg.Record) -> ListedJob:
     return ListedJob(*(row[name] for name in _LISTED))
 
 
-async def forget_answers(conn: Connection, hours: int) -> None:
-    """Forget Idempotency-Keys that are too old."""
-    await conn.execute(
-        "DELETE FROM idempotency WHERE made_at < now() - $1 * interval '1 hour'", float(hours)
+async def forget_answers(conn: Connection, hours: int, most: int) -> int:
+    """Forget Idempotency-Keys that are too old, at most so many; how many."""
+    done: str = await conn.execute(
+        "DELETE FROM idempotency WHERE (username, key) IN (SELECT username, key FROM idempotency"
+        " WHERE made_at < now() - $1 * interval '1 hour' ORDER BY made_at LIMIT $2)",
+        float(hours),
+        most,
     )
+    return int(done.split()[-1])
 
 
 def warnings_json(warnings: Sequence[Mapping[str, object]]) -> str:

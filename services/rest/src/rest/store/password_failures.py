@@ -29,9 +29,10 @@ async def forgive(conn: Connection, whole: Sequence[bytes], once: bytes) -> None
     )
 
 
-async def forget_over(conn: Connection) -> None:
-    """Remove counts whose time is over."""
-    await conn.execute(_FORGET)
+async def forget_over(conn: Connection, most: int) -> int:
+    """Remove counts whose time is over, at most so many; how many."""
+    done: str = await conn.execute(_FORGET, most)
+    return int(done.split()[-1])
 
 
 _WAIT = """
@@ -51,7 +52,8 @@ _COUNT = """
 """
 _FORGET = """
     DELETE FROM password_failure WHERE subject IN (
-        SELECT subject FROM password_failure WHERE expires_at <= now() FOR UPDATE SKIP LOCKED
+        SELECT subject FROM password_failure WHERE expires_at <= now()
+        LIMIT $1 FOR UPDATE SKIP LOCKED
     )
 """
 _LOCK = """

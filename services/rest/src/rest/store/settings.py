@@ -34,7 +34,7 @@ def is_own(setting: str) -> bool:
 
 
 async def load_published(conn: Connection) -> list[Published]:
-    """All settings to publish, those that are removed or over included."""
+    """All that is to be published, removed settings included. Those of operators come first."""
     orders = [
         Published(f"{NODE_SETTING}{row['node']}", row["revision"], _order(row))
         for row in await conn.fetch(_ORDERS)
@@ -45,7 +45,7 @@ async def load_published(conn: Connection) -> list[Published]:
         for row in await conn.fetch(_CONFIRMATIONS)
     ]
     set_ = await scheduling.newest(conn)
-    return [*subscriptions, *to_confirm, *orders, *([] if set_ is None else [_scheduling(set_)])]
+    return [*([] if set_ is None else [_scheduling(set_)]), *orders, *to_confirm, *subscriptions]
 
 
 def _scheduling(version: scheduling.Version) -> Published:

@@ -77,10 +77,24 @@ async def list_subscriptions(
     return [Subscription.model_validate(row["content"]) for row in rows]
 
 
-async def count_subscriptions(conn: Connection, owner: str | None) -> int:
+async def count_listed(conn: Connection, owner: str | None) -> int:
     """How many an owner has, or all have."""
     count: int = await conn.fetchval(f"SELECT count(*) {_OF_OWNER}", owner)
     return count
+
+
+async def count_subscriptions(conn: Connection, owner: str) -> tuple[int, int]:
+    """How many an owner has, and how many are published, removed ones included. Others who count
+    meanwhile wait.
+    """
+    await conn.execute("SELECT FROM account WHERE username = $1 FOR UPDATE", owner)
+    row = await conn.fetchrow(
+        "SELECT count(*) FILTER (WHERE removed_at IS NULL), count(*) FROM subscription"
+        " WHERE owner = $1",
+        owner,
+    )
+    assert row is not None
+    return row[0], row[1]
 
 
 async def forget_removed(conn: Connection, days: int) -> None:
