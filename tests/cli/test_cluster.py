@@ -1,6 +1,7 @@
 """What operators see of queue, virtual clusters and nodes, within 80 columns; and their orders."""
 
 import json
+import os
 import re
 import time
 from datetime import UTC, datetime
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli.home import write_json
 from rest_double import JOB, Rest, muster, on_a_terminal
 
 COLUMNS = 80
@@ -268,6 +270,25 @@ def test_nodes_are_shown_with_the_orders_that_stand(rest: Rest, tmp_path: Path) 
         "draining",
         "unhealthy, cordoned",
     ]
+
+
+def test_nodes_and_status_say_where_users_are_not_separated(rest: Rest, tmp_path: Path) -> None:
+    why = "the agent is not root"
+    nodes = [node("n1"), node("n2", singleUser=why), node("n3", singleUser=why)]
+    all_run = f"everybody's tasks run as the agent's user ({why})"
+    running = dict.fromkeys(("rest", "kafka", "database", "simulatedGpus"))
+    running |= {"pid": os.getpid(), "phase": "up", "services": {}}
+    write_json(tmp_path / "running.json", running)
+    for reports, expected in (
+        (nodes[:1], "separated: each task runs under a uid of its user"),
+        (nodes, f"not separated on 2 of 3 nodes: {all_run}"),
+        (nodes[1:2], f"not separated: {all_run}"),
+    ):
+        rest.answer("GET /api/v2/cluster/nodes", {"nodes": reports})
+        status = muster(rest, tmp_path, "status", "--output", "json")
+        assert json.loads(status.out)["users"] == expected
+    lines = muster(rest, tmp_path, "nodes").out.splitlines()
+    assert lines[1].endswith(f"users not separated: {why}")
 
 
 def test_why_tells_code_numbers_place_class_and_preemption(rest: Rest, tmp_path: Path) -> None:

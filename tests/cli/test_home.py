@@ -111,6 +111,12 @@ def test_one_process_owns_a_home_and_a_kill_frees_it(tmp_path: Path) -> None:
         pass
 
 
+def test_a_home_that_was_open_to_others_is_closed(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    with owning(tmp_path):
+        assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o700
+
+
 def test_a_large_log_is_cut_while_its_writer_goes_on(tmp_path: Path) -> None:
     log = tmp_path / "rest.log"
     with log.open("a") as writer:

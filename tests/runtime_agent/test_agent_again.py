@@ -134,6 +134,21 @@ async def test_an_agent_that_is_killed_finds_its_pods_again_with_their_true_exit
         agent.wait(timeout=30)
 
 
+async def test_a_home_that_was_open_shows_nothing_to_others(
+    launcher: Launcher, settings: AgentSettings
+) -> None:
+    settings.agent_home.mkdir(mode=0o755)
+    agent = agent_process(settings)
+    try:
+        await launcher.report()
+        files = [settings.agent_home, *settings.agent_home.glob("journal.sqlite*")]
+        assert len(files) > 1
+        assert [oct(file.stat().st_mode & 0o077) for file in files] == ["0o0"] * len(files)
+    finally:
+        agent.send_signal(signal.SIGTERM)
+        agent.wait(timeout=30)
+
+
 async def test_only_one_agent_runs_over_a_home(settings: AgentSettings) -> None:
     command = [sys.executable, "-m", "runtime_agent"]
     async with an_agent(settings):

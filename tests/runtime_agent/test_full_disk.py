@@ -20,7 +20,9 @@ NAMESPACE = (
     "unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child",
     "--mount-proc",
 )  # fmt: skip
-SMALL_DISK = 'mount -t tmpfs -o size=40m none "$MUSTER_AGENT_HOME" && while :; do "$@"; done'
+SMALL_DISK = (
+    'mount -t tmpfs -o size=40m,mode=0700 none "$MUSTER_AGENT_HOME" && while :; do "$@"; done'
+)
 """The agent's home, where it is started again whenever it ends."""
 GREEDY = "while :; do cat /dev/zero >> fill || sleep 0.01; done 2> /dev/null"
 ENDS_WHEN_FULL = "while head -c 65536 /dev/zero > probe; do sleep 0.01; done 2> /dev/null; exit 7"

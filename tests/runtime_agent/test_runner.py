@@ -217,6 +217,17 @@ def test_a_pod_is_held_to_what_it_asked_for(node: Any, tmp_path: Path) -> None:
     }
 
 
+def test_a_pod_of_an_older_sender_that_names_no_user_is_not_prepared(
+    runner: SupervisedPods,
+) -> None:
+    runner.confinement = replace(runner.confinement, single_user=None)
+    pod = a_pod("true")
+    assert pod.run is not None
+    pod = replace(pod, run=pod.run.model_copy(update={"user_number": 0}))
+    with pytest.raises(OSError, match="upgrade REST and the Launcher"):
+        runner.launch(pod)
+
+
 def test_a_pod_for_a_gpu_that_has_gone_is_not_prepared(runner: SupervisedPods) -> None:
     pod = a_pod("true")
     assert pod.run is not None

@@ -16,6 +16,7 @@ from runtime_agent.settings import AgentSettings
         ({"port_last": 70000}, "MUSTER_PORT_LAST"),
         ({"node": ""}, "node"),
         ({"node": "n" * 65}, "node"),
+        ({"task_paths": "/data, shared/data"}, "task_paths\n.* shared/data is a relative path"),
         ({"log_url": "http://" + "x" * 90}, "log_url"),
     ],
 )

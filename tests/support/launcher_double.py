@@ -269,6 +269,7 @@ def agent_process(
         "MUSTER_AGENT_HOME": str(settings.agent_home),
         "MUSTER_TASK_PATHS": settings.task_paths,
         "MUSTER_NODE": settings.node,
+        "MUSTER_SERVICE_KEY": settings.service_key.get_secret_value(),
         "MUSTER_HTTP_PORT": str(settings.http_port),
         "MUSTER_FAKE_GPUS": "2",
         "MUSTER_FETCH_WAIT_BUSY_MS": "10",

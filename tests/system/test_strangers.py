@@ -37,7 +37,7 @@ taskRoles:
     resourcePerInstance: {{cpu: 1, memoryMB: 64, gpu: 0}}
     commands: {commands}
 """
-NOT_FOR_ROOT = ("stopping", "other's /tmp", "database without", "the bus")
+NOT_FOR_ROOT = ("stopping", "other's /tmp", "database without", "the bus", "other's log over HTTP")
 QUIET: dict[str, Any] = {"stdout": subprocess.DEVNULL, "check": False}
 PUBLISH = """
 import asyncio, sys
@@ -102,6 +102,7 @@ def attacks(one: Up, victim: Path, victim_pid: int) -> dict[str, str]:
         "other's working directory": f"ls /proc/{victim_pid}/cwd/",
         "other's view of files": f"ls /proc/{victim_pid}/root/tmp",
         "stopping other's task": f"kill -TERM {victim_pid}",
+        "other's log over HTTP": f"{sys.executable} -c {shlex.quote(_ask_agent(one, victim.name))}",
         "database without a password": f"{sys.executable} -c {shlex.quote(_connect(one))}",
     }
     for part in SERVICES:
@@ -113,6 +114,12 @@ def attacks(one: Up, victim: Path, victim_pid: int) -> dict[str, str]:
                 f"stopping {part}": f"kill -TERM {pid}",
             }
     return found
+
+
+def _ask_agent(one: Up, pod: str) -> str:
+    port = json.loads((one.home / "state.json").read_text())["ports"]["runtime-agent"]
+    url = f"http://127.0.0.1:{port}/logs/{pod}/stdout"
+    return f"import urllib.request; urllib.request.urlopen({url!r}, timeout=10)"
 
 
 def _connect(one: Up) -> str:

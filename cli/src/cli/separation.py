@@ -19,7 +19,9 @@ def separation(client: Client, *, wait: bool = False) -> str | None:
 
 
 def _in_words(nodes: list[dict[str, Any]]) -> str:
-    reasons = sorted({node["singleUser"] for node in nodes if node["singleUser"]})
+    reasons = [node["singleUser"] for node in nodes if node["singleUser"]]
     if not reasons:
         return "separated: each task runs under a uid of its user"
-    return f"one only: all tasks run as the agent's user ({'; '.join(reasons)})"
+    where = f" on {len(reasons)} of {len(nodes)} nodes" if len(nodes) > 1 else ""
+    why = "; ".join(sorted(set(reasons)))
+    return f"not separated{where}: everybody's tasks run as the agent's user ({why})"

@@ -36,7 +36,7 @@ from muster.inbox import Handler, Inbox, messages_of
 from muster.incarnation import Incarnations
 from muster.metrics import PlumbingMetrics
 from muster.migration_files import NO_ADDRESS, refuse_old
-from muster.process import hide_memory
+from muster.process import make_process_private
 from muster.readers import Consumer, Follower, OnRecord
 from muster.records import Received
 from muster.relay import Relay
@@ -382,7 +382,7 @@ async def _until_stopped(me: Service, settings: ServiceSettings, port: int, buil
 
 def run_service(me: Service, settings: ServiceSettings, port: int, build: Build) -> None:
     """Run a service until SIGTERM or SIGINT; exits with 1 where a task of it failed."""
-    hide_memory()
+    make_process_private()
     set_up_logging(me.value, settings.log_level)
     provider: TracerProvider = set_up_tracing(me.value, settings.otlp_endpoint)
     _log.info("settings", **settings.model_dump(mode="json"))

@@ -233,7 +233,8 @@ class ReadByRestSettings(ServiceSettings):
     service_key: SecretStr = Field(
         SecretStr(""),
         description="REST's tokens are checked with it: `python -m muster.derive_key AUDIENCE`"
-        " prints it. Empty: no token is needed, and the service listens on loopback only.",
+        " prints it. Empty: no token is needed, and the service listens on loopback only. An agent"
+        " that separates users needs it.",
     )
 
     @model_validator(mode="after")

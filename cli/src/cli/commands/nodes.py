@@ -48,7 +48,7 @@ def nodes(*, output: Output = Format.TABLE) -> None:
 def _remarks(node: dict[str, Any]) -> str:
     missing = ", ".join(node["missingLimits"])
     limits = f"can't limit {missing}" if missing else None
-    users = f"single user: {node['singleUser']}" if node["singleUser"] else None
+    users = f"users not separated: {node['singleUser']}" if node["singleUser"] else None
     return "; ".join(filter(None, (node["problem"], limits, users)))
 
 

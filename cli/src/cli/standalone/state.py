@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from muster.process import make_folder_private
+
 from cli.embedded.process import EmbeddedServerError, free_port, is_port_free
 from cli.home import read_json, write_json
 
@@ -20,9 +22,9 @@ class HomeInUseError(RuntimeError):
 def owning(home: Path) -> Iterator[None]:
     """Own the folder while in here; a kill of this process frees it.
 
-    Raises HomeInUseError where another process owns it.
+    Raises HomeInUseError where another process owns it, OSError where it can't be used.
     """
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder_private(home)
     with (home / "lock").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from muster.passwords import ADMIN
-from muster.process import hide_memory
+from muster.process import make_process_private
 
 from cli.client import Client, CommandError, Exit
 from cli.embedded.process import EmbeddedServerError, is_alive
@@ -51,7 +51,7 @@ class Options:
 
 def run_up(settings: UpSettings, options: Options) -> Exit:
     """Run until a signal ends it, or, with `ends_with_demo`, the sample job."""
-    hide_memory()  # it has every service's secrets
+    make_process_private()  # it has every service's secrets
     home = find_home()
     try:
         with owning(home):

@@ -21,6 +21,7 @@ from muster.contracts.pods import PodRequest, PodRun
 from muster.contracts.services import SERVICE_STARTED
 from muster.contracts.topics import Service
 from muster.errors import Broken, Transient
+from muster.process import make_folder_private
 from muster.records import Received
 from muster.service import Runtime, run_service
 from muster.service_keys import agent as audience_of
@@ -119,7 +120,10 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
     settings = runtime.settings
     assert isinstance(settings, AgentSettings)
     home = settings.agent_home.resolve()
-    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        make_folder_private(home)
+    except OSError as error:
+        raise Broken(f"MUSTER_AGENT_HOME: {home} can't be used: {error}") from error
     held = lock.take(home / "lock")
     if held is None:
         raise Broken(f"another agent runs over {home}; stop it, or set another MUSTER_AGENT_HOME")

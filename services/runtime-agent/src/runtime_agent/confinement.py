@@ -16,7 +16,7 @@ import structlog
 from muster.errors import Broken
 
 from runtime_agent.settings import AgentSettings
-from runtime_agent.supervisor import cgroup
+from runtime_agent.supervisor import cgroup, isolation
 
 GROUPS_ARE_OLD_S = 60.0
 """No pod enters an empty control group of this age any more."""
@@ -29,21 +29,24 @@ _log = structlog.get_logger()
 class Confinement:
     """`parents`: below which group each limit can be set. `missing`: the limits that can't be set.
     `single_user`: why all tasks run as the agent's user; None: each runs under its user's uid.
+    `task_folders`: what tasks reach of MUSTER_TASK_PATHS, by paths without links.
     """
 
     parents: Mapping[cgroup.Limit, Path]
     missing: tuple[cgroup.Limit, ...]
     single_user: str | None
+    task_folders: tuple[Path, ...] = ()
 
 
 def confinement_of(settings: AgentSettings) -> Confinement:
     """Tries what this process may do here, and logs what it may not.
 
-    Raises Broken where a folder of MUSTER_TASK_PATHS is missing: no task could start.
+    Raises Broken where MUSTER_TASK_PATHS or MUSTER_CGROUP_PARENT is of no use, and where a task
+    could read other users' logs.
     """
-    for path in settings.task_folders():
-        if not Path(path).exists():
-            raise Broken(f"MUSTER_TASK_PATHS: {path} does not exist; mount it, or leave it out")
+    task_folders = tuple(map(_resolved, settings.task_folders()))
+    if settings.cgroup_parent is not None:
+        _check_parent(settings.cgroup_parent)
     wanted = [of for of in cgroup.LIMITS if _is_wanted(of, settings)]
     parents = cgroup.usable_parents(wanted, settings.cgroup_parent)
     for parent in set(parents.values()):
@@ -54,9 +57,35 @@ def confinement_of(settings: AgentSettings) -> Confinement:
             "the agent can't limit pods; see its docs/operations.md, Limits", missing=missing
         )
     single_user = _why_single_user(settings)
+    if single_user is None and not settings.service_key.get_secret_value():
+        raise Broken(
+            "MUSTER_SERVICE_KEY is not set, so tasks could read other users' logs: set it to what"
+            f" `python -m muster.derive_key agent/{settings.node}` prints beside REST's"
+            " MUSTER_CLUSTER_KEY"
+        )
     if single_user is not None:
         _log.warning("all tasks run as the agent's user, for a single user only", why=single_user)
-    return Confinement(parents, missing, single_user)
+    return Confinement(parents, missing, single_user, task_folders)
+
+
+def _resolved(path: str) -> Path:
+    """Once for all, so that nobody gains by a link that is set later."""
+    try:
+        return Path(os.path.realpath(path, strict=True))
+    except OSError as error:
+        raise Broken(
+            f"MUSTER_TASK_PATHS: {path} can't be used ({error.strerror}); mount it, or leave it out"
+        ) from error
+
+
+def _check_parent(parent: Path) -> None:
+    try:
+        cgroup.try_parent(parent)
+    except OSError as error:
+        raise Broken(
+            f"MUSTER_CGROUP_PARENT: no group can be made in {parent} ({error}); name a delegated"
+            " control group, or leave it out"
+        ) from error
 
 
 def _is_wanted(of: cgroup.Limit, settings: AgentSettings) -> bool:
@@ -86,6 +115,11 @@ def _why_single_user(settings: AgentSettings) -> str | None:
         raise Broken(
             f"the trial to separate users did not end in {PROBE_TIMEOUT_S:g} s; start again"
         ) from error
-    if done.returncode < 0:  # never a reason to run all users' tasks as root
-        raise Broken(f"the trial to separate users died by signal {-done.returncode}; start again")
-    return f"the agent lacks a right: {done.stderr.strip()}" if done.returncode else None
+    if done.returncode == 0:
+        return None
+    if done.returncode == isolation.CANNOT_SEPARATE:
+        return done.stderr.strip()
+    raise Broken(  # never a reason to run all users' tasks as root
+        f"the trial to separate users ended with status {done.returncode}"
+        f" ({done.stderr.strip()[-500:] or 'without a message'}); start again"
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -134,7 +133,7 @@ class SupervisedPods:
             log_max_bytes=self.settings.log_max_bytes,
             agent_doorbell=str(self.doorbell),
             uid=uid,
-            exposed=[sys.prefix, sys.base_prefix, *self.settings.task_folders()],
+            exposed=list(map(str, self.confinement.task_folders)),
             user_processes=self._user_processes(uid),
         )
         self.directories.prepare(spec, run.command)
@@ -143,6 +142,11 @@ class SupervisedPods:
         """Raises OSError where the user has none."""
         if self.confinement.single_user is not None:
             return None
+        if run.user_number == 0:
+            raise OSError(
+                f"the request has no number of the user {run.user}, so its sender is older than"
+                " this agent: upgrade REST and the Launcher, then submit the job again"
+            )
         if not 0 < run.user_number <= self.settings.task_uid_count:
             raise OSError(
                 f"the user {run.user} has the number {run.user_number}, and uids are there for 1 to"

@@ -14,6 +14,7 @@ from pydantic import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    field_validator,
     model_validator,
 )
 
@@ -98,6 +99,14 @@ class AgentSettings(ReadByRestSettings):
             )
         return self
 
+    @field_validator("task_paths")
+    @classmethod
+    def _paths_are_absolute(cls, paths: str) -> str:
+        for path in names_in(paths):
+            if not Path(path).is_absolute():
+                raise ValueError(f"{path} is a relative path; give the absolute one")
+        return paths
+
     def task_folders(self) -> list[str]:
         """The paths in `task_paths`."""
         return names_in(self.task_paths)
@@ -154,8 +163,9 @@ class AgentSettings(ReadByRestSettings):
     )
     task_paths: str = Field(
         "",
-        description="Folders that tasks reach, with commas, which lie below /tmp or a folder closed"
-        " to others, for example shared storage. The agent's own Python is always reached.",
+        description="Folders that tasks reach, which lie below /tmp or a folder closed to others,"
+        " for example shared storage: absolute paths, with commas. Links in them are resolved once,"
+        " at the agent's start. The agent's own Python is always reached.",
     )
     task_uid_count: PositiveInt = Field(1_000_000, description="The number of uids for tasks.")
     cgroup_parent: Path | None = Field(

@@ -1,6 +1,6 @@
 """`python -I -m runtime_agent.supervisor <pod directory>`, or `--fork-server` to fork many of them.
 
-`--separate <uid>` tries whether a pod could be separated, and ends with 1 and the reason if not.
+`--separate <uid>` tries whether a pod could be separated, and ends with 3 and the reason if not.
 """
 
 from __future__ import annotations

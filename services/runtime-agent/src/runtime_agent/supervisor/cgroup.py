@@ -166,6 +166,12 @@ def limit(parent: Path, of: Limit, amount: int) -> Files:
             assert_never(never)
 
 
+def try_parent(parent: Path) -> None:
+    """Raises OSError where groups can't be made in it."""
+    (parent / "cgroup.procs").stat()  # elsewhere a limit would be a plain file
+    make(parent, _probe_name(), {}).rmdir()
+
+
 def usable_parents(wanted: Collection[Limit], configured: Path | None = None) -> dict[Limit, Path]:
     """Where groups with these limits can be made; a limit that can't be set is left out.
 
@@ -189,10 +195,14 @@ def usable_parents(wanted: Collection[Limit], configured: Path | None = None) ->
 def _can_limit(parent: Path, of: Limit) -> bool:
     amount = _PROBE_BYTES if of == "memory" else 1
     try:
-        make(parent, f"{_PREFIX}probe-{os.getpid()}", limit(parent, of, amount)).rmdir()
+        make(parent, _probe_name(), limit(parent, of, amount)).rmdir()
     except OSError:
         return False
     return True
+
+
+def _probe_name() -> str:
+    return f"{_PREFIX}probe-{os.getpid()}"
 
 
 def _delegated_group() -> Path | None:

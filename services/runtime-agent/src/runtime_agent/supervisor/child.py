@@ -18,6 +18,8 @@ from runtime_agent.supervisor.records import COMMAND_FILE, TMP_DIR, WORK_DIR, Po
 SHELL = "/bin/bash"
 _OPTIONS = ("-o", "errexit", "-o", "nounset", "-o", "pipefail")
 _EXEC_FAILED = 127
+_UMASK = 0o022
+"""The usual one: the agent's own lets no other user read."""
 _ASKING = {signal.SIGTERM}
 _OOM_SCORE = "500"
 """The kernel takes a pod before its supervisor and before the services when memory ends."""
@@ -96,6 +98,7 @@ def _become(
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.umask(_UMASK)
     if spec.user_processes:
         resource.setrlimit(resource.RLIMIT_NPROC, (spec.user_processes, spec.user_processes))
     null = os.open(os.devnull, os.O_RDONLY)
