@@ -284,7 +284,7 @@ def test_nodes_and_status_say_where_users_are_not_separated(rest: Rest, tmp_path
         (nodes, f"not separated on 2 of 3 nodes: {all_run}"),
         (nodes[1:2], f"not separated: {all_run}"),
     ):
-        rest.answer("GET /api/v2/cluster/nodes", {"nodes": reports})
+        rest.answer("GET /api/v2/cluster/nodes", {"nodes": reports, "total": len(reports)})
         status = muster(rest, tmp_path, "status", "--output", "json")
         assert json.loads(status.out)["users"] == expected
     lines = muster(rest, tmp_path, "nodes").out.splitlines()
