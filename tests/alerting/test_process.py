@@ -167,7 +167,7 @@ async def _let_an_hour_pass(cluster: Any) -> None:
 async def _count_connections(port: int, counts: list[int]) -> None:
     """How many connections to the port somebody holds, again and again until cancelled.
 
-    The kernel tells what the sender holds; the receiver hears late of those that were closed.
+    The kernel shows what the sender holds; the receiver notices a closed connection late.
     """
     while True:
         counts.append(_connections_to(port))
