@@ -59,7 +59,7 @@ async def test_a_poisoned_record_is_a_dead_letter_and_its_neighbours_are_applied
         await eventually(lambda: dead_letters(launcher), 2)
 
         async def told() -> list[str]:
-            rows = await rest.pool.fetch("SELECT job FROM toy WHERE told_dead ORDER BY job")
+            rows = await rest.pool.fetch("SELECT job FROM toy WHERE is_rejected ORDER BY job")
             return [r["job"] for r in rows]
 
         await eventually(told, ["j11", "j7"])

@@ -31,7 +31,7 @@ async def repeat(launcher: Launcher, requests: list[PodRequest]) -> None:
     while True:
         await asyncio.sleep(0.5)
         for request in requests:
-            if launcher.has_said(request.pod) and not launcher.statuses(request.pod):
+            if launcher.has_published(request.pod) and not launcher.statuses(request.pod):
                 await launcher.publish(request, again=True)
 
 
