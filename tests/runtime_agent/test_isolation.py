@@ -129,7 +129,7 @@ def test_a_pods_process_ends_with_its_supervisor(
 
 def test_folders_deeper_than_python_can_remove_are_removed(node: Any) -> None:
     # Perl, for Bash looks at each folder above for every `cd`.
-    run(node, "perl -e 'for (1..1500) { mkdir \"d\"; chdir \"d\" or die }'")
+    run(node, 'perl -e \'for (1..1500) { mkdir "d"; chdir "d" or die }\'')
     node.pods.drop_work("pod")
     assert not node.pods.work_path("pod").exists()
 

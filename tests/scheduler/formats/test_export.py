@@ -70,7 +70,7 @@ def test_a_waiting_gang(gang: Gang, at: float, told: str | None) -> None:
     event = read(requested_event(gang, told), at)
     assert isinstance(event, GangRequested)
     assert event.file.gang == gang
-    assert (event.at, event.told) == (at, told)
+    assert (event.at, event.published) == (at, told)
 
 
 @given(gangs(), st.data())
@@ -128,7 +128,7 @@ def test_growth() -> None:
     roles = (Role(w, ("w-3", "w-5")), Role(v, ("v-1",)))
     event = read(grown_event("a", roles, "quota"))
     assert isinstance(event, GangGrown)
-    assert (event.gang, event.told) == ("a", "quota")
+    assert (event.gang, event.published) == ("a", "quota")
     assert tuple(pods.role() for pods in event.pods) == roles
 
 

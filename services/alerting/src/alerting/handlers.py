@@ -1,4 +1,4 @@
-"""What is heard, and what time brings: load, decide, save, and say, in one transaction."""
+"""Messages and the passing of time: load, decide, save and publish, in one transaction."""
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -54,21 +54,21 @@ KEYS = frozenset({"job", "node", "reader", "topic", "gang", "address", "other_ad
 
 @dataclass
 class Notified:
-    """What a transaction told: counted and logged once it is committed."""
+    """What a transaction notifies: counted and logged once it is committed."""
 
     events: list[tuple[Event, str | None]] = field(default_factory=list)
     alerts: list[tuple[Alert, str | None]] = field(default_factory=list)
     deliveries: list[Delivery] = field(default_factory=list)
 
     def add(self, events: Iterable[Event], alerts: Iterable[Alert]) -> None:
-        """Take what a decision tells, with the trace that is current."""
+        """Take what a decision notifies, with the trace that is current."""
         trace = current_traceparent()
         self.events += [(event, trace) for event in events]
         self.alerts += [(alert, trace) for alert in alerts]
 
 
 class Listener:
-    """Hears the bus and the time. ``removed`` tells which nodes are no part of the cluster."""
+    """Takes messages and the time. ``removed`` gives the nodes that have left the cluster."""
 
     def __init__(
         self, subscriptions: Subscriptions, removed: Callable[[], Collection[str]], policy: Policy
@@ -270,7 +270,7 @@ class _Batch:
         outcome: jobs.JobOutcome | nodes.NodeOutcome | RepeatedOutcome,
         record: Received | None,
     ) -> None:
-        """Take what is told, in the trace of the record that made it; most records tell nothing."""
+        """Take notifications, in the trace of the record that made them; most records make none."""
         if not outcome.events and not outcome.alerts:
             return
         name = f"{record.topic} process" if record is not None else "time passed"

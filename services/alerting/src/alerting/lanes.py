@@ -98,7 +98,7 @@ class Lane:
         self._woken.set()
 
     async def run(self) -> None:
-        """Deliver until cancelled; what is under way then is tried again by whoever is next."""
+        """Deliver until cancelled; the next process tries unfinished deliveries again."""
         wait_s = self._limits.retry_first_s
         async with asyncio.TaskGroup() as group:
             while True:

@@ -210,8 +210,8 @@ class Peers:
         return await self._answer(url, opening, self._settings.peer_timeout_s)
 
     async def ask_scheduler_about(self, path: str, text: bytes, within_s: float) -> Any:
-        """Its answer to a question that is a text; it has so long for it. Raises Transient where it
-        does not answer, Rejected where there is none to ask.
+        """Its answer, within ``within_s`` seconds, to a question that is a text. Raises Transient
+        where it does not answer, Rejected where there is none to ask.
         """
         url = self._must_have_scheduler().rstrip("/") + path
         timeout = httpx2.Timeout(self._settings.peer_timeout_s, read=within_s)
@@ -222,7 +222,7 @@ class Peers:
         return await self._answer(url, opening, within_s)
 
     def _not_let_in(self, who: str, body: bytes) -> Transient:
-        """What an operator has to mend: a key or a clock."""
+        """What an operator has to fix: a key or a clock."""
         why = _error_text(body) if self._key else "REST has no MUSTER_CLUSTER_KEY."
         return Transient(f"{who} refuses REST's request. {why}")
 

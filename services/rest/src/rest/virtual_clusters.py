@@ -1,6 +1,6 @@
-"""The virtual clusters as the Scheduler last told them: asked for now and then, and again where a
-name is not among them. REST stores nothing of them; until it has been told, names are not checked,
-and the Scheduler refuses what can't be.
+"""The Scheduler's last answer about virtual clusters. REST asks now and then, and where a name is
+not among them. It stores none. Before the first answer it checks no names, and the Scheduler
+refuses jobs that can't run.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ class KnownVirtualClusters:
     async def ask(self) -> VirtualClusters:
         """What there is now, else what was there last.
 
-        Raises Transient where the Scheduler has never told it, Rejected where there is none to ask.
+        Raises Transient where the Scheduler has never answered, Rejected where there is none to ask.
         """
         if self._settings.scheduler_url is None:
             message = "The Scheduler can't be read: MUSTER_SCHEDULER_URL is not set."

@@ -32,7 +32,7 @@ class MailTls(StrEnum):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MailServer:
-    """The mail server and how to speak to it. ``timeout_s`` is for one whole mail. Has no repr:
+    """The mail server and how to log in to it. ``timeout_s`` is for one whole mail. Has no repr:
     it holds the password.
     """
 
@@ -112,7 +112,7 @@ def compose(message: MailMessage, sender: str) -> EmailMessage:
 
 def judge(error: Exception) -> Answer:
     """What a failure means: a refused mail stays refused (5xx); a server that is away, busy or
-    wrongly set up may be mended.
+    wrongly set up may be fixed.
     """
     reason = f"{type(error).__name__}: {error}"[:REASON_CHARACTERS]
     match error:

@@ -84,7 +84,7 @@ def decide(  # noqa: PLR0913 - what a decision stands on
 def _unknown(
     ident: str, given: Input, now: datetime, policy: Policy, unused_number: int
 ) -> Decision[JobWithTasks]:
-    """The job is unknown: it is new, or ended so long ago that it is deleted."""
+    """The job is unknown: it is new, or it ended and was deleted."""
     match given:
         case JobRequest(execution=Execution.START):
             if given.spec is None or not any(r.instances > 0 for r in given.spec.task_roles):

@@ -9,7 +9,7 @@ EMAIL = r"[^@\s,;<>\x00-\x1f\x7f-\x9f]+@[^@\s,;<>\x00-\x1f\x7f-\x9f]+"
 
 def check_receiver(caller: Caller, confirmed: str, email: str | None) -> None:
     """Raises Rejected where the caller may not subscribe this address: else they could make Muster
-    mail a stranger. ``confirmed``: their own confirmed address, empty where there is none;
+    mail other people. ``confirmed``: their own confirmed address, empty where there is none;
     ``email``: None for a webhook. An admin operates the cluster and names any address.
     """
     if email is None or caller.is_admin or email == confirmed:

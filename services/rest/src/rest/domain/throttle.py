@@ -10,11 +10,11 @@ from muster.errors import Rejected
 
 MANY = 10
 """Times as many failures of one user from several addresses, or of several users from one: others
-still get in. So a stranger needs this many addresses to lock a user out.
+still get in. So an attacker needs this many addresses to lock a user out.
 """
 
 IPV6_NETWORK_BITS = 64
-"""What one subscriber has: a stranger chooses among its addresses at will."""
+"""What one subscriber has: an attacker can use all its addresses."""
 
 
 class TooManyRequests(Rejected):

@@ -65,8 +65,8 @@ class ListedJob:
 
 @dataclass(frozen=True, slots=True)
 class WholeJob:
-    """A job with all that is known of it. ``spec`` (JSON) is there until the Launcher has said
-    something.
+    """A job with all that is known of it. ``spec`` (JSON) is there until the Launcher has
+    published the job.
     """
 
     listed: ListedJob

@@ -1,5 +1,5 @@
-"""What REST knows of virtual clusters, as the Scheduler last told it, and whether a job fits there:
-names only. Whether there is room, now or ever, is the Scheduler's to say.
+"""The Scheduler's last answer about virtual clusters, and whether a job's names are among them.
+Only the Scheduler decides whether there is room, now or ever.
 """
 
 from collections import defaultdict
@@ -64,7 +64,7 @@ class VirtualCluster(Model):
 
 class VirtualClusters(Model):
     """All of them, as of the Scheduler's cycle ``as_of``. ``gpu_types``: of the whole cluster, also
-    those that nobody owns; None: not told.
+    those that nobody owns; None: not answered.
     """
 
     as_of: int

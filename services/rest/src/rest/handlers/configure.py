@@ -1,5 +1,5 @@
 """Virtual clusters and policy, as administrators set them: checked by the Scheduler, kept in
-versions, told on settings-changed.
+versions, published on settings-changed.
 """
 
 import json
@@ -50,7 +50,7 @@ class _Checked(BaseModel):
     warnings: list[_Finding]
 
     def problems(self) -> tuple[Problem, ...]:
-        """The warnings, as they are told."""
+        """The warnings, as they are answered."""
         return tuple(each.problem() for each in self.warnings)
 
 
@@ -93,14 +93,14 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What a change would have made of the last days. ``warnings``: what would be told with it."""
+    """What a change would have made of the last days. ``warnings``: its warnings."""
 
     what_if: WhatIf
     warnings: tuple[Problem, ...] = ()
 
 
 class Configuration:
-    """What is set of virtual clusters and policy. ``wake``: there is something to be told."""
+    """Virtual clusters and policy, as administrators set them. ``wake``: something is to be published."""
 
     def __init__(
         self,

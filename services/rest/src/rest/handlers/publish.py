@@ -1,10 +1,12 @@
-"""Subscriptions, addresses to confirm, orders about nodes, and what is set of virtual clusters and
-policy, on settings-changed: said when they change, and again every
-few minutes, so that whoever lost them has them soon. Removed ones are said as removed for a while.
+"""REST publishes settings on settings-changed: subscriptions, addresses to confirm, orders about
+nodes, virtual clusters and policy.
 
-REST hears what it has said: a higher revision than its own, or a setting that it does not have, is
-from before a backup was restored. Then it goes on above the clock, as the exchange does, or says
-that the setting is removed.
+It publishes a setting when it changes, and all of them every few minutes, for receivers that lost
+one. For a while, removed settings are published as removed.
+
+REST also receives what it has published. A higher revision than its own, or a setting that it does
+not have, is from before a backup was restored. Then it continues above the clock, as the exchange
+does, or publishes that the setting is removed.
 """
 
 import asyncio
@@ -32,7 +34,7 @@ BELIEVABLE = 2**53
 
 
 class SettingsPublisher:
-    """Says settings on the bus."""
+    """Publishes settings on the bus."""
 
     def __init__(self, pool: Pool, bus: Bus, settings: RestSettings, metrics: RestMetrics) -> None:
         self._pool = pool
@@ -57,8 +59,8 @@ class SettingsPublisher:
         self._changed.set()
 
     def on_record(self, record: Received, model: Model | None) -> None:
-        """Take what was said on the bus, by this process, another replica, or before a restore; or
-        that an operator wants all said anew.
+        """Take a setting that this process, another replica, or a database before its restore has
+        published; or an operator's request to publish all settings.
         """
         setting = record.key or ""
         revision = model.revision if isinstance(model, SettingChanged) else 0
@@ -99,7 +101,7 @@ class SettingsPublisher:
             self._published.clear()
         received = dict(
             self._received
-        )  # before the rows are read: they were written before it was said
+        )  # before the rows, which are written before they are published
         async with self._pool.acquire() as conn:
             rows = await load_published(conn)
             if behind := self._behind(rows, received):
@@ -116,13 +118,13 @@ class SettingsPublisher:
             self._all_at = time.monotonic() + rhythm * random.uniform(0.9, 1.0)  # noqa: S311 - spread
 
     def _behind(self, rows: Sequence[Published], received: Mapping[str, int]) -> dict[str, int]:
-        """The revisions that settings must get, to be above what was said of them before."""
+        """The revisions that settings must get, to be above those published before."""
         gone = self._received_removed
         known = {
             row.setting: max(received.get(row.setting, 0), gone.get(row.setting, 0), self._resync)
             for row in rows
         }
-        clock_ms = int(time.time() * 1000)  # what is heard so far may not be all
+        clock_ms = int(time.time() * 1000)  # more may still be received
         return {
             row.setting: max(clock_ms, known[row.setting] + 1)
             for row in rows

@@ -1,4 +1,4 @@
-"""A stop: users see STOPPING at once, the Launcher is told in the same transaction."""
+"""A stop: users see STOPPING at once, the same transaction has the message to the Launcher."""
 
 import structlog
 from muster.contracts.jobs import Execution, JobRequest

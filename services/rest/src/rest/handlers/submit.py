@@ -174,7 +174,7 @@ class Submissions:
             return
 
     async def _write(self, batch: Sequence[_Waiting], *, is_again: bool) -> None:
-        """One transaction; the callers are told after its commit.
+        """One transaction; the callers are answered after its commit.
 
         ``is_again``: the connection may have been lost after a commit, so what is there already
         was written by the try before.

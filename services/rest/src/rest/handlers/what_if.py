@@ -1,5 +1,5 @@
 """What a change of virtual clusters and policy would have made of the last days, as the Scheduler
-tells it, and whether that is to be accepted before the change is made.
+answers it, and whether an administrator must accept that before the change is made.
 """
 
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ class VirtualClusterEffect(BaseModel):
         return is_delayed or self.notStarted > 0 or self.refused.after > self.refused.before
 
     def problem(self) -> Problem:
-        """The same as one thing that is to be said."""
+        """The same as a problem in an answer."""
         return Problem(f"virtualClusters.{self.virtualCluster}", self.text)
 
 
@@ -82,7 +82,7 @@ class _Comparison(BaseModel):
 class WhatIf:
     """What is known of a change. ``state``: ``done``, with a ``report``; ``none``, there is nothing
     to compare, or ``failed``, both with a ``reason``; ``running``: it takes longer; ``skipped``: it
-    was not asked. ``harmed``: what is said of virtual clusters of which it is to be accepted.
+    was not asked. ``harmed``: a problem for each virtual cluster whose delay must be accepted.
     """
 
     state: str

@@ -94,7 +94,7 @@ async def find_password(pool: Pool, username: str) -> str | None:
 
 
 async def lock_account(conn: Connection, username: str) -> LockedAccount | None:
-    """A user, whom nobody changes before the end of the transaction."""
+    """A user, locked against changes until the end of the transaction."""
     rows = await fetch(LockedAccount, conn, _LOCK, username)
     return next(iter(rows), None)
 
@@ -141,7 +141,7 @@ async def confirmed_email(conn: Connection, username: str) -> str:
 
 
 async def lock_to_change(conn: Connection, username: str) -> Account | None:
-    """One user, whom only this transaction changes."""
+    """One user, locked so that only this transaction changes it."""
     sql = f"SELECT {ACCOUNT} FROM account WHERE username = $1 AND removed_at IS NULL FOR UPDATE"  # noqa: S608 - columns
     return next(iter(await fetch(Account, conn, sql, username)), None)
 
@@ -215,7 +215,7 @@ async def remove_account(conn: Connection, username: str) -> None:
 
 
 async def has_admin(conn: Connection) -> bool:
-    """Whether any user is an admin; whoever asks first makes others wait."""
+    """Whether any user is an admin. It locks the table, so a second caller waits."""
     await conn.execute("LOCK TABLE account IN SHARE ROW EXCLUSIVE MODE")
     return bool(await conn.fetchval("SELECT EXISTS (SELECT FROM account WHERE is_admin)"))
 

@@ -62,7 +62,7 @@ async def keep(conn: Connection, answers: Sequence[tuple[Key, str, str]]) -> Non
 
 
 async def release(conn: Connection, keys: Sequence[Key]) -> None:
-    """Give back keys whose submission was refused: it may be mended and sent again."""
+    """Release keys whose submission was rejected: the user may fix it and send it again."""
     if keys:
         await conn.execute(_RELEASE, [key.username for key in keys], [key.key for key in keys])
 

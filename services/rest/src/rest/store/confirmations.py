@@ -7,8 +7,8 @@ from muster.db import Connection
 
 async def wait_s(conn: Connection, username: str, email: str, most: int) -> int | None:
     """The wait in seconds until one more code may be mailed; None: now. In an hour ``most`` codes
-    go out for one user, and as many to one address, whoever asks. Others who ask meanwhile wait
-    for the end of the transaction.
+    go out for one user, and as many to one address, for all callers. A caller that comes
+    meanwhile waits for the end of the transaction.
     """
     await conn.execute(_LOCK)
     seconds: int | None = await conn.fetchval(_WAIT, username, email, most - 1)

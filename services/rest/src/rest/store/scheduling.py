@@ -78,7 +78,7 @@ def _version(row: asyncpg.Record | None) -> Version | None:
 _COLUMNS = "version, revision, content, made_by, made_at, comment, rolled_back_to"
 _SELECT = f"SELECT {_COLUMNS} FROM scheduling_config"  # noqa: S608 - columns only
 
-# A revision is above all that were said before, also by a database of before this one's backup.
+# A revision is above all published ones, also those of a database before its restore.
 _ADD = f"""
     INSERT INTO scheduling_config
         (version, revision, content, made_by, comment, rolled_back_to)

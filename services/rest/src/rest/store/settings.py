@@ -1,5 +1,5 @@
-"""What is said on settings-changed: subscriptions to alerts, addresses to confirm, orders about
-nodes, and what is set of virtual clusters and policy.
+"""What REST publishes on settings-changed: subscriptions to alerts, addresses to confirm, orders
+about nodes, virtual clusters and policy.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ PREFIXES = (SUBSCRIPTION_SETTING, CONFIRMATION_SETTING, NODE_SETTING)
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A setting as it is told on the bus; ``content`` None: it was removed."""
+    """A setting as it is published; ``content`` None: it was removed."""
 
     setting: str
     revision: int
@@ -29,12 +29,12 @@ class Published:
 
 
 def is_own(setting: str) -> bool:
-    """Whether REST says it."""
+    """Whether REST publishes it."""
     return setting == SCHEDULING_SETTING or setting.startswith(PREFIXES)
 
 
 async def load_published(conn: Connection) -> list[Published]:
-    """All that is to be told, what is removed or over included."""
+    """All settings to publish, those that are removed or over included."""
     orders = [
         Published(f"{NODE_SETTING}{row['node']}", row["revision"], _order(row))
         for row in await conn.fetch(_ORDERS)

@@ -1,4 +1,4 @@
-"""Subscriptions to alerts: what people asked to be told."""
+"""Subscriptions to alerts: which alerts people want."""
 
 from typing import Any
 
@@ -27,14 +27,14 @@ async def update_subscription(conn: Connection, subscription: Subscription) -> N
 
 
 async def remove_subscription(conn: Connection, ident: str) -> None:
-    """Remove one; it is told as removed for a while."""
+    """Remove one; it is published as removed for a while."""
     await conn.execute(
         "UPDATE subscription SET removed_at = now(), revision = revision + 1 WHERE id = $1", ident
     )
 
 
 async def remove_of_owner(conn: Connection, owner: str) -> None:
-    """Remove all of one owner: whoever has that name next is somebody else."""
+    """Remove all of one owner."""
     await conn.execute(
         "UPDATE subscription SET removed_at = now(), revision = revision + 1"
         " WHERE owner = $1 AND removed_at IS NULL",

@@ -1,2 +1,2 @@
--- Since when the leader does not hear the bus, by this database's clock; NULL: it hears it.
+-- Since when the leader is cut off from the bus, by this database's clock; NULL: it is not.
 ALTER TABLE leader ADD COLUMN deaf_since timestamptz;

@@ -82,13 +82,13 @@ class _Line:
 
 def _gang_requested(line: _Line) -> Event:
     file = read_gang(line.gang(), line.at)
-    return GangRequested(line.at, file, line.table.name("told"), line=line.number)
+    return GangRequested(line.at, file, line.table.name("published"), line=line.number)
 
 
 def _gang_restored(line: _Line) -> Event:
     file = read_gang(line.gang(), line.at)
     restored = read_restored(line.table, file, line.at)
-    return GangRestored(line.at, file, restored, line.table.name("told"), line=line.number)
+    return GangRestored(line.at, file, restored, line.table.name("published"), line=line.number)
 
 
 def _gang_checkpointed(line: _Line) -> Event:
@@ -102,7 +102,7 @@ def _gang_grown(line: _Line) -> Event:
     line.table.needs("pods")
     gang = line.name("gang")
     pods = read_pods(line.table, are_more=True)
-    reason = line.table.name("told")
+    reason = line.table.name("published")
     is_elastic = bool(line.table.flag("elastic"))
     return GangGrown(line.at, gang, pods, reason, is_elastic, line=line.number)
 
@@ -201,10 +201,10 @@ def _known(*fields: str) -> frozenset[str]:
 _OF_GANG = _known("gang")
 _OF_NODE = _known("node")
 _OF_GPU = _known("node", "gpu")
-_OF_WAITING = _known("gang", "told")
+_OF_WAITING = _known("gang", "published")
 _OF_RESTORED = _known(
     "gang",
-    "told",
+    "published",
     "placement",
     "class",
     "cells",
@@ -212,7 +212,7 @@ _OF_RESTORED = _known(
     "preemptedUntil",
     "preemptedFor",
     "reserved",
-    "passed",
+    "backfilledOn",
     "checkpointedAt",
     "extra",
     "lender",
@@ -226,7 +226,7 @@ _EVENTS: Mapping[str, tuple[frozenset[str], Callable[[_Line], Event]]] = {
     "gang-released": (_OF_GANG, lambda it: GangReleased(it.at, it.name("gang"), line=it.number)),
     "gang-withdrawn": (_OF_GANG, lambda it: GangWithdrawn(it.at, it.name("gang"), line=it.number)),
     "gang-checkpointed": (_known("gang", "savedAt"), _gang_checkpointed),
-    "gang-grown": (_known("gang", "pods", "told", "elastic"), _gang_grown),
+    "gang-grown": (_known("gang", "pods", "published", "elastic"), _gang_grown),
     "gang-restored": (_OF_RESTORED, _gang_restored),
     "reservation-restored": (_OF_RESERVATION, _reservation_restored),
     "usage-restored": (_OF_USAGE, _usage_restored),

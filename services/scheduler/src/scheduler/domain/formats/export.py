@@ -34,7 +34,7 @@ def requested_event(gang: Gang, reason: str | None = None) -> Fields:
     """A gang waits. ``reason``: the code of its last published wait reason."""
     fields: Fields = {"event": "gang-requested", "gang": gang_fields(file_of(gang))}
     if reason is not None:
-        fields["told"] = reason
+        fields["published"] = reason
     return fields
 
 
@@ -46,7 +46,7 @@ def elastic_event(gang: str, roles: Sequence[Role]) -> Fields:
 def grown_event(gang: str, roles: Sequence[Role], reason: str | None = None) -> Fields:
     """A gang waits for these pods beside those that it has."""
     pods = [_pods_fields(pods) for pods in _entries(roles)]
-    return {"event": "gang-grown", "gang": name_of(gang), "pods": pods, **_set(told=reason)}
+    return {"event": "gang-grown", "gang": name_of(gang), "pods": pods, **_set(published=reason)}
 
 
 def checkpointed_event(gang: str, saved_at: float) -> Fields:
@@ -80,10 +80,10 @@ def restored_event(restored: Restored, reason: str | None = None) -> Fields:
         **_set(
             reserved=[name_of(pod) for pod in restored.reserved] or None,
             extra=[_extra_fields(each) for each in restored.extra] or None,
-            passed=None if restored.passed is None else name_of(restored.passed),
+            backfilledOn=None if restored.passed is None else name_of(restored.passed),
             checkpointedAt=restored.checkpointed_at,
             lender=None if restored.lender is None else name_of(restored.lender),
-            told=reason,
+            published=reason,
         ),
     }
 

@@ -181,7 +181,7 @@ def read_restored(table: Table, file: GangFile, at: float) -> Restored:
         preempted_until=_preempted_until(table, started_at),
         preempted_for=table.name("preemptedFor"),
         reserved=_reserved(table, places, started_at),
-        passed=table.name("passed"),
+        passed=table.name("backfilledOn"),
         checkpointed_at=_checkpointed_at(table, started_at, at),
         extra=_extra(table, places),
         lender=read_lender(table),

@@ -68,10 +68,10 @@ class Happening:
 
 @dataclass(frozen=True, slots=True)
 class GangRequested(Happening):
-    """A gang is requested. ``told``: the code of its last published wait reason."""
+    """A gang is requested. ``published``: the code of its last published wait reason."""
 
     file: GangFile
-    told: str | None = None
+    published: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class GangRestored(Happening):
 
     file: GangFile
     restored: Restored
-    told: str | None = None
+    published: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class GangGrown(Happening):
 
     gang: str
     pods: tuple[Pods, ...]
-    told: str | None = None
+    published: str | None = None
     is_elastic: bool = False
 
 

@@ -280,12 +280,12 @@ class Simulation:
         if isinstance(event, GangRestored):
             self._check_places(event)
         run = GangRun.of(event.file, event.at)
-        run.code = event.told
+        run.code = event.published
         self.runs[gang] = run
         group = self.tally.group(run)
         if isinstance(event, GangRequested):
             group.requested += 1
-            self.cluster.request(event.file.gang, event.told)
+            self.cluster.request(event.file.gang, event.published)
             return
         group.restored += 1
         self._restore(event, run)
@@ -294,7 +294,7 @@ class Simulation:
         restored, running = event.restored, _running(event)
         run.gang = restored.gang
         self.cluster.restore(restored, event.at)
-        self.cluster.gangs[run.gang.id].told = event.told
+        self.cluster.gangs[run.gang.id].told = event.published
         if restored.started_at is None or not running:
             return
         run.start(restored.started_at, running)
@@ -393,7 +393,7 @@ class Simulation:
             want_more(self.cluster, event.gang, roles)
         else:
             run.grow(event.pods, roles)
-            self.cluster.grow(event.gang, roles, event.told)
+            self.cluster.grow(event.gang, roles, event.published)
 
     def _change(self, event: ClusterChanged) -> None:
         try:
