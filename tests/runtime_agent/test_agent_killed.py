@@ -27,7 +27,7 @@ ENDED = (PodState.SUCCEEDED, PodState.FAILED)
 
 
 async def repeat(launcher: Launcher, requests: list[PodRequest]) -> None:
-    """Says again what the agent has not answered, as the Launcher would."""
+    """Republishes what the agent has not answered, as the Launcher would."""
     while True:
         await asyncio.sleep(0.5)
         for request in requests:

@@ -41,7 +41,7 @@ def test_broken_pipes_and_unset_variables_fail_the_script(node: Any, script: str
     assert node.run(f"{script}\ntrue").exit_code == 1
 
 
-def test_a_signal_is_told_apart_from_an_exit_code(node: Any) -> None:
+def test_a_signal_is_distinguished_from_an_exit_code(node: Any) -> None:
     end = node.run("kill -SEGV $$")
     assert (end.exit_code, end.signal) == (None, signal.SIGSEGV)
 
@@ -296,7 +296,7 @@ def limits(of: cgroup.Limit, amount: int) -> dict[str, dict[str, str]]:
     return {str(parent): cgroup.limit(parent, of, amount)}
 
 
-def test_out_of_memory_is_told_apart_where_a_control_group_can_be_made(node: Any) -> None:
+def test_out_of_memory_is_distinguished_where_a_control_group_can_be_made(node: Any) -> None:
     held = limits("memory", 64 * 1024 * 1024)
     ((parent, files),) = held.items()
     if "swap" in cgroup.usable_parents(["swap"]):  # else swap takes what memory has no room for
