@@ -1,4 +1,4 @@
-"""Who asks too often waits; and who logs in, or asks for readiness, waits for no slow query."""
+"""A client that asks too often waits; a login and a readiness check wait for no slow query."""
 
 import asyncio
 from typing import Any
@@ -27,7 +27,7 @@ def test_never_more_than_the_burst_and_what_has_come_since(
 
 
 @given(LIMITS, st.integers(0, 2000))
-def test_who_waits_as_told_may_go_on(limit: Limit, before: int) -> None:
+def test_a_client_that_waits_as_asked_may_go_on(limit: Limit, before: int) -> None:
     bucket: Bucket | None = None
     early_s = 0
     for _ in range(before):
@@ -79,10 +79,10 @@ async def test_an_address_without_a_valid_token_is_limited_but_not_users_there(
 ) -> None:
     # The log-in of the fixture is the first request.
     async with start_rest(address_requests_per_s=0.001, address_requests_burst=3) as rest:
-        async with rest.with_token("") as stranger:
-            codes = [(await stranger.get(path, headers=headers)).status_code for _ in range(4)]
+        async with rest.with_token("") as client:
+            codes = [(await client.get(path, headers=headers)).status_code for _ in range(4)]
             assert [code == 429 for code in codes] == [False, False, True, True]
-            assert (await stranger.get("/healthz")).status_code == 200
+            assert (await client.get("/healthz")).status_code == 200
         assert (await rest.client.get(CHECK)).status_code == 200
 
 
