@@ -82,7 +82,7 @@ def test_a_final_state_never_moves() -> None:
     assert len(events) == 1
 
 
-def test_a_late_word_changes_nothing() -> None:
+def test_a_late_message_changes_nothing() -> None:
     newest = a_status(3, JobState.STOPPING)
     late = [a_status(2), a_status(1, JobState.WAITING, attempt=1)]
     assert after(newest, *late) == after(newest)

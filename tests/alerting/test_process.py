@@ -25,7 +25,7 @@ PASSWORD = "marker-password"
 STATES = "SELECT state FROM delivery"
 DEADLINE_S = 60.0
 MEMORY_SPARE_MB = 10
-"""The 10,000 deliveries that are added would take more, with what they say."""
+"""The 10,000 deliveries that are added would take more, with their texts."""
 TABLES = ("delivery", "event", "receiver", "alert", "notice", "job_watch")
 
 

@@ -215,11 +215,13 @@ def test_cells_are_shown_as_a_tree(rest: Rest, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "value"), [("cordon", "cordon"), ("drain", "drain"), ("uncordon", "none")]
+    ("command", "value"), [("cordon", "cordon"), ("drain", "drain"), ("uncordon", "none")]
 )
-def test_an_order_about_a_node_is_sent(rest: Rest, tmp_path: Path, word: str, value: str) -> None:
+def test_an_order_about_a_node_is_sent(
+    rest: Rest, tmp_path: Path, command: str, value: str
+) -> None:
     rest.answer("PUT /api/v2/cluster/nodes/n%2F4/order", {"message": "Done."}, 202)
-    ran = muster(rest, tmp_path, "nodes", word, "n/4")
+    ran = muster(rest, tmp_path, "nodes", command, "n/4")
     assert (ran.code, ran.out, ran.err) == (0, "Done.\n", "")
     assert json.loads(rest.asked[0][2]) == {"value": value}
 

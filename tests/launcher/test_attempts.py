@@ -231,7 +231,7 @@ def test_a_preempted_task_of_its_own_is_retried_alone(new_story: NewStory) -> No
     assert story.phase() is JobPhase.RUNNING
 
 
-def test_what_can_never_run_fails_for_good_and_says_why(new_story: NewStory) -> None:
+def test_a_gang_that_can_never_run_fails_for_good_with_the_reason(new_story: NewStory) -> None:
     story = new_story(job_retry_count=3)
     story.receive(story.scheduler.refuse("j1-0"))
     final = story.status()

@@ -113,7 +113,7 @@ def test_a_step_that_fails_changes_nothing(path: Path) -> None:
     journal.close()
 
 
-def test_only_ended_pods_with_nothing_to_say_are_forgotten_and_only_in_time(path: Path) -> None:
+def test_only_ended_pods_without_open_messages_are_forgotten_and_only_in_time(path: Path) -> None:
     journal = Journal(path, "id")
     silent = with_exchange(an_entry("silent", Phase.ENDED), Exchange(revision=2, acknowledged=2))
     fresh = replace(

@@ -167,7 +167,7 @@ def test_the_pod_dies_with_its_supervisor(node: Any, kill: Any, patience: Patien
     patience(lambda: proc.start_ticks(child) is None)
 
 
-def test_a_supervisor_that_is_ended_stops_its_pod_and_says_so(
+def test_a_supervisor_that_is_ended_stops_its_pod_and_reports_it(
     node: Any, patience: Patience
 ) -> None:
     node.start("sleep 300")
@@ -276,7 +276,7 @@ def test_a_full_disk_loses_lines_and_counts_them_but_never_holds_the_pod(node: A
     assert node.log("pod", "stderr") == "end\n"
 
 
-def test_a_log_says_what_it_has_lost_once_there_is_room(tmp_path: Path) -> None:
+def test_a_log_notes_what_it_has_lost_once_there_is_room(tmp_path: Path) -> None:
     (tmp_path / "log").symlink_to("/dev/full")
     file = BoundedFile(tmp_path / "log", 1000)
     file.append(b"one\ntwo\n")
@@ -382,7 +382,7 @@ def test_control_groups_that_were_left_behind_are_removed_but_not_those_in_use(
     assert Path(used).is_dir()
 
 
-def test_a_pod_without_a_control_group_still_runs_and_says_so(node: Any) -> None:
+def test_a_pod_without_a_control_group_still_runs_and_reports_it(node: Any) -> None:
     end = node.run("true", cgroups={"/nowhere": {"memory.max": "1"}})
     assert end.exit_code == 0
     assert "no control group" in end.notes[0]

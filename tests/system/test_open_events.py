@@ -25,7 +25,7 @@ def validator(document: dict[str, Any], topic: str, part: str) -> Draft202012Val
     return Draft202012Validator(schema | {"components": document["components"]})
 
 
-async def test_records_are_as_the_asyncapi_document_says(
+async def test_records_are_as_in_the_asyncapi_document(
     muster: Muster, fresh_broker: EmbeddedBroker
 ) -> None:
     name = await muster.submit(a_job("fails", "exit 3", gpus=1))
