@@ -135,7 +135,7 @@ async def test_a_message_that_waits_for_a_clock_that_went_back_is_published_soon
 async def test_memory_stays_bounded_while_the_bus_is_away(
     database_url: str, fresh_broker: EmbeddedBroker
 ) -> None:
-    """The messages of an hour at some a second: it waits in rows, not in memory."""
+    """The messages of an hour at some a second: they wait in rows, not in memory."""
     process = psutil.Process()
     async with both(database_url, fresh_broker.bootstrap) as (rest, _launcher):
         await submit(rest, "first", "first")
