@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from muster.errors import Broken
 from runtime_agent.confinement import confinement_of
-from runtime_agent.pods import Phase
+from runtime_agent.pods import DOOMED_DIR, Phase
 from runtime_agent.settings import AgentSettings
 from runtime_agent.supervisor import isolation, proc
 from runtime_agent.supervisor.records import ExitRecord
@@ -132,6 +133,8 @@ def test_folders_deeper_than_python_can_remove_are_removed(node: Any) -> None:
     run(node, 'perl -e \'for (1..1500) { mkdir "d"; chdir "d" or die }\'')
     node.pods.drop_work("pod")
     assert not node.pods.work_path("pod").exists()
+    asyncio.run(node.pods.remove_doomed())
+    assert list((node.root / DOOMED_DIR).iterdir()) == []
 
 
 def test_an_agent_names_a_shared_folder_that_is_missing(tmp_path: Path) -> None:

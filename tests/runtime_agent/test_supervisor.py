@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import signal
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +18,7 @@ from runtime_agent.pods import Phase, never_ran
 from runtime_agent.supervisor import cgroup, lock, proc
 from runtime_agent.supervisor.logs import BoundedFile
 
+F_OFD_SETLK = 37  # fcntl.h
 Patience = Callable[[Callable[[], bool]], None]
 
 
@@ -165,6 +168,86 @@ def test_the_pod_dies_with_its_supervisor(node: Any, kill: Any, patience: Patien
     patience(lambda: node.pods.kill_leftovers("pod", start) == 0)
     (child,) = pids_in(node.pods.work_path("pod") / "pids")
     patience(lambda: proc.start_ticks(child) is None)
+
+
+def test_a_program_that_outlives_its_killed_supervisor_is_ended_by_the_agent(
+    node: Any, kill: Any, patience: Patience
+) -> None:
+    """A program can undo the signal that the kernel sends it when its supervisor ends."""
+    undo = "import ctypes, time; ctypes.CDLL(None).prctl(1, 0); print(flush=True); time.sleep(300)"
+    node.start(f"exec {sys.executable} -c '{undo}'")
+    patience(lambda: (node.pods.logs_path("pod") / "stdout.log").exists())
+    start = node.until("pod", Phase.RUNNING).start
+    kill(node, "pod")
+    node.until("pod", Phase.SUPERVISOR_LOST)
+    assert proc.start_ticks(start.pid) is not None
+    patience(lambda: node.pods.is_over("pod"))
+    assert proc.start_ticks(start.pid) is None
+
+
+def test_processes_that_the_agent_may_not_kill_hold_up_no_other_and_are_tried_again(
+    node: Any, kill: Any, patience: Patience, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.start("for _ in 1 2 3; do sleep 300 & done; jobs -p > pids; wait")
+    patience(lambda: len(pids_in(node.pods.work_path("pod") / "pids")) == 3)
+    forbidden, *others = pids_in(node.pods.work_path("pod") / "pids")
+    kill(node, "pod")
+    node.until("pod", Phase.SUPERVISOR_LOST)
+    send = os.kill
+
+    def send_if_allowed(pid: int, number: int) -> None:
+        if pid == forbidden:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+        send(pid, number)
+
+    monkeypatch.setattr(os, "kill", send_if_allowed)
+    assert not node.pods.is_over("pod")
+    patience(lambda: [proc.start_ticks(pid) for pid in others] == [None, None])
+    assert not node.pods.is_over("pod")
+    monkeypatch.undo()
+    patience(lambda: node.pods.is_over("pod"))
+    assert proc.start_ticks(forbidden) is None
+
+
+def test_no_process_is_killed_for_one_that_had_its_number() -> None:
+    sleeping = subprocess.Popen(["sleep", "300"])
+    ticks = proc.start_ticks(sleeping.pid)
+    assert ticks is not None
+    proc.kill(sleeping.pid, ticks - 1)
+    proc.kill(sleeping.pid, None)
+    sleeping.terminate()
+    assert sleeping.wait() == -signal.SIGTERM
+
+
+def test_a_lock_without_a_process_of_its_own_has_nothing_killed(
+    node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the kernel -1 means every process."""
+    node.prepare("true")
+    path = node.pods.path("pod") / "lock"
+    killed: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, _number: killed.append(pid))
+    with path.open("w") as file:
+        # struct flock: of an open file and not of a process
+        fcntl.fcntl(file, F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0))
+        assert lock.holder(path) == -1
+        assert not node.pods.kill_supervisor("pod")
+    assert killed == []
+
+
+def test_a_pod_that_hangs_before_its_program_begins_can_be_stopped(
+    node: Any, patience: Patience
+) -> None:
+    """It opens a pipe that nobody reads, in place of a control group's file."""
+    groups = node.root / "groups"
+    group = groups / cgroup.name_for(node.pods.path("pod"))
+    group.mkdir(parents=True)
+    os.mkfifo(group / "tasks")
+    node.start("true", cgroups={str(groups): {}})
+    node.until("pod", Phase.RUNNING)
+    node.pods.ask_to_stop("pod", "stopped", 600.0)
+    end = node.until("pod", Phase.EXITED).exit
+    assert (end.stop_reason, end.signal) == ("stopped", signal.SIGTERM)
 
 
 def test_a_supervisor_that_is_ended_stops_its_pod_and_reports_it(

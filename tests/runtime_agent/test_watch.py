@@ -6,7 +6,8 @@ import asyncio
 import os
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,16 +23,20 @@ from muster.exchange import Exchange
 from muster.metrics import PlumbingMetrics
 from muster.records import Received, read_message_id
 from prometheus_client import CollectorRegistry
+from runtime_agent.confinement import Confinement
+from runtime_agent.devices import SimulatedDevices
 from runtime_agent.domain.ending import Ending
-from runtime_agent.domain.pods import Phase, Pod
+from runtime_agent.domain.pods import Forget, Phase, Pod
 from runtime_agent.domain.verdict import judge
+from runtime_agent.fork_server import ForkServer
 from runtime_agent.handlers import Handlers
 from runtime_agent.metrics import AgentMetrics
 from runtime_agent.pods import PodDirectories
-from runtime_agent.runner import PretendedPods, Seen
+from runtime_agent.runner import PretendedPods, Runner, Seen, SupervisedPods
 from runtime_agent.settings import AgentSettings
 from runtime_agent.step import Memory, Node
 from runtime_agent.store import Entry, Journal, new_subject
+from runtime_agent.supervisor import proc
 from runtime_agent.supervisor.records import ExitRecord, PodSpec, write_record
 from runtime_agent.watch import Watch
 
@@ -48,30 +53,49 @@ class World:
         self.published: list[str] = []
         self.load()
 
-    def load(self, **more: Any) -> None:
+    def load(self, runner: Runner | None = None, **more: Any) -> None:
         """As at the start of an agent."""
         registry = CollectorRegistry()
         memory = Memory(self.journal, Node("n", "boot", 30.0), lambda _name: False)
         self.handlers = Handlers(memory, self._publish, lambda: None)
         settings = AgentSettings(node="n", **({"disk_min_mb": 0} | more))
-        runner = PretendedPods(Path("no-doorbell"))
+        runner = runner or PretendedPods(Path("no-doorbell"))
         self.caught_up = asyncio.Event()
         self.caught_up.set()
+        self.metrics = AgentMetrics(registry)
         self.watch = Watch(
             self.handlers, runner, self.pods, settings,
-            AgentMetrics(registry), PlumbingMetrics(registry), self.caught_up,
+            self.metrics, PlumbingMetrics(registry), self.caught_up,
         )  # fmt: skip
+
+    def load_real(self) -> None:
+        """The same, over real pods."""
+        devices, free = SimulatedDevices("n", 0), Confinement({}, (), "for this test")
+        settings, bell = AgentSettings(node="n"), Path("no-doorbell")
+        self.load(SupervisedPods(settings, self.pods, ForkServer(), devices, bell, free))
+
+    def failed(self, effect: str) -> float:
+        return self.metrics.effects_failed.labels(effect)._value.get()  # type: ignore[no-any-return]
+
+    def files(self) -> set[str]:
+        """The files that pods have in their work directories, also in removed ones."""
+        return {path.name for path in self.pods.root.rglob("of-*")}
 
     def _publish(self, records: Sequence[Outgoing]) -> None:
         named = (read_message_id(record.event_id) for record in records)
         self.published += ["an acknowledgement" if each is None else each[2] for each in named]
 
     def keep(self, name: str, phase: Phase, **more: object) -> None:
-        pod = Pod(name, "job", "job-0", phase)
+        is_forgotten = bool(more.pop("is_forgotten", False))
+        pod = Pod(name, "job", "job-0", phase, is_forgotten=is_forgotten)
         subject = replace(new_subject(pod, "id"), topic="pod-failed", message='{"pod":"x"}')
         changed_at = more.pop("changed_at", moment(NOW_S))
         subject = replace(subject, **more)  # type: ignore[arg-type]
         self.journal.save([Entry(pod, subject, changed_at)])  # type: ignore[arg-type]
+
+    def pod_with_work(self, name: str) -> None:
+        self.pods.prepare(PodSpec(name, {}), "true")
+        (self.pods.work_path(name) / f"of-{name}").touch()
 
     def pod_with_logs(self, name: str, ended_s: float) -> None:
         """One MiB of logs; its end was recorded at that time."""
@@ -89,6 +113,16 @@ class World:
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     return World(tmp_path)
+
+
+@asynccontextmanager
+async def removing(world: World) -> AsyncIterator[None]:
+    """Files are removed, until the agent is stopped."""
+    removals = asyncio.create_task(world.watch.run_removals())
+    yield
+    removals.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await removals
 
 
 def moment(seconds: float) -> datetime:
@@ -153,6 +187,107 @@ async def test_what_ended_long_ago_leaves_the_disk_once_its_name_has_left_the_jo
     world.load()
     await world.watch.clean(NOW_S)
     assert world.pods.names() == ["known"]
+
+
+async def test_a_forgotten_pod_loses_its_work_at_once_and_the_disk_is_cleared_beside_it(
+    world: World,
+) -> None:
+    """However many files there are: the loop waits for none of them."""
+    world.pod_with_work("pod")
+    world.load_real()
+    world.handlers.effects.append(Forget("pod"))
+    world.watch.carry_out_all()
+    assert not world.pods.work_path("pod").exists()
+    assert world.files() == {"of-pod"}
+    async with removing(world), asyncio.timeout(60):
+        while world.files():
+            await asyncio.sleep(0.005)
+
+
+async def test_a_clean_up_removes_work_that_was_left_of_forgotten_pods_and_no_other(
+    world: World,
+) -> None:
+    """The agent was killed between the decision and the removal."""
+    for name in ("forgotten", "ended", "ending", "unknown"):
+        world.pod_with_work(name)
+    world.keep("forgotten", Phase.ENDED, is_forgotten=True)
+    world.keep("ended", Phase.ENDED)
+    world.keep("ending", Phase.RUNNING, is_forgotten=True)
+    world.load_real()
+    await world.watch.clean(NOW_S)
+    assert world.files() == {"of-ended", "of-ending", "of-unknown"}
+
+
+async def test_a_removal_that_fails_is_counted_and_tried_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.pod_with_work("pod")
+    world.keep("pod", Phase.ENDED, is_forgotten=True)
+    world.load_real()
+    world.handlers.effects.append(Forget("pod"))
+
+    def broken(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Path, "rename", broken)
+    world.watch.carry_out_all()
+    assert (world.failed("forget"), world.pods.work_path("pod").exists()) == (1, True)
+    monkeypatch.undo()
+    await world.watch.clean(NOW_S)
+    assert world.files() == set()
+
+
+def environment_of(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/environ").read_bytes()
+
+
+def a_find(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Takes the place of the program that removes files."""
+    (folder / "find").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "find").chmod(0o700)
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+
+
+async def test_files_that_can_not_be_removed_are_counted_and_tried_again(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.pod_with_work("pod")
+    world.pods.drop_work("pod")
+    a_find(tmp_path, "head -c 1000000 /dev/zero >&2; exit 1", monkeypatch)
+    await world.watch.clean(NOW_S)
+    assert (world.failed("remove"), world.files()) == (1, {"of-pod"})
+    monkeypatch.undo()
+    await world.watch.clean(NOW_S)
+    assert (world.failed("remove"), world.files()) == (1, set())
+
+
+async def test_what_a_killed_agent_has_left_half_removed_is_removed_after_its_start(
+    world: World,
+) -> None:
+    world.pod_with_work("pod")
+    world.pods.remove("pod")
+    (world.pods.root / ".new-pod").mkdir()
+    (world.pods.root / ".new-pod" / "of-new").touch()
+    world.pods = PodDirectories(world.pods.root)
+    world.load_real()
+    world.pods.sweep()
+    async with removing(world), asyncio.timeout(60):
+        while world.files():
+            await asyncio.sleep(0.005)
+
+
+async def test_a_stop_of_the_agent_waits_for_no_removal(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_find(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 300", monkeypatch)
+    monkeypatch.setenv("MUSTER_SERVICE_KEY", "secret")
+    world.pods.sweep()
+    async with asyncio.timeout(60), removing(world):
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+            await asyncio.sleep(0.005)
+        pid = int((tmp_path / "pid").read_text())
+        assert b"secret" not in environment_of(pid)  # pods may read it
+    assert proc.start_ticks(pid) is None
 
 
 def test_messages_are_repeated_though_the_clock_was_set_back(world: World) -> None:

@@ -32,7 +32,7 @@ class KnownVirtualClusters:
     async def ask(self) -> VirtualClusters:
         """What there is now, else what was there last.
 
-        Raises Transient where the Scheduler has never answered, Rejected where there is none to ask.
+        Raises Transient where the Scheduler never answered, Rejected where there is none to ask.
         """
         if self._settings.scheduler_url is None:
             message = "The Scheduler can't be read: MUSTER_SCHEDULER_URL is not set."

@@ -311,6 +311,7 @@ def _spawn(runtime: Runtime, agent: Agent) -> None:
         ("effects", watch.run_effects),
         ("looks", watch.run_looks),
         ("times", watch.run_times),
+        ("removals", watch.run_removals),
         ("cleaning", watch.run_cleaning),
         ("returns", lambda: watch.run_returns(agent.reader.has_begun, reporter.has_returned)),
         ("requests", lambda: watch.run_requests(agent.reader.has_begun)),

@@ -35,7 +35,7 @@ class AgentMetrics:
         )
         self.effects_failed = Counter(
             "muster_agent_effects_failed",
-            "Failed launches, stops and removals of pods, each of which is retried.",
+            "Failed launches, stops, looks and removals of pods, each of which is retried.",
             ["effect"],
             registry=registry,
         )

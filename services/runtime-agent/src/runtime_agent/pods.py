@@ -1,24 +1,24 @@
 """The agent's side of a pod's directory: make it, see what became of the pod, stop it, clear it.
 
 Nothing is kept in memory, and each step can be repeated after a crash in its middle: the
-directories are the truth. The pod's process belongs to its supervisor, never to the agent.
+directories are the truth. The pod's process belongs to its supervisor, never to the agent. No step
+takes longer for a pod with more files: what a pod leaves is renamed at once and removed later.
 One thread only may use it: the kernel frees a lock when any descriptor of its file is closed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
-import shutil
-import signal
 import stat
-import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
+from uuid import uuid4
 
 import structlog
 
@@ -50,6 +50,11 @@ from runtime_agent.supervisor.records import (
 
 _log = structlog.get_logger()
 
+DOOMED_DIR = ".old"
+"""Below the root: what leaves the disk. A rename into it is all that a removal takes at once."""
+REASON_BYTES = 1000
+PIPE_BYTES = 64 * 1024
+LOGGED_PIDS = 10
 LONGEST_NAME = 200
 """Longer pod names are kept under their hash: file systems end at 255 bytes."""
 MARK = "MUSTER_POD_DIRECTORY"
@@ -88,14 +93,20 @@ class Remains:
     name: str
     changed_s: float
     log_bytes: int
+    has_work: bool
 
 
 class PodDirectories:
-    """All pods below one root, which belongs to one agent."""
+    """All pods below one root, which belongs to one agent. `has_doomed` calls for
+    `remove_doomed`.
+    """
 
     def __init__(self, root: Path) -> None:
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.root = root.resolve()  # pods change their directory
+        self._doomed = self.root / DOOMED_DIR
+        self._doomed.mkdir(exist_ok=True, mode=0o700)
+        self.has_doomed = asyncio.Event()
         self._boot = proc.boot_id()
 
     def names(self) -> list[str]:
@@ -130,7 +141,7 @@ class PodDirectories:
             return
         self.remove(spec.name)
         fresh = self.root / f".new-{directory.name}"
-        _remove_tree(fresh)
+        self._doom(fresh)
         fresh.mkdir(mode=0o700)
         try:
             (fresh / WORK_DIR).mkdir(mode=0o700)
@@ -146,7 +157,8 @@ class PodDirectories:
             write_record(fresh / SPEC_FILE, spec, durable=False)
             fresh.rename(directory)
         except OSError:
-            _remove_tree(fresh)
+            with contextlib.suppress(OSError):  # the next attempt repeats it
+                self._doom(fresh)
             raise
 
     def _is_usable(self, directory: Path) -> bool:
@@ -233,12 +245,13 @@ class PodDirectories:
         return seen.phase in (Phase.EXITED, Phase.REBOOTED, Phase.ABSENT)
 
     def kill_supervisor(self, name: str) -> bool:
-        """The last means against a supervisor that no longer acts; its pod dies with it."""
+        """The last means against a supervisor that no longer acts; then `kill_leftovers` ends the
+        pod. False where there is none, or none with a number here.
+        """
         pid = lock.holder(self.path(name) / LOCK_FILE)
-        if not pid:
+        if pid is None or pid <= 0:
             return False
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+        _kill(name, {pid: proc.start_ticks(pid)})
         return True
 
     def kill_leftovers(self, name: str, start: StartRecord | None) -> int:
@@ -248,60 +261,83 @@ class PodDirectories:
         """
         if start is not None and start.boot_id == self._boot:
             _groups(start).kill_all()
-        found = set(self._leftovers(name, start))
-        for pid in found:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        found = dict(self._leftovers(name, start))
+        _kill(name, found)
         if not found and start is not None:
             _groups(start).remove()
         return len(found)
 
-    def _leftovers(self, name: str, start: StartRecord | None) -> Iterator[int]:
+    def _leftovers(self, name: str, start: StartRecord | None) -> Iterator[tuple[int, int | None]]:
+        """Each with its start in ticks, read before what shows that the process is the pod's."""
         mark = os.fsencode(f"{MARK}={self.path(name)}")
         session = None
         if start is not None and start.boot_id == self._boot:
-            yield from _groups(start).processes()
+            groups = _groups(start)
+            ticks_of = {pid: proc.start_ticks(pid) for pid in groups.processes()}
+            yield from ((pid, ticks_of.get(pid)) for pid in groups.processes())
             if start.uid is not None:
                 yield from proc.orphans_of(start.uid)
             if proc.start_ticks(start.pid) == start.process_start_ticks:
                 session = start.pid
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit() or int(entry.name) == os.getpid():
-                continue
-            pid = int(entry.name)
-            if proc.start_ticks(pid) is None:
+        for pid, ticks in proc.living():
+            if pid == os.getpid():
                 continue
             if session is not None and proc.session_of(pid) == session:
-                yield pid
+                yield pid, ticks
             else:
                 with contextlib.suppress(OSError):
-                    if mark in (entry / "environ").read_bytes().split(b"\0"):
-                        yield pid
+                    if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                        yield pid, ticks
 
     def drop_work(self, name: str) -> None:
         """Removes what the pod wrote for itself; its records and logs stay."""
-        for folder in (WORK_DIR, TMP_DIR):
-            _remove_tree(self.path(name) / folder)
         for reserve in RESERVES:
             (self.path(name) / reserve).unlink(missing_ok=True)
+        for folder in (TMP_DIR, WORK_DIR):  # the work directory shows that there is more to drop
+            self._doom(self.path(name) / folder)
 
     def remove(self, name: str) -> None:
-        """Takes the directory away: it disappears at once, and then from the disk."""
-        directory = self.path(name)
-        doomed = self.root / f".old-{directory.name}"
-        with contextlib.suppress(FileNotFoundError):
-            directory.rename(doomed)
-        _remove_tree(doomed)
-
-    def sweep(self) -> None:
-        """Removes what a crash has left half made or half removed."""
-        for entry in self.root.iterdir():
-            if entry.name.startswith((".new-", ".old-")):
-                _remove_tree(entry)
+        """Removes all of the pod."""
+        self._doom(self.path(name))
 
     def drop_logs(self, name: str) -> None:
         """Removes the pod's logs; its records stay."""
-        _remove_tree(self.logs_path(name))
+        self._doom(self.logs_path(name))
+
+    def _doom(self, path: Path) -> None:
+        if os.path.lexists(path):
+            path.rename(self._doomed / uuid4().hex)
+            self.has_doomed.set()
+
+    def sweep(self) -> None:
+        """Removes what a crash has left half made or half removed."""
+        for entry in self.root.glob(".new-*"):
+            self._doom(entry)
+        self.has_doomed.set()
+
+    async def remove_doomed(self) -> None:
+        """Takes off the disk what is removed. Raises OSError, with a reason, where something stays.
+
+        A process does it: folders may be deeper than Python can, and a stop can end it.
+        """
+        self.has_doomed.clear()
+        process = await asyncio.create_subprocess_exec(
+            *("find", self._doomed, "-mindepth", "1", "-xdev", "-delete"),
+            stdin=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            env={"PATH": os.environ.get("PATH", os.defpath)},  # pods may read it: nothing secret
+        )
+        assert process.stderr is not None
+        try:
+            reason = await process.stderr.read(REASON_BYTES)
+            while await process.stderr.read(PIPE_BYTES):
+                pass
+            if await process.wait():
+                raise OSError(reason.decode(errors="replace"))
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
 
     def remains(self) -> list[Remains]:
         """Of every pod, the oldest first. It opens no lock, so any thread may ask."""
@@ -309,17 +345,25 @@ class PodDirectories:
         for name in self.names():
             directory = self.path(name)
             changed_s = max(_changed_s(directory / file) for file in (SPEC_FILE, EXIT_FILE))
-            found.append(Remains(name, changed_s, _bytes_in(directory / LOGS_DIR)))
+            has_work = (directory / WORK_DIR).exists()
+            found.append(Remains(name, changed_s, _bytes_in(directory / LOGS_DIR), has_work))
         return sorted(found, key=lambda each: each.changed_s)
 
 
-def _remove_tree(path: Path) -> None:
-    """Removes it as far as possible. A pod may have nested folders deeper than Python can."""
-    try:
-        shutil.rmtree(path, ignore_errors=True)
-    except RecursionError:
-        subprocess.run(
-            ["rm", "-rf", "--one-file-system", str(path)], stderr=subprocess.DEVNULL, check=False
+def _kill(name: str, found: Mapping[int, int | None]) -> None:
+    """Kills the processes of a pod, by number and start. The caller finds again what stays."""
+    refused = []
+    for pid, ticks in found.items():
+        try:
+            proc.kill(pid, ticks)
+        except PermissionError:
+            refused.append(pid)
+    if refused:
+        _log.error(
+            "the agent may not kill processes of a pod (does it lack CAP_KILL?); trying again",
+            pod=name,
+            processes=len(refused),
+            pids=refused[:LOGGED_PIDS],
         )
 
 

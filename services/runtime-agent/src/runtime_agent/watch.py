@@ -1,6 +1,7 @@
 """The agent's loops around its handlers: carry out, look, republish, clean up.
 
-Each survives a full disk and a process that can't be started: it retries what failed.
+Each survives a full disk and a process that can't be started: it retries what failed. The clean-up
+retries what failed of removals.
 """
 
 from __future__ import annotations
@@ -94,6 +95,7 @@ class Watch:
     _rung: set[str] = field(default_factory=set)
     _has_rung: asyncio.Event = field(default_factory=asyncio.Event)
     _accepted_s: dict[str, float] = field(default_factory=dict)
+    _removal: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def ring(self, names: set[str]) -> None:
         """These pods have changed."""
@@ -115,7 +117,7 @@ class Watch:
             self._carry_out(self.handlers.effects.popleft())
 
     def _carry_out(self, effect: Effect) -> None:
-        """The next look retries what fails here."""
+        """The next look retries what fails here, the next clean-up a `Forget`."""
         try:
             match effect:
                 case Launch(pod):
@@ -263,6 +265,17 @@ class Watch:
         with self._counting_failures():
             self.handlers.on_recovered(topic)
 
+    async def run_removals(self) -> None:
+        """Take off the disk what was removed."""
+        while True:
+            await self.directories.has_doomed.wait()
+            await self._remove_doomed()
+
+    async def _remove_doomed(self) -> None:
+        async with self._removal:
+            with self._counting_removals():
+                await self.directories.remove_doomed()
+
     async def run_cleaning(self) -> None:
         """Take out what is too old."""
         while True:
@@ -279,14 +292,16 @@ class Watch:
                 _log.warning("the disk has no room for the journal's reserve", bytes_left=left)
 
     async def clean(self, now_s: float) -> None:
-        """Names that ended long ago leave the journal; logs that are too old or too large leave the
-        disk.
+        """Names that ended long ago leave the journal; logs that are too old or too large, and what
+        earlier removals have left, leave the disk.
 
         A directory is removed only after its name has left the journal, for it guards the name too.
         """
         settings, journal = self.settings, self.handlers.memory.journal
         remains = await asyncio.to_thread(self.directories.remains)
-        # First what needs no journal: on a full disk it takes nothing.
+        # First what writes no journal: on a full disk it takes nothing.
+        self._forget_again(remains)
+        await self._remove_doomed()
         await self._drop_work(remains)
         await self._drop_logs(remains)
         before = datetime.fromtimestamp(now_s - settings.keep_ended_s, UTC)
@@ -297,7 +312,15 @@ class Watch:
         known = journal.load(each.name for each in old)
         gone = [each for each in old if each.name not in known]
         for each in gone:
-            await asyncio.to_thread(self.directories.remove, each.name)
+            with self._counting_removals():
+                self.directories.remove(each.name)
+
+    def _forget_again(self, remains: Sequence[Remains]) -> None:
+        """For pods whose work is still there: it could not be removed, or the agent had ended."""
+        left = self.handlers.memory.journal.load(each.name for each in remains if each.has_work)
+        for name, entry in left.items():
+            if entry.pod.is_forgotten and not entry.is_live:
+                self._carry_out(Forget(name))
 
     async def _drop_work(self, remains: Sequence[Remains]) -> None:
         """Where the disk lacks space, ended pods lose their work directories before they are
@@ -309,7 +332,9 @@ class Watch:
             has_work = self.directories.work_path(each.name).is_dir()
             if has_work and self.directories.observe(each.name).exit is not None:
                 _log.info("removing a work directory, for the disk is full", pod=each.name)
-                await asyncio.to_thread(self.directories.drop_work, each.name)
+                with self._counting_removals():
+                    self.directories.drop_work(each.name)
+                await self._remove_doomed()
 
     async def _drop_logs(self, remains: Sequence[Remains]) -> None:
         """The oldest ended pods lose their logs until all logs together fit their bound, and the
@@ -322,13 +347,23 @@ class Watch:
                 break
             if each.name not in live and each.log_bytes:
                 _log.info("removing logs, for all together are too large", pod=each.name)
-                await asyncio.to_thread(self.directories.drop_logs, each.name)
+                with self._counting_removals():
+                    self.directories.drop_logs(each.name)
+                await self._remove_doomed()
                 total -= each.log_bytes
         self.metrics.log_bytes.set(total)
 
     def _has_room(self) -> bool:
         free_bytes = shutil.disk_usage(self.directories.root).free
         return free_bytes >= self.settings.disk_min_mb * MEBIBYTE
+
+    @contextmanager
+    def _counting_removals(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.metrics.effects_failed.labels("remove").inc()
+            _log.error("a removal failed; the next clean-up tries again", error=str(error))
 
     @contextmanager
     def _counting_failures(self) -> Iterator[None]:

@@ -100,7 +100,7 @@ class Compared:
 
 
 class Configuration:
-    """Virtual clusters and policy, as administrators set them. ``wake``: something is to be published."""
+    """Virtual clusters and policy, as administrators set them. ``wake`` follows each change."""
 
     def __init__(
         self,

@@ -81,7 +81,7 @@ class Cgroups:
                 if (directory / "pids.max").exists():
                     (directory / "pids.max").write_text("0")
         for pid in self.processes():
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
 
     def processes(self) -> set[int]:

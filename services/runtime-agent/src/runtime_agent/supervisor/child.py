@@ -18,6 +18,7 @@ from runtime_agent.supervisor.records import COMMAND_FILE, TMP_DIR, WORK_DIR, Po
 SHELL = "/bin/bash"
 _OPTIONS = ("-o", "errexit", "-o", "nounset", "-o", "pipefail")
 _EXEC_FAILED = 127
+_ASKING = {signal.SIGTERM}
 _OOM_SCORE = "500"
 """The kernel takes a pod before its supervisor and before the services when memory ends."""
 
@@ -39,9 +40,13 @@ class Child:
         os.close(self._go)
 
     def failure(self) -> str | None:
-        """What hindered the program, or None once it runs."""
-        with os.fdopen(self._failure, "rb") as pipe:
-            return pipe.read().decode() or None  # ends when exec closes the far end
+        """What hindered the program, or None; to be asked once the process has ended.
+
+        It never waits: another process of the user may hold the far end.
+        """
+        os.set_blocking(self._failure, False)
+        with os.fdopen(self._failure, "rb", buffering=0) as pipe:
+            return (pipe.read() or b"").decode(errors="replace") or None
 
     def cancel(self) -> None:
         """Ends the process before any instruction of the pod has run."""
@@ -51,12 +56,15 @@ class Child:
 
 
 def fork_child(directory: Path, spec: PodSpec, groups: Cgroups) -> Child:
-    """The child leads its own session, dies with this process and waits in front of its exec."""
+    """The child leads its own session and waits in front of its exec; until it runs the pod's
+    program, it dies with this process.
+    """
     parent = os.getpid()
     go_far, go = os.pipe()
     failure, failure_far = os.pipe()
     stdout, stdout_far = os.pipe()
     stderr, stderr_far = os.pipe()
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ASKING)  # a child with our handler would ignore it
     pid = os.fork()
     if pid == 0:
         try:
@@ -65,6 +73,7 @@ def fork_child(directory: Path, spec: PodSpec, groups: Cgroups) -> Child:
             os.write(failure_far, f"{type(error).__name__}: {error}".encode())
         finally:
             os._exit(_EXEC_FAILED)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ASKING)
     for far in (go_far, failure_far, stdout_far, stderr_far):
         os.close(far)
     return Child(pid, stdout, stderr, go, failure)
@@ -80,14 +89,15 @@ def _become(
     go, go_far, stdout_far, stderr_far = pipes
     os.close(go)
     os.setsid()
+    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ASKING)
     groups.enter()
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if spec.user_processes:
         resource.setrlimit(resource.RLIMIT_NPROC, (spec.user_processes, spec.user_processes))
-    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
     null = os.open(os.devnull, os.O_RDONLY)
     for descriptor, standard in ((null, 0), (stdout_far, 1), (stderr_far, 2)):
         os.dup2(descriptor, standard)

@@ -30,7 +30,11 @@ def take(path: Path) -> int | None:
 
 
 def holder(path: Path) -> int | None:
-    """The process id of the living holder, or None where the lock is free or there is no file."""
+    """The process id of the living holder, or None where the lock is free or there is no file.
+
+    It is not above 0 where the kernel can't tell: a holder in another PID namespace, on another
+    machine, or by a lock of another kind.
+    """
     try:
         descriptor = os.open(path, os.O_RDWR)
     except FileNotFoundError:

@@ -32,7 +32,10 @@ def adopt_orphans() -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Makes the kernel kill this process when `parent` ends; at once where it already has."""
+    """Makes the kernel kill this process when `parent` ends; at once where it already has.
+
+    Its children are not killed, and a program can undo it: this only shortens what follows.
+    """
     _prctl("PR_SET_PDEATHSIG", signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -91,17 +94,32 @@ def parent_of(pid: int) -> int | None:
     return None if fields is None else int(fields[1])
 
 
-def orphans_of(uid: int) -> Iterator[int]:
-    """All processes of a uid that no living supervisor has started.
+def living() -> Iterator[tuple[int, int]]:
+    """Every process, by its number and its start in ticks."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and (ticks := start_ticks(int(entry.name))) is not None:
+            yield int(entry.name), ticks
+
+
+def kill(pid: int, ticks: int | None) -> None:
+    """Kills the process that has this number and this start, and no other one.
+
+    Raises PermissionError.
+    """
+    if ticks is not None and start_ticks(pid) == ticks:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def orphans_of(uid: int) -> Iterator[tuple[int, int]]:
+    """All processes of a uid that no living supervisor has started, as `living` has them.
 
     A supervisor adopts its pod's processes, so it is above each of them while it lives. Nobody but
     root can look like one: only the nearest ancestor with another uid is asked.
     """
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and uid_of(int(entry.name)) == uid:
-            pid = int(entry.name)
-            if start_ticks(pid) is not None and not _is_supervised(pid, uid):
-                yield pid
+    for pid, ticks in living():
+        if uid_of(pid) == uid and not _is_supervised(pid, uid):
+            yield pid, ticks
 
 
 def _is_supervised(pid: int, uid: int) -> bool:

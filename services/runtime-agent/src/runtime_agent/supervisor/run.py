@@ -1,8 +1,8 @@
 """The life of one pod, from the lock to the exit record.
 
 Promises: the program runs at most once for a directory, ever; its start is on the disk before its
-first instruction; when the exit record is there, no process of the pod is left; when this process
-is killed, the pod's program dies with it.
+first instruction; when the exit record is there, no process of the pod is left. When this process
+is killed it writes none, and the agent ends what is left of the pod.
 """
 
 from __future__ import annotations
@@ -119,8 +119,9 @@ class _Supervision:
         else:
             self._child.let_go()
             self._ring_agent()
-            start_error = self._child.failure()
+            start_error = None
         self._watch()
+        start_error = start_error or self._child.failure()
         self._end_leftovers()
         self._drain()
         self._read_ready(0.0)  # a shutdown that ended the pod too, just before
