@@ -1,6 +1,4 @@
-"""Receivers of the tests' own: a real HTTP server that does as it is told, and a real mail
-server.
-"""
+"""The tests' receivers: a real HTTP server, whose answer a test sets, and a real mail server."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ from muster.service import Runtime, running
 TLS = Path(__file__).parent / "tls"
 DEADLINE_S = 60.0
 GROUP_SESSION_S = 0.5
-"""The embedded broker keeps a member's place in its group for so long, also where it left."""
+"""The embedded broker keeps a member's place for this time, also after the member left."""
 
 
 @dataclass(frozen=True)
@@ -172,8 +170,8 @@ NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 @dataclass
 class Cluster:
-    """A database and a broker of the test's own; says records as other services would, and runs
-    Alerting as its process would.
+    """A database and a broker of the test's own. It publishes records as other services would, and
+    runs Alerting as its process would.
     """
 
     database_url: str
@@ -214,7 +212,7 @@ class Cluster:
         headers = [("traceparent", traceparent.encode())] if traceparent else []
         await self.producer.send_and_wait(topic, value, key=key.encode(), headers=headers)
 
-    async def say_raw(self, topic: str, key: str, value: bytes) -> None:
+    async def publish_raw(self, topic: str, key: str, value: bytes) -> None:
         """Publish anything."""
         await self.publish("node-heartbeat", "", None)
         assert self.producer is not None
@@ -238,7 +236,7 @@ class Cluster:
         key: str | None = None,
         **fields: Any,
     ) -> None:
-        """The Launcher's word on a job."""
+        """The Launcher's message about a job."""
         notice: dict[str, Any] = {"name": "train", "user": "ada", "virtual_cluster": "default"}
         notice |= {"submitted_at": NOW, "revision": revision, "state": state}
         message = JobStatus(job=job, **{**notice, **fields})

@@ -30,7 +30,7 @@ def a_notice(
     )
 
 
-def test_it_is_told_once_with_both_addresses_until_nothing_more_is_said() -> None:
+def test_a_repeated_clash_is_one_event_with_both_addresses_until_it_is_over() -> None:
     first = received(None, a_notice(), now=NOW, policy=POLICY)
     (event,), (alert,) = first.events, first.alerts
     assert (event.name, event.at, alert.name) == ("node-name-clash", at(-60), "NodeNameClash")

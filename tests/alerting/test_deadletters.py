@@ -1,4 +1,4 @@
-"""Many dead letters are one alert; each says which job it is about."""
+"""Many dead letters are one alert; each names its job."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -65,6 +65,6 @@ def test_a_clock_that_ran_ahead_does_not_silence_the_letters_to_come() -> None:
         (a_letter(value=json.dumps({"job": "j\ud800"})), "j?"),
     ],
 )
-def test_a_letter_says_which_job_it_is_about(letter: DeadLetter, job: str | None) -> None:
+def test_a_dead_letter_names_its_job(letter: DeadLetter, job: str | None) -> None:
     record = job_record(letter)
     assert (record and record.job) == job

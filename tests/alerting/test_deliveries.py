@@ -1,4 +1,4 @@
-"""Who is told; when it is tried again; when a receiver is left in peace."""
+"""Which subscription is notified, when a delivery is retried, and when a receiver is paused."""
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -44,7 +44,7 @@ def a_subscription(**fields: Any) -> Subscription:
 
 
 @pytest.mark.parametrize(
-    ("fields", "is_told"),
+    ("fields", "is_notified"),
     [
         ({}, True),
         ({"enabled": False}, False),
@@ -56,8 +56,10 @@ def a_subscription(**fields: Any) -> Subscription:
         ({"filter": SubscriptionFilter(job_names=("TRAIN-*",))}, False),
     ],
 )
-def test_who_is_told(fields: dict[str, Any], is_told: bool) -> None:
-    assert bool(deliveries([a_subscription(**fields)], an_event())) == is_told
+def test_only_a_subscription_that_matches_is_notified(
+    fields: dict[str, Any], is_notified: bool
+) -> None:
+    assert bool(deliveries([a_subscription(**fields)], an_event())) == is_notified
 
 
 def test_a_filter_of_jobs_lets_events_of_nodes_pass() -> None:
@@ -143,7 +145,7 @@ def test_owners_share_the_slots_of_a_lane(slots: int, turns: list[tuple[bool, in
         if free > 0 and under_way[owner] == 0:
             assert may, "an owner that has none gets any free slot"
         if may:
-            assert free > 1 or under_way[owner] == 0, "the last slot is for who has none"
+            assert free > 1 or under_way[owner] == 0, "the last slot is for an owner who has none"
             under_way[owner] += 1
         assert max(under_way.values(), default=0) <= (slots + 1) // 2, "nobody has more than half"
         assert under_way.total() <= slots

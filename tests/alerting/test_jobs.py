@@ -1,4 +1,4 @@
-"""What is told about a job depends on what became of it, not on how often it was heard."""
+"""A job's events depend on its states, not on how often Alerting receives a message."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -26,7 +26,7 @@ POLICY = Policy()
 STUCK = timedelta(seconds=POLICY.stuck_after_s)
 
 
-def a_word(revision: int, state: JobState = JobState.RUNNING, **fields: Any) -> JobStatus:
+def a_status(revision: int, state: JobState = JobState.RUNNING, **fields: Any) -> JobStatus:
     notice = {
         "job": "j1",
         "name": "train",
@@ -64,51 +64,51 @@ def names(events: list[Event]) -> list[str]:
         (JobState.FAILED, "job-failed"),
     ],
 )
-def test_the_end_of_a_job_is_told_once(state: JobState, name: str) -> None:
-    last = a_word(3, state, completed_at=NOW)
-    _, events, alerts = after(a_word(1), a_word(2), last, last, last)
+def test_the_end_of_a_job_is_one_event(state: JobState, name: str) -> None:
+    last = a_status(3, state, completed_at=NOW)
+    _, events, alerts = after(a_status(1), a_status(2), last, last, last)
     assert names(events) == [name]
     assert not alerts
 
 
-def test_a_job_first_heard_of_at_its_end_is_told() -> None:
-    _, events, _ = after(a_word(7, JobState.FAILED, completed_at=NOW))
+def test_a_job_whose_first_message_is_its_end_is_an_event() -> None:
+    _, events, _ = after(a_status(7, JobState.FAILED, completed_at=NOW))
     assert names(events) == ["job-failed"]
 
 
 def test_a_final_state_never_moves() -> None:
-    watch, events, _ = after(a_word(1, JobState.FAILED, completed_at=NOW), a_word(2))
+    watch, events, _ = after(a_status(1, JobState.FAILED, completed_at=NOW), a_status(2))
     assert watch.state is JobState.FAILED
     assert len(events) == 1
 
 
-def test_a_late_word_changes_nothing() -> None:
-    newest = a_word(3, JobState.STOPPING)
-    late = [a_word(2), a_word(1, JobState.WAITING, attempt=1)]
+def test_a_late_message_changes_nothing() -> None:
+    newest = a_status(3, JobState.STOPPING)
+    late = [a_status(2), a_status(1, JobState.WAITING, attempt=1)]
     assert after(newest, *late) == after(newest)
 
 
 def test_an_old_end_is_no_news() -> None:
     long_ago = NOW - timedelta(seconds=POLICY.stale_after_s + 1)
-    watch, events, _ = after(a_word(3, JobState.FAILED, completed_at=long_ago))
+    watch, events, _ = after(a_status(3, JobState.FAILED, completed_at=long_ago))
     assert watch.is_closed
     assert not events
 
 
-def test_each_retry_is_told_with_its_attempt() -> None:
-    messages = [a_word(1), a_word(2, attempt=1), a_word(3, attempt=1, retry_at=NOW)]
-    _, events, _ = after(*messages, a_word(4, attempt=2))
+def test_each_retry_is_an_event_with_its_attempt() -> None:
+    messages = [a_status(1), a_status(2, attempt=1), a_status(3, attempt=1, retry_at=NOW)]
+    _, events, _ = after(*messages, a_status(4, attempt=2))
     assert [event.key for event in events] == ["job-retried/j1/1", "job-retried/j1/2"]
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=12))
 def test_any_order_and_repeats_end_the_same(order: list[int]) -> None:
     messages = [
-        a_word(1, JobState.WAITING),
-        a_word(2, JobState.WAITING, reason=Reason(code="quota", text="full")),
-        a_word(3),
-        a_word(4, JobState.STOPPING),
-        a_word(5, JobState.STOPPED, completed_at=NOW),
+        a_status(1, JobState.WAITING),
+        a_status(2, JobState.WAITING, reason=Reason(code="quota", text="full")),
+        a_status(3),
+        a_status(4, JobState.STOPPING),
+        a_status(5, JobState.STOPPED, completed_at=NOW),
     ]
     watch, events, alerts = after(*(messages[i] for i in [*order, 4]))
     assert watch == after(*messages)[0]
@@ -119,13 +119,13 @@ def test_any_order_and_repeats_end_the_same(order: list[int]) -> None:
 @pytest.mark.parametrize(
     ("message", "is_due"),
     [
-        (a_word(1, JobState.WAITING), True),
-        (a_word(1, JobState.WAITING, reason=Reason(code="quota", text="full")), False),
-        (a_word(1, JobState.STOPPING), True),
-        (a_word(1, JobState.RUNNING), False),
-        (a_word(1, JobState.RUNNING, dead_letter="agent on pod-requested"), True),
-        (a_word(1, JobState.SUCCEEDED, dead_letter="rest on job-updated"), False),
-        (a_word(1, JobState.UNKNOWN), False),
+        (a_status(1, JobState.WAITING), True),
+        (a_status(1, JobState.WAITING, reason=Reason(code="quota", text="full")), False),
+        (a_status(1, JobState.STOPPING), True),
+        (a_status(1, JobState.RUNNING), False),
+        (a_status(1, JobState.RUNNING, dead_letter="agent on pod-requested"), True),
+        (a_status(1, JobState.SUCCEEDED, dead_letter="rest on job-updated"), False),
+        (a_status(1, JobState.UNKNOWN), False),
     ],
 )
 def test_a_job_is_stuck_where_it_should_move(message: JobStatus, is_due: bool) -> None:
@@ -138,12 +138,12 @@ def test_a_job_is_stuck_where_it_should_move(message: JobStatus, is_due: bool) -
 
 
 def stuck() -> tuple[Watch, JobOutcome]:
-    watch, _, _ = after(a_word(1, JobState.STOPPING))
+    watch, _, _ = after(a_status(1, JobState.STOPPING))
     outcome = time_passed(watch, now=NOW + STUCK, policy=POLICY)
     return outcome.watch, outcome
 
 
-def test_a_stuck_job_is_told_once_until_it_moves() -> None:
+def test_a_stuck_job_is_one_event_until_it_moves() -> None:
     watch, _ = stuck()
     assert due_at(watch, POLICY) is None
     assert time_passed(watch, now=NOW + 10 * STUCK, policy=POLICY) == JobOutcome(watch)
@@ -153,7 +153,7 @@ def test_a_stuck_job_that_moves_is_resolved() -> None:
     watch, raised = stuck()
     later = NOW + 2 * STUCK
     outcome = received(
-        watch, a_word(2, JobState.STOPPED, completed_at=later), now=later, policy=POLICY
+        watch, a_status(2, JobState.STOPPED, completed_at=later), now=later, policy=POLICY
     )
     assert names(list(outcome.events)) == ["job-unstuck", "job-finished"]
     (resolved,) = outcome.alerts
@@ -162,14 +162,16 @@ def test_a_stuck_job_that_moves_is_resolved() -> None:
     assert resolved.starts_at == raised.alerts[0].starts_at
 
 
-def test_a_word_that_says_nothing_new_is_no_change() -> None:
+def test_a_message_without_news_is_no_change() -> None:
     watch, _ = stuck()
-    outcome = received(watch, a_word(9, JobState.STOPPING, seen=4), now=NOW + STUCK, policy=POLICY)
+    outcome = received(
+        watch, a_status(9, JobState.STOPPING, seen=4), now=NOW + STUCK, policy=POLICY
+    )
     assert outcome == JobOutcome(replace(watch, revision=9))
 
 
 def test_a_dead_record_makes_an_unchanging_job_stuck() -> None:
-    running, _, _ = after(a_word(1))
+    running, _, _ = after(a_status(1))
     rejected = RejectedRecord("j1", "launcher on pod-started: bad", at=NOW)
     later = NOW + timedelta(hours=2)
     watch = found_rejected(running, rejected, now=later).watch
@@ -177,7 +179,7 @@ def test_a_dead_record_makes_an_unchanging_job_stuck() -> None:
     assert (
         found_rejected(watch, rejected, now=later + STUCK).watch == watch
     )  # the same letter again
-    moved = received(watch, a_word(2, attempt=1), now=later, policy=POLICY).watch
+    moved = received(watch, a_status(2, attempt=1), now=later, policy=POLICY).watch
     assert due_at(moved, POLICY) is None
 
 

@@ -88,7 +88,7 @@ async def test_a_server_without_the_encryption_that_is_asked_for_gets_no_mail(
     assert not mailbox.mails
 
 
-async def test_a_wrong_password_may_be_mended_and_is_not_told(
+async def test_a_wrong_password_can_be_retried_and_is_not_shown(
     start_mailbox: Callable[..., Any], trusting: ssl.SSLContext
 ) -> None:
     mailbox = start_mailbox(starttls=True, password="right")

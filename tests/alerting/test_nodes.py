@@ -1,4 +1,4 @@
-"""A node is lost once and returns once, whatever the order of the words."""
+"""A node is lost once and returns once, whatever the order of the messages."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -43,7 +43,7 @@ def after(messages: Words) -> tuple[NodeWatch, list[Event], list[Alert]]:
     return watch, events, alerts
 
 
-def test_a_loss_is_told_once_and_resolved_once() -> None:
+def test_a_loss_is_one_event_and_is_resolved_once() -> None:
     messages: Words = [a_loss(1, 0)] * 3 + [a_return(1, 5)] * 2
     watch, events, alerts = after(messages)
     assert [event.name.value for event in events] == ["node-lost", "node-returned"]
@@ -81,7 +81,7 @@ def test_any_order_ends_the_same(messages: Words) -> None:
     assert watch.loss.lease == 3
 
 
-def test_a_node_that_nobody_speaks_of_any_more_is_forgotten() -> None:
+def test_a_lost_node_without_messages_is_forgotten() -> None:
     watch, _, _ = after([a_loss(1, 0)])
     due = due_at(watch, POLICY)
     assert due == at(60) + timedelta(seconds=POLICY.lost_forget_s)
@@ -92,7 +92,7 @@ def test_a_node_that_nobody_speaks_of_any_more_is_forgotten() -> None:
     assert time_passed(watch, now=at(61), policy=POLICY).watch == watch
 
 
-def test_a_removed_node_is_told_once_and_late_repeats_of_its_loss_do_not_fire() -> None:
+def test_a_removed_node_is_one_event_and_late_repeats_of_its_loss_do_not_fire() -> None:
     watch, _, (raised,) = after([a_loss(1, 0)])
     outcome = removed(watch, now=at(61))
     assert [event.name.value for event in outcome.events] == ["node-removed"]

@@ -25,7 +25,7 @@ PASSWORD = "marker-password"
 STATES = "SELECT state FROM delivery"
 DEADLINE_S = 60.0
 MEMORY_SPARE_MB = 10
-"""The 10,000 deliveries that are added would take more, with what they say."""
+"""The 10,000 deliveries that are added would take more, with their texts."""
 TABLES = ("delivery", "event", "receiver", "alert", "notice", "job_watch")
 
 
@@ -167,7 +167,7 @@ async def _let_an_hour_pass(cluster: Any) -> None:
 async def _count_connections(port: int, counts: list[int]) -> None:
     """How many connections to the port somebody holds, again and again until cancelled.
 
-    The kernel tells what the sender holds; the receiver hears late of those that were closed.
+    The kernel shows what the sender holds; the receiver notices a closed connection late.
     """
     while True:
         counts.append(_connections_to(port))

@@ -26,7 +26,7 @@ AN_HOUR = "retry-after: 3600\r\n"
 
 
 def right_now() -> datetime:
-    return datetime.now(UTC)  # noqa: TID251 - what other services would say
+    return datetime.now(UTC)  # noqa: TID251 - what other services would publish
 
 
 async def test_a_failed_job_becomes_a_signed_webhook(
@@ -55,7 +55,7 @@ async def test_a_finished_job_becomes_mail(cluster: Any, start_mailbox: Callable
     assert "ada~train" in mailbox.mails[0]["Subject"]
 
 
-async def test_repeats_are_told_once_also_after_a_restart(
+async def test_repeats_are_delivered_once_also_after_a_restart(
     cluster: Any, start_receiver: Callable[..., Any]
 ) -> None:
     receiver = await start_receiver()
@@ -71,7 +71,7 @@ async def test_repeats_are_told_once_also_after_a_restart(
     assert len(receiver.requests) == 2
 
 
-async def test_a_stuck_job_is_told_and_resolved(
+async def test_a_stuck_job_is_notified_and_resolved(
     cluster: Any, start_receiver: Callable[..., Any]
 ) -> None:
     receiver = await start_receiver()
@@ -90,7 +90,7 @@ async def test_a_stuck_job_is_told_and_resolved(
     assert resolved["endsAt"] > resolved["startsAt"]
 
 
-async def test_the_alert_of_a_job_that_nobody_speaks_of_ends(cluster: Any) -> None:
+async def test_the_alert_of_a_job_without_messages_ends(cluster: Any) -> None:
     async with cluster.alerting(stuck_after_s=0.1, clean_rows_every_s=0.1, open_job_days=1):
         await cluster.job("j1", 1, JobState.STOPPING)
         await cluster.received("alert-raised", 1)
@@ -111,7 +111,7 @@ async def test_timers_survive_a_restart(cluster: Any, start_receiver: Callable[.
         await receiver.wait_for(1)
 
 
-async def test_a_lost_node_is_told_once_until_it_is_back(
+async def test_a_lost_node_is_notified_once_until_it_is_back(
     cluster: Any, start_receiver: Callable[..., Any]
 ) -> None:
     receiver = await start_receiver()
@@ -151,7 +151,7 @@ async def test_the_alert_of_a_lost_node_ends_when_the_node_is_removed(
     assert resolved["labels"] == {"node": "n1"}
 
 
-async def test_the_schedulers_wrong_books_are_told_once_and_are_over_when_it_repeats_nothing(
+async def test_a_drift_is_notified_once_and_is_over_when_the_scheduler_repeats_nothing(
     cluster: Any, start_receiver: Callable[..., Any]
 ) -> None:
     receiver = await start_receiver()
@@ -175,7 +175,7 @@ async def test_the_schedulers_wrong_books_are_told_once_and_are_over_when_it_rep
     assert raised["labels"] == resolved["labels"] == {"gang": "g1"}
 
 
-async def test_a_node_name_of_two_machines_is_told_once_and_is_over_when_nothing_is_repeated(
+async def test_a_node_name_of_two_machines_is_notified_once_and_is_over_without_repeats(
     cluster: Any, start_receiver: Callable[..., Any]
 ) -> None:
     receiver = await start_receiver()
@@ -203,7 +203,7 @@ async def test_a_node_name_of_two_machines_is_told_once_and_is_over_when_nothing
     assert raised["labels"] == resolved["labels"] == labels
 
 
-async def test_nodes_that_nobody_speaks_of_any_more_leave_no_rows(cluster: Any) -> None:
+async def test_nodes_without_messages_leave_no_rows(cluster: Any) -> None:
     far = right_now() + timedelta(days=10_000)
     async with cluster.alerting(clean_rows_every_s=0.1, lost_forget_s=0.1):
         await cluster.publish("node-returned", "odd", NodeReturned(node="odd", lease=1, at=far))
@@ -230,7 +230,7 @@ def a_report(node: str) -> NodeReport:
     )
 
 
-async def test_a_dead_letter_is_told_and_makes_its_job_stuck(
+async def test_a_dead_letter_is_notified_and_makes_its_job_stuck(
     cluster: Any, start_receiver: Callable[..., Any]
 ) -> None:
     receiver = await start_receiver()
@@ -245,13 +245,13 @@ async def test_a_dead_letter_is_told_and_makes_its_job_stuck(
     assert types == {"record.rejected", "job.stuck"}
 
 
-async def test_a_record_that_cannot_be_read_is_a_dead_letter_and_its_neighbours_are_told(
+async def test_an_unreadable_record_is_a_dead_letter_and_its_neighbours_are_notified(
     cluster: Any, start_receiver: Callable[..., Any]
 ) -> None:
     receiver = await start_receiver()
     await cluster.subscribe(webhook_url=receiver.url)
-    await cluster.say_raw("job-updated", "j0", b"{")
-    await cluster.say_raw("job-updated.dead-letter", "j0", b"{")
+    await cluster.publish_raw("job-updated", "j0", b"{")
+    await cluster.publish_raw("job-updated.dead-letter", "j0", b"{")
     await cluster.job("j1", 1, JobState.FAILED, name="nul\x00")
     async with cluster.alerting():
         await receiver.wait_for(1)
@@ -342,7 +342,7 @@ async def test_subscriptions_are_known_after_the_bus_was_thrown_away(
         await receiver.wait_for(1)
 
 
-async def test_what_is_told_is_in_the_trace_of_the_job(
+async def test_a_notification_is_in_the_trace_of_the_job(
     cluster: Any, start_receiver: Callable[..., Any]
 ) -> None:
     receiver = await start_receiver()

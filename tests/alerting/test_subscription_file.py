@@ -59,13 +59,13 @@ def test_a_secret_may_be_in_a_file_of_its_own(tmp_path: Path) -> None:
         (b"subscriptions:", b"subscription:", "subscriptions: Field required"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_line(old: bytes, new: bytes, notice: str) -> None:
+def test_a_fault_is_named_with_its_line(old: bytes, new: bytes, notice: str) -> None:
     with pytest.raises(Rejected) as caught:
         read_subscriptions(GOOD.replace(old, new), SECRETS)
     assert notice in str(caught.value)
 
 
-def test_the_last_good_file_counts_until_it_is_mended(
+def test_the_last_good_file_counts_until_it_is_fixed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPS_SECRET", SECRET)

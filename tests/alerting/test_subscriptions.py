@@ -18,7 +18,7 @@ def some_subscriptions(key: str = "key") -> Subscriptions:
 
 
 def remove(subscriptions: Subscriptions, revision: int) -> None:
-    """A null record: the event's id names its revision."""
+    """A tombstone: the event's id names its revision."""
     headers = {"ce_id": f"rest/setting/{SETTING}/{revision}"}
     subscriptions.on_record(Received("settings-changed", 1, 0, SETTING, headers, None), None)
 

@@ -182,7 +182,7 @@ async def test_a_failure_may_be_tried_again(
         assert await way.send(a_message(receiver.url)) == Failed(f"HTTP {status}: no thanks")
 
 
-async def test_a_receiver_that_is_gone_says_so(start_receiver: Callable[..., Any]) -> None:
+async def test_a_receiver_that_answers_gone_is_gone(start_receiver: Callable[..., Any]) -> None:
     receiver = await start_receiver(status=410)
     async with WebhookReceiver(OPEN) as way:
         assert await way.send(a_message(receiver.url)) == Gone("HTTP 410")

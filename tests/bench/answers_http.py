@@ -3,7 +3,7 @@ of their own, asked over HTTP as `muster why` and `muster queue` do.
 
 The cluster and the gangs are those of W2, asked for over the bus, and placed by the service itself.
 Asked about are jobs that REST knows. CPU is that of both processes while a question was answered,
-whatever else they did meanwhile; what they use without any is told beside it.
+whatever else they did meanwhile; what they use without any is shown beside it.
 """
 
 import asyncio
@@ -77,7 +77,7 @@ taskRoles:
 Ask = Callable[[], Awaitable[Any]]
 
 
-def word(rng: random.Random, number: int, job: str) -> GangRequest:
+def request(rng: random.Random, number: int, job: str) -> GangRequest:
     """A gang of the stream, as the Launcher asks for it."""
     gang, _, _ = drawn_gang(rng, number)
     expected_s = rng.choice((None, 600, 3_600, 14_400, 86_400))
@@ -106,7 +106,7 @@ def word(rng: random.Random, number: int, job: str) -> GangRequest:
 
 
 class Rest:
-    """REST as a process of its own, and who is logged in there."""
+    """REST as a process of its own, and a client that is logged in there."""
 
     def __init__(self, environment: dict[str, str], log: Path) -> None:
         port = free_port()
@@ -120,11 +120,11 @@ class Rest:
         self.client = httpx2.AsyncClient(base_url=self.url, timeout=ASK_S, trust_env=False)
 
     async def log_in(self) -> None:
-        who = {"username": "admin", "password": PASSWORD}
+        login = {"username": "admin", "password": PASSWORD}
         async with asyncio.timeout(START_S):
             while True:
                 with contextlib.suppress(httpx2.TransportError):
-                    answer = await self.client.post("/api/v2/authn/basic/login", json=who)
+                    answer = await self.client.post("/api/v2/authn/basic/login", json=login)
                     if answer.status_code == 200:
                         break
                 await asyncio.sleep(0.2)
@@ -157,17 +157,17 @@ class Answering:
     around: Around
     pool: Pool
     asked: list[str] = field(default_factory=list)
-    words: dict[str, GangRequest] = field(default_factory=dict)
+    requests: dict[str, GangRequest] = field(default_factory=dict)
 
-    async def say(self, words: Sequence[GangRequest]) -> None:
-        """Words of the Launcher."""
-        self.words |= {each.gang: each for each in words if each.pods}
+    async def save(self, requests: Sequence[GangRequest]) -> None:
+        """Save messages of the Launcher."""
+        self.requests |= {each.gang: each for each in requests if each.pods}
         async with self.pool.acquire() as conn:
-            await store.gangs.save_requests(conn, words)
+            await store.gangs.save_requests(conn, requests)
 
     def ends_of(self, rows: Iterable[Mapping[str, Any]]) -> list[GangRequest]:
-        """That these gangs have ended, each told once."""
-        gone = [self.words.pop(str(row["gang"]), None) for row in rows]
+        """The last messages of these gangs, each once."""
+        gone = [self.requests.pop(str(row["gang"]), None) for row in rows]
         return [each.model_copy(update={"pods": (), "revision": 2}) for each in gone if each]
 
     def cpu_s(self) -> float:
@@ -234,16 +234,18 @@ async def fill(service: Answering, nodes: Sequence[str], asked: int) -> None:
     await service.scheduler.until("muster_scheduler_nodes", len(nodes), state="alive")
     for first in range(0, count, AT_ONCE):
         numbers = range(first, min(count, first + AT_ONCE))
-        words = [word(rng, number, jobs.get(number, f"j{number:025d}")) for number in numbers]
-        await service.say(words)
-        async with asyncio.timeout(START_S):  # words that lie in wait are heard in the ids' order
-            while await service.pool.fetchval(_UNHEARD):
+        requests = [request(rng, number, jobs.get(number, f"j{number:025d}")) for number in numbers]
+        await service.save(requests)
+        async with asyncio.timeout(START_S):  # saved requests are read in the ids' order
+            while await service.pool.fetchval(_UNREAD):
                 await asyncio.sleep(0.02)
     async with asyncio.timeout(START_S):
-        while await service.pool.fetch(_TOLD_TO_LEAVE):
+        while await service.pool.fetch(_PREEMPTED):
             await asyncio.sleep(MOVE_S)
     states = "SELECT DISTINCT gang FROM placement"
-    waiting = service.words.keys() - {str(row["gang"]) for row in await service.pool.fetch(states)}
+    waiting = service.requests.keys() - {
+        str(row["gang"]) for row in await service.pool.fetch(states)
+    }
     service.asked = [f"job-{n}" for n in named if f"{jobs[n]}-0" in waiting][:asked]
     if len(service.asked) < asked:
         raise RuntimeError(f"only {len(service.asked)} of {2 * asked} jobs wait")
@@ -264,24 +266,24 @@ class Took:
         return answer
 
     def __str__(self) -> str:
-        told = []
+        parts = []
         for name, times in (("wall", self.walls), ("CPU", self.cpus)):
             ordered = sorted(times)
             middle, p99, most = (quantile(ordered, share) for share in (0.5, 0.99, 1))
             late = sum(each > AIM_MS for each in ordered) / len(ordered)
-            told.append(
+            parts.append(
                 f"{name} p50 {middle:.0f}, p99 {p99:.0f}, longest {most:.0f} ms,"
                 f" {late:.1%} over {AIM_MS} ms"
             )
-        return "; ".join(told)
+        return "; ".join(parts)
 
 
-_UNHEARD = "SELECT count(*) FROM gang WHERE is_dirty"
+_UNREAD = "SELECT count(*) FROM gang WHERE is_dirty"
 _RUNNING = """
 SELECT gang FROM placement JOIN gang USING (gang) WHERE preempted_until IS NULL AND is_wanted
 ORDER BY random() LIMIT 1
 """
-_TOLD_TO_LEAVE = """
+_PREEMPTED = """
 SELECT DISTINCT gang FROM placement JOIN gang USING (gang)
 WHERE preempted_until IS NOT NULL AND is_wanted
 """
@@ -294,14 +296,14 @@ async def _moving(service: Answering) -> None:
         await asyncio.sleep(MOVE_S)
         gone = await service.pool.fetch(_RUNNING)
         number += 1
-        await service.say([word(rng, number, f"j{number:025d}"), *service.ends_of(gone)])
+        await service.save([request(rng, number, f"j{number:025d}"), *service.ends_of(gone)])
 
 
 async def _leaving(service: Answering) -> None:
-    """Who is told to leave for others does so."""
+    """Preempted gangs end."""
     while True:
         await asyncio.sleep(MOVE_S)
-        await service.say(service.ends_of(await service.pool.fetch(_TOLD_TO_LEAVE)))
+        await service.save(service.ends_of(await service.pool.fetch(_PREEMPTED)))
 
 
 async def run(nodes: int, asked: int) -> None:

@@ -1,5 +1,5 @@
-"""How long an answer to "why" takes with 10,000 waiting gangs: what would have to be otherwise, who
-is ahead, and when it is expected to start; and which moves would free cells.
+"""How long an answer to "why" takes with 10,000 waiting gangs: what would have to be otherwise,
+the gangs ahead, and the expected start; and which moves would free cells.
 
     python tests/bench/bench_answers.py [--nodes 1024] [--asked 300] [--http]
 """

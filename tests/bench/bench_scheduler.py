@@ -223,7 +223,7 @@ def second_table(plan: Plan) -> None:
         busy = run.busy
         console.print(
             f"  {nodes:,} mixed: GPUs {busy.gpu_share:.0%}, CPU {busy.cpu_share:.0%} in use; "
-            f"{dict(sorted(busy.said.items()))} {dict(sorted(busy.codes.items()))}"
+            f"{dict(sorted(busy.decisions.items()))} {dict(sorted(busy.codes.items()))}"
         )
         busy.begin_anew()
     turns.tidies_ms.clear()
@@ -244,7 +244,7 @@ def second_table(plan: Plan) -> None:
         console.print(
             f"  {nodes:,} queue: {len(busy.waiting):,} wait, GPUs {busy.gpu_share:.0%}, "
             f"CPU {busy.cpu_share:.0%} in use; "
-            f"{dict(sorted(busy.said.items()))} {dict(sorted(busy.codes.items()))}"
+            f"{dict(sorted(busy.decisions.items()))} {dict(sorted(busy.codes.items()))}"
         )
         for what, times in (("a gang of a cycle", queue.steps), ("a part of one", queue.parts)):
             ordered = sorted(times)
@@ -256,7 +256,7 @@ def second_table(plan: Plan) -> None:
     title = "W2: short of CPU and memory, opportunistic gangs, bad nodes; then 10,000 waiting"
     console.print(rates(title, rows, has_peer=False))
     console.print(
-        f"  aim: {AIM_HARD_PER_S:,} gangs/CPU-s; a line of the queue is a release and its cycle"
+        f"  aim: {AIM_HARD_PER_S:,} gangs/CPU-s; a row of the queue is a release and its cycle"
     )
     flatness([(nodes, run.steady) for nodes, _, run in runs])
 

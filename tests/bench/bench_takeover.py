@@ -54,7 +54,7 @@ GPUS, OWNERS = 8, 4
 WATCH_S = 0.001
 PARTITIONS = 4
 GUARANTEED = 0.9
-"""Of the gangs; the others are opportunistic, and come last, so that nobody has to leave."""
+"""Of the gangs; the others are opportunistic, and come last, so that no gang is preempted."""
 
 
 def report(node: str, revision: int) -> NodeReport:
@@ -74,7 +74,7 @@ def report(node: str, revision: int) -> NodeReport:
     )
 
 
-def word(number: int, chance: random.Random, *, is_guest: bool) -> GangRequest:
+def a_request(number: int, chance: random.Random, *, is_opportunistic: bool) -> GangRequest:
     """A gang of the mix."""
     name = f"g{number:06d}-0"
     gpus = chance.choice([1, 1, 1, 2, 4])
@@ -85,7 +85,7 @@ def word(number: int, chance: random.Random, *, is_guest: bool) -> GangRequest:
         name=name,
         user="u",
         virtual_cluster=f"vc{number % OWNERS}",
-        priority=-1 if is_guest else 10,
+        priority=-1 if is_opportunistic else 10,
         submitted_at=START + timedelta(seconds=number),
         pods=tuple(
             PodAsk(pod=f"{name}-w-{n}-0", role="w", gpus=gpus, cpu=4 * gpus, memory_mb=1000)
@@ -110,8 +110,8 @@ class Places:
 
 
 async def fill(pool: Pool, config: ClusterConfig, nodes: list[str], gangs: int) -> None:
-    """The rows of a cluster at work. Its gangs get the cells that the core gives to who runs where
-    they run: deciding on each of them would take longer, and is measured elsewhere.
+    """The rows of a cluster at work. Its gangs get the cells that the core gives to gangs that run
+    there: deciding on each of them would take longer, and is measured elsewhere.
     """
     state, chance = Stored(Rules(), config), random.Random(1)
     for node in nodes:
@@ -122,9 +122,9 @@ async def fill(pool: Pool, config: ClusterConfig, nodes: list[str], gangs: int) 
         placed: list[Placement] = []
         kept: list[KnownGang] = []
         for number in range(first, min(first + IN_A_CYCLE, gangs)):
-            is_guest = number >= GUARANTEED * gangs
-            request = word(number, chance, is_guest=is_guest)
-            part = OWNERS if is_guest else number % OWNERS
+            is_opportunistic = number >= GUARANTEED * gangs
+            request = a_request(number, chance, is_opportunistic=is_opportunistic)
+            part = OWNERS if is_opportunistic else number % OWNERS
             rows = [_placement(request.gang, ask, *places.take(part, ask)) for ask in request.pods]
             state.restore_holds([Hold(row) for row in rows], 0.0)
             state.restore_gang(KnownGang(request, started_at=float(number)), 0.0, float(number))
@@ -151,17 +151,17 @@ class Steps:
     """Wall and CPU seconds of one step after the other."""
 
     def __init__(self) -> None:
-        self._told: list[str] = []
+        self._shown: list[str] = []
         self._now = time.perf_counter(), time.process_time()
 
     def ends(self, name: str) -> None:
         now = time.perf_counter(), time.process_time()
         wall_s, cpu_s = (after - before for after, before in zip(now, self._now, strict=True))
-        self._told.append(f"{name} in {wall_s:.2f} s ({cpu_s:.2f} s of CPU)")
+        self._shown.append(f"{name} in {wall_s:.2f} s ({cpu_s:.2f} s of CPU)")
         self._now = now
 
     def __str__(self) -> str:
-        return ", ".join(self._told)
+        return ", ".join(self._shown)
 
 
 class Pulse:
@@ -207,15 +207,15 @@ async def run(
     if profile is None:
         for killed in await kill_leaders(pool, config, reports, url, broker, home):
             print(
-                f"a leader was killed: {killed.recorded_s:.2f} s later the standby decided on a"
-                f" word that was recorded, {killed.on_the_bus_s:.2f} s later on one from the bus;"
+                f"a leader was killed: {killed.recorded_s:.2f} s later the standby decided on"
+                f" a recorded message, {killed.on_the_bus_s:.2f} s later on one from the bus;"
                 f" {killed.took_s:.3f} s from the lead to the first cycle, memory made anew"
                 f" {killed.rebuilds} times; plain loop {loop_ns():.0f} ns"
             )
     await pool.close()
 
 
-def _hear(watch: Watch, reports: Sequence[Received]) -> None:
+def _receive(watch: Watch, reports: Sequence[Received]) -> None:
     for follower in (watch.reports, watch.orders):
         follower.caught_up.set()
     for record in reports:
@@ -238,7 +238,7 @@ async def rebuild(
     for turn in range(2):
         decider = a_decider(pool, settings, config)
         step = Steps()
-        _hear(decider.watch, received)
+        _receive(decider.watch, received)
         step.ends("reports read")
         pulse = Pulse()
         beating = asyncio.create_task(pulse.run())

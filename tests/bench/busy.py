@@ -1,7 +1,7 @@
 """A scheduler's core at work under W2: does what was decided as the services would, and times the
 core.
 
-Victims leave some cycles after they were told, and do not come again.
+Preempted gangs end some cycles later, and do not come again.
 """
 
 import time
@@ -27,8 +27,8 @@ GRACE_CYCLES = 3
 
 
 @dataclass(slots=True)
-class Books:
-    """What runs where, as the decisions told it."""
+class Accounting:
+    """The gangs that run and their places, by the decisions."""
 
     gangs: dict[str, Gang] = field(default_factory=dict)
     places: dict[str, tuple[PodPlace, ...]] = field(default_factory=dict)
@@ -65,15 +65,15 @@ class Books:
 
 @dataclass(slots=True)
 class Busy:
-    """One cluster; ``codes`` counts why gangs waited, ``said`` the decisions."""
+    """One cluster; ``codes`` counts the reasons of waits, ``decisions`` the decisions."""
 
     nodes: int
     cluster: Cluster
-    books: Books = field(default_factory=Books)
+    accounting: Accounting = field(default_factory=Accounting)
     waiting: set[str] = field(default_factory=set)
     leaving: "deque[tuple[int, str]]" = field(default_factory=deque)
     codes: "Counter[str]" = field(default_factory=Counter)
-    said: "Counter[str]" = field(default_factory=Counter)
+    decisions: "Counter[str]" = field(default_factory=Counter)
     cycles: int = 0
     gpu_share_sum: float = 0.0
     cpu_share_sum: float = 0.0
@@ -81,7 +81,7 @@ class Busy:
 
     def expect(self, gang: Gang) -> None:
         """It is about to be requested."""
-        self.books.gangs[gang.id] = gang
+        self.accounting.gangs[gang.id] = gang
         self.waiting.add(gang.id)
 
     def heed(self, decisions: list[Decision], meter: Meter) -> list[str]:
@@ -89,11 +89,11 @@ class Busy:
         self.cycles += 1
         hopeless = []
         for decision in decisions:
-            self.said[type(decision).__name__] += 1
+            self.decisions[type(decision).__name__] += 1
             match decision:
                 case Placed(gang, pods):
                     self.waiting.discard(gang)
-                    self.books.place(gang, pods)
+                    self.accounting.place(gang, pods)
                     meter.done += 1
                 case Preempted(gang):
                     self.leaving.append((self.cycles + GRACE_CYCLES, gang))
@@ -103,7 +103,7 @@ class Busy:
                         hopeless.append(gang)
                 case Refused(gang):
                     self.waiting.discard(gang)
-                    self.books.forget(gang)
+                    self.accounting.forget(gang)
                 case _:
                     pass
         return hopeless
@@ -111,22 +111,22 @@ class Busy:
     def let_leave(self, meter: Meter) -> None:
         while self.leaving and self.leaving[0][0] <= self.cycles:
             gang = self.leaving.popleft()[1]
-            if gang in self.books.gangs:
+            if gang in self.accounting.gangs:
                 self.release(gang, meter)
 
     def release(self, gang: str, meter: Meter) -> None:
         self.waiting.discard(gang)
-        self.books.forget(gang)
+        self.accounting.forget(gang)
         timed(meter, lambda: self.cluster.release(gang))
 
     def withdraw(self, gang: str, meter: Meter) -> None:
         self.waiting.discard(gang)
-        self.books.forget(gang)
+        self.accounting.forget(gang)
         timed(meter, lambda: self.cluster.withdraw(gang))
 
     def sample(self) -> None:
-        self.gpu_share_sum += self.books.gpus / (self.nodes * GPUS_PER_NODE)
-        self.cpu_share_sum += self.books.cpu / (self.nodes * NODE_CPU)
+        self.gpu_share_sum += self.accounting.gpus / (self.nodes * GPUS_PER_NODE)
+        self.cpu_share_sum += self.accounting.cpu / (self.nodes * NODE_CPU)
         self.shares += 1
 
     @property
@@ -141,7 +141,7 @@ class Busy:
     def begin_anew(self) -> None:
         """Count from here."""
         self.codes.clear()
-        self.said.clear()
+        self.decisions.clear()
         self.gpu_share_sum = self.cpu_share_sum = 0.0
         self.shares = 0
 

@@ -1,7 +1,7 @@
 """Gangs for the experiment on the scheduler's judgement: a stream like W1's with run times, drawn
 by a seed, and the example of the trace importer.
 
-Sizes and their shares are W1's. Beside these: users of whom few ask for most, run times over four
+Sizes and their shares are W1's. Beside these: few users that ask for most, run times over four
 orders of magnitude, limits that are too long, as people choose them, and estimates that are often
 wrong, and wrong either way.
 """
@@ -40,7 +40,7 @@ USERS = tuple(accumulate(1 / number for number in range(1, 9)))
 URGENT = 0.1
 """Gangs of a higher priority."""
 SILENT = 0.3
-"""Gangs of which nobody says how long they will run."""
+"""Gangs without an estimate of their run time."""
 ESTIMATE_SIGMA = 0.4
 """Of the log-normal factor by which estimates are wrong."""
 LIMITS = (1.2, 5.0)

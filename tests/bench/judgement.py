@@ -32,8 +32,8 @@ FREE = Policy(order_by=("priority", "age"), is_backfilling=False)
 BACKFILL = replace(FREE, is_backfilling=True)
 FAIR = Policy()
 WAYS = {
-    "nobody passes": replace(FREE, is_strict=True),
-    "anybody passes": FREE,
+    "strict order": replace(FREE, is_strict=True),
+    "free order": FREE,
     "backfill": BACKFILL,
     "… and fair share": FAIR,
 }
@@ -55,8 +55,8 @@ console = Console()
 @dataclass(slots=True)
 class Outcome:
     """One run. ``waits_s``: of guaranteed gangs, from the request to the first start; ``large_s``:
-    of the large ones among them. ``errors_s``: how much later than it was told first a gang
-    started, by where that came from. ``used``: share of all GPUs while gangs came.
+    of the large ones among them. ``errors_s``: how much later than first expected a gang
+    started, by the source of the expectation. ``used``: share of all GPUs while gangs came.
     ``preempted`` and ``lost_gpu_s``: by class.
     """
 
@@ -91,7 +91,7 @@ def outcome(seed: int, policy: Policy, kind: str, size: tuple[int, int]) -> Outc
 def _follow(
     simulation: Simulation, events: Iterable[GangRequested], large: int, found: Outcome
 ) -> None:
-    """Waits, and what was expected of them when a gang was first told to wait."""
+    """Waits, and the first expected start of each waiting gang."""
     cluster, started = simulation.cluster, set[str]()
     expected: dict[str, tuple[float, str]] = {}
     for now, decision in simulation.run(events):
@@ -134,7 +134,7 @@ Runs = Mapping[tuple[str, str, str], Sequence[Outcome]]
 
 def waits(name: str, runs: Runs) -> Table:
     """With and without backfill and reservation."""
-    heads = ["who passes", "mean\nmin", "P95\nmin", "large: mean\nmin", "worst\nhours", "used"]
+    heads = ["order", "mean\nmin", "P95\nmin", "large: mean\nmin", "worst\nhours", "used"]
     table = slim(f"Waits of guaranteed gangs, {name}", heads)
     for way in WAYS:
         found = runs[name, way, "as drawn"]
@@ -152,7 +152,14 @@ def waits(name: str, runs: Runs) -> Table:
 def care(name: str, runs: Runs) -> Table:
     """What preemptions cost, with and without protection."""
     kinds = (GangClass.GUARANTEED.value, GangClass.OPPORTUNISTIC.value)
-    heads = ["protected", "preempted\ninside", "lost\nGPU-h", "guests", "lost\nGPU-h", "mean\nmin"]
+    heads = [
+        "protected",
+        "preempted\ninside",
+        "lost\nGPU-h",
+        "oppor-\ntunistic",
+        "lost\nGPU-h",
+        "mean\nmin",
+    ]
     table = slim(f"Preemptions, {name}", heads)
     for way in (BEST, *CARE):
         found = runs[name, way, "as drawn"]

@@ -29,7 +29,7 @@ WINDOWS = (4, 8, 16, 32, 64)
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job that starts at ``at`` and holds its place for so long."""
+    """A job that starts at ``at`` and holds its place for some time."""
 
     at: float
     key: Key

@@ -41,7 +41,7 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 @dataclass(slots=True)
 class Meter:
     """Sums over slices. ``walls`` and ``cpus`` are seconds of each gang; ``done`` counts gangs
-    that a rate is told of; ``cpu_s`` has all that was spent, also on departures and failures.
+    of a rate; ``cpu_s`` has all that was spent, also on departures and failures.
     """
 
     done: int = 0

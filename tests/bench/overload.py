@@ -60,8 +60,10 @@ class OverloadRun:
         """A gang by lot ends; the cycle after it, with new gangs for those placed before."""
         busy = self.busy
         busy.let_leave(self.steady)
-        if busy.books.order:
-            self._cycle(busy.books.order[self.rng.randrange(len(busy.books.order))], self.steady)
+        if busy.accounting.order:
+            self._cycle(
+                busy.accounting.order[self.rng.randrange(len(busy.accounting.order))], self.steady
+            )
             self._draw(WAITING - len(busy.waiting))
         busy.sample()
 
@@ -77,7 +79,7 @@ class OverloadRun:
         for gang in asked:
             busy.expect(gang)
         if released is not None:
-            busy.books.forget(released)
+            busy.accounting.forget(released)
 
         stops: list[float] = []
 

@@ -1,4 +1,4 @@
-"""How good places are: racks that a gang spans, in-node locality, what is in use, who waits."""
+"""How good places are: racks that a gang spans, in-node locality, what is in use, waiting gangs."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

@@ -99,7 +99,7 @@ def _pod(rng: random.Random, created: int) -> Pod:
 
 
 def _arrivals(rng: random.Random) -> list[int]:
-    """Fewer come at night: as often as the height of a cosine says, which is drawn by rejection."""
+    """Fewer come at night: as often as the height of a cosine, which is drawn by rejection."""
     arrivals: list[int] = []
     while len(arrivals) < PODS:
         day = rng.random()

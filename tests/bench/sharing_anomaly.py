@@ -26,7 +26,7 @@ from sharing_jobs import TENANTS, Tenant, jobs
 
 FIRST_SEED = 1
 SEEDS = 20
-"""A tenant's waits differ by their half from seed to seed, so a few say little."""
+"""A tenant's waits differ by their half from seed to seed, so a few seeds show little."""
 POLICY = Policy(order_by=("priority", "age"), is_backfilling=False)
 """As the peers that it is compared with."""
 ALLOWED = 0.05

@@ -14,7 +14,7 @@ from w1 import GPUS_PER_NODE, RACK_GPUS
 
 HOUR_S = 3_600.0
 HORIZON_S = 7 * 24 * HOUR_S
-"""Jobs come for so long; all of them are run to their end."""
+"""Jobs come during this time; all of them are run to their end."""
 LONGEST_S = 72 * HOUR_S
 SHORTEST_S = 60.0
 PRIORITY = 1

@@ -1,8 +1,7 @@
 """A leader is killed, and a standby decides: two processes of the service, a database and a broker.
 
-What is measured is the time from the kill to the first decision that is committed: on a word that
-was recorded already, and on one that comes over the bus, whose dead reader the broker has to miss
-first.
+What is measured is the time from the kill to the first decision that is committed: on a recorded
+message, and on one that comes over the bus, whose dead reader the broker has to miss first.
 """
 
 import asyncio
@@ -113,7 +112,7 @@ class Around:
         self._chance = chance
         self._names = 0
 
-    async def say(self, records: Sequence[Outgoing]) -> None:
+    async def publish(self, records: Sequence[Outgoing]) -> None:
         """All of them, until the bus has taken each."""
         async with asyncio.timeout(START_S):
             for first in range(0, len(records), AT_ONCE):
@@ -124,14 +123,14 @@ class Around:
 
     async def report(self, reports: Sequence[NodeReport]) -> None:
         """Every node's report."""
-        await self.say([_record("node-reported", each.node, each) for each in reports])
+        await self.publish([_record("node-reported", each.node, each) for each in reports])
 
     async def beat(self, reports: Sequence[NodeReport]) -> None:
         """Every node's heartbeat."""
         beats = [NodeHeartbeat(node=each.node, journal=each.journal) for each in reports]
-        await self.say([_record("node-heartbeat", each.node, each) for each in beats])
+        await self.publish([_record("node-heartbeat", each.node, each) for each in beats])
 
-    def word(self) -> GangRequest:
+    def request(self) -> GangRequest:
         """A small gang of one owner."""
         self._names += 1
         name = f"late{self._names:06d}-0"
@@ -142,17 +141,17 @@ class Around:
         return GangRequest.model_validate({**values, **more, "revision": 1, "pods": [pod]})
 
     async def record(self, count: int) -> list[str]:
-        """Words that the leader has recorded. Returns their gangs."""
-        words = [self.word() for _ in range(count)]
+        """Messages that the leader has recorded. Returns their gangs."""
+        requests = [self.request() for _ in range(count)]
         async with self._pool.acquire() as conn:
-            await store.gangs.save_requests(conn, words)
-        return [word.gang for word in words]
+            await store.gangs.save_requests(conn, requests)
+        return [request.gang for request in requests]
 
     async def ask(self) -> str:
-        """A word over the bus. Returns its gang."""
-        word = self.word()
-        await self.say([_record("gang-requested", word.gang, word)])
-        return word.gang
+        """A message over the bus. Returns its gang."""
+        request = self.request()
+        await self.publish([_record("gang-requested", request.gang, request)])
+        return request.gang
 
     async def placed(self, gang: str) -> None:
         """Until a decision on the gang is committed."""
@@ -161,8 +160,8 @@ class Around:
                 await asyncio.sleep(LOOK_S)
 
 
-def _record(topic: str, key: str, word: NodeReport | NodeHeartbeat | GangRequest) -> Outgoing:
-    value = word.model_dump_json(exclude_none=True).encode()
+def _record(topic: str, key: str, message: NodeReport | NodeHeartbeat | GangRequest) -> Outgoing:
+    value = message.model_dump_json(exclude_none=True).encode()
     return Outgoing(topic, key, value, f"bench/{topic}/{key}/{time.time_ns()}", time.time())
 
 

@@ -45,7 +45,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """The gang with this id goes; who could not place it has nothing to do."""
+    """The gang with this id goes; a scheduler that could not place it has nothing to do."""
 
     id: int
     virtual_cluster: str
@@ -117,7 +117,7 @@ def stream(nodes: int, arrivals: int, seed: int = SEED) -> Iterator[Event]:
 
 
 def lines(nodes: int, arrivals: int, seed: int = SEED) -> Iterator[str]:
-    """The stream as JSON lines, the first of which says what it is."""
+    """The stream as JSON lines, the first of which describes it."""
     racks = nodes // NODES_PER_RACK
     head = {
         "kind": "header",

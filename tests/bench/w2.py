@@ -53,7 +53,7 @@ class Comes:
 
 @dataclass(frozen=True, slots=True)
 class Goes:
-    """A gang departs; who could not place it has nothing to do."""
+    """A gang departs; a scheduler that could not place it has nothing to do."""
 
     gang: str
 
@@ -102,7 +102,7 @@ def drawn_kind(rng: random.Random, gpus: int, is_opportunistic: bool) -> Kind:
 
 
 def drawn_gang(rng: random.Random, number: int) -> tuple[Gang, int, int]:
-    """A gang, who owns it in the book, and what it is charged there."""
+    """A gang, its owner in the book, and what it is charged there."""
     is_opportunistic = rng.random() < OPPORTUNISTIC_GANGS
     cluster = rng.randrange(len(VIRTUAL_CLUSTERS))
     pods, gpus = (1, 0) if rng.random() < WITHOUT_GPUS else shape(drawn_size(rng))

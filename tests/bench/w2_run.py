@@ -40,7 +40,7 @@ class MixedRun:
                     self._come(event, meter)
                     arrivals -= 1
                 case Goes(gang):
-                    if gang in self.busy.books.gangs:
+                    if gang in self.busy.accounting.gangs:
                         self.busy.release(gang, meter)
                 case Flips() as event:
                     self._flip(event, meter)
@@ -63,7 +63,7 @@ class MixedRun:
 
     def _flip(self, event: Flips, meter: Meter) -> None:
         busy = self.busy
-        for gang in sorted(busy.books.on_node.get(event.bad, ())):
+        for gang in sorted(busy.accounting.on_node.get(event.bad, ())):
             busy.release(gang, meter)
         timed(meter, lambda: busy.cluster.nodes.set_node_health(event.bad, False))
         if event.healed is not None:

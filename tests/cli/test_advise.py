@@ -60,10 +60,10 @@ def test_advice_names_the_moves_and_moves_nobody(rest: Rest, tmp_path: Path) -> 
     assert json.loads(muster(rest, tmp_path, *words, "-o", "json").out) == ADVICE
 
 
-def test_where_there_is_no_advice_the_reason_is_told(rest: Rest, tmp_path: Path) -> None:
+def test_without_advice_the_reason_is_shown(rest: Rest, tmp_path: Path) -> None:
     reason = {"code": "room", "text": "None of the 3 complete cells can be freed.", "numbers": {}}
     rest.answer("GET /api/v2/advice?cells=1", ADVICE | {"reason": reason, "moves": []})
-    told = muster(rest, tmp_path, "advise").out
-    assert told.startswith("No: None of the 3 complete cells can be freed.\n")
+    shown = muster(rest, tmp_path, "advise").out
+    assert shown.startswith("No: None of the 3 complete cells can be freed.\n")
     rest.answer("GET /api/v2/advice?cells=1", ADVICE | {"moves": [], "freeAlready": 2})
     assert muster(rest, tmp_path, "advise").out.startswith("Free already: r1, r4 (h100-rack).")

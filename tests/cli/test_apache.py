@@ -56,6 +56,6 @@ async def test_each_new_folder_is_a_cluster_of_its_own(
         assert await _make_topic(other.bootstrap, "topic-one") != first
 
 
-def test_missing_jars_are_named_with_the_mend(tmp_path: Path) -> None:
+def test_missing_jars_are_named_with_the_fix(tmp_path: Path) -> None:
     with pytest.raises(EmbeddedServerError, match="make kafka"):
         ApacheKafka(tmp_path / "home", tmp_path / "nothing").start()

@@ -114,7 +114,7 @@ def test_the_broker_listens_on_loopback_alone_for_it_knows_no_log_in() -> None:
         assert listens_on(broker.pid) == {"127.0.0.1"}
 
 
-def test_a_taken_port_is_named_with_the_mend(broker: EmbeddedBroker) -> None:
+def test_a_taken_port_is_named_with_the_fix(broker: EmbeddedBroker) -> None:
     with pytest.raises(EmbeddedServerError, match=f"Port {broker.port}.*taken.*MUSTER_KAFKA_PORT"):
         EmbeddedBroker(port=broker.port).start()
 

@@ -97,7 +97,7 @@ CLUSTER = {
 }
 
 
-def test_the_queue_shows_who_waits_and_why(rest: Rest, tmp_path: Path) -> None:
+def test_the_queue_shows_waiting_jobs_with_their_reasons(rest: Rest, tmp_path: Path) -> None:
     rest.answer("GET /api/v2/queue?limit=50", QUEUE)
     heading, first, second, more, as_of = on_a_terminal(rest, tmp_path, "queue")
     assert max(len(line) for line in (heading, first, second)) <= COLUMNS
@@ -118,7 +118,9 @@ def test_the_queue_shows_who_waits_and_why(rest: Rest, tmp_path: Path) -> None:
     assert more == "1 more wait; the Scheduler shows no more than 50 at once."
 
 
-def test_the_cluster_shows_who_owns_and_uses_what(rest: Rest, tmp_path: Path) -> None:
+def test_the_cluster_shows_what_each_virtual_cluster_owns_and_uses(
+    rest: Rest, tmp_path: Path
+) -> None:
     rest.answer("GET /api/v2/cluster", CLUSTER)
     lines = on_a_terminal(rest, tmp_path, "cluster")
     assert max(len(line) for line in lines) <= COLUMNS
@@ -215,16 +217,18 @@ def test_cells_are_shown_as_a_tree(rest: Rest, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "value"), [("cordon", "cordon"), ("drain", "drain"), ("uncordon", "none")]
+    ("command", "value"), [("cordon", "cordon"), ("drain", "drain"), ("uncordon", "none")]
 )
-def test_an_order_about_a_node_is_sent(rest: Rest, tmp_path: Path, word: str, value: str) -> None:
+def test_an_order_about_a_node_is_sent(
+    rest: Rest, tmp_path: Path, command: str, value: str
+) -> None:
     rest.answer("PUT /api/v2/cluster/nodes/n%2F4/order", {"message": "Done."}, 202)
-    ran = muster(rest, tmp_path, "nodes", word, "n/4")
+    ran = muster(rest, tmp_path, "nodes", command, "n/4")
     assert (ran.code, ran.out, ran.err) == (0, "Done.\n", "")
     assert json.loads(rest.asked[0][2]) == {"value": value}
 
 
-def test_an_order_that_is_refused_says_so(rest: Rest, tmp_path: Path) -> None:
+def test_a_refused_order_is_an_error(rest: Rest, tmp_path: Path) -> None:
     refusal = {"code": "ForbiddenUserError", "message": "Only an admin may do this."}
     rest.answer("PUT /api/v2/cluster/nodes/n4/order", refusal, 403)
     ran = muster(rest, tmp_path, "nodes", "drain", "n4")
@@ -319,27 +323,27 @@ def test_why_tells_code_numbers_place_class_and_preemption(rest: Rest, tmp_path:
     }
     content = {"name": JOB, "state": "RUNNING", "reason": {"text": "It goes."}}
     rest.answer(path, content | {"scheduler": {"gangs": [runs] * 6}})
-    said = muster(rest, tmp_path, "why", JOB).out
-    assert said.count("  gang: g-0\n") == 5
-    assert "  class: downgraded\n" in said
-    loan = runs | {"class": "guaranteed", "lender": "speech"}
-    rest.answer(path, content | {"scheduler": {"gangs": [loan]}})
+    answer = muster(rest, tmp_path, "why", JOB).out
+    assert answer.count("  gang: g-0\n") == 5
+    assert "  class: downgraded\n" in answer
+    borrowed = runs | {"class": "guaranteed", "lender": "speech"}
+    rest.answer(path, content | {"scheduler": {"gangs": [borrowed]}})
     assert "  class: guaranteed, borrowed from speech\n" in muster(rest, tmp_path, "why", JOB).out
     pods = [{"pod": f"p{n}", "state": "placed" if n < 6 else "waiting"} for n in range(8)]
     elastic = runs | {"class": "guaranteed", "pods": pods, "borrowed": {"nlp": 2, "speech": 1}}
     rest.answer(path, content | {"scheduler": {"gangs": [elastic]}})
-    told = muster(rest, tmp_path, "why", JOB).out
-    assert "  size: runs with 6 of 8 pods; 2 wait for room to grow into\n" in told
-    assert "  borrowed: 2 GPUs from nlp, 1 GPU from speech, by what it has grown by\n" in told
+    text = muster(rest, tmp_path, "why", JOB).out
+    assert "  size: runs with 6 of 8 pods; 2 wait for room to grow into\n" in text
+    assert "  borrowed: 2 GPUs from nlp, 1 GPU from speech, by what it has grown by\n" in text
     rest.answer(path, content | {"scheduler": {"gangs": [runs] * 6}})
-    assert "  preempted: for a drain, until 12:00: n4 is drained.\n" in said
-    assert "  more: 1 gangs are not shown; -o json has all\n" in said
-    for gang, whom in (("d-0", "for gang d-0"), (None, "by a change of the configuration")):
+    assert "  preempted: for a drain, until 12:00: n4 is drained.\n" in answer
+    assert "  more: 1 gangs are not shown; -o json has all\n" in answer
+    for gang, cause in (("d-0", "for gang d-0"), (None, "by a change of the configuration")):
         lazy = runs | {"downgrade": {"gang": gang, "since": "2026-01-31T13:00:00Z"}}
         rest.answer(path, content | {"scheduler": {"gangs": [lazy]}})
-        said = muster(rest, tmp_path, "why", JOB).out
-        assert f"  runs: downgraded since 2026-01-31T13:00:00Z {whom}\n" in said
-        assert "class:" not in said
+        answer = muster(rest, tmp_path, "why", JOB).out
+        assert f"  runs: downgraded since 2026-01-31T13:00:00Z {cause}\n" in answer
+        assert "class:" not in answer
 
 
 def test_why_tells_what_would_have_to_be_otherwise(rest: Rest, tmp_path: Path) -> None:

@@ -1,6 +1,4 @@
-"""The commands against a server that speaks REST's paths: what people see, what scripts can rely
-on.
-"""
+"""The commands against a double of REST: what people see, what scripts can rely on."""
 
 import json
 import os
@@ -43,7 +41,9 @@ def test_waiting_is_bounded_where_asked(rest: Rest, tmp_path: Path) -> None:
     assert "still RUNNING" in ran.err
 
 
-def test_every_problem_of_a_refused_file_is_told_with_its_place(rest: Rest, tmp_path: Path) -> None:
+def test_every_problem_of_a_refused_file_is_shown_with_its_place(
+    rest: Rest, tmp_path: Path
+) -> None:
     problems = [
         {"path": "taskRoles.a.instances", "line": 7, "message": "must be 1 or more"},
         {"path": "name", "line": 2, "message": "has a space"},
@@ -56,13 +56,13 @@ def test_every_problem_of_a_refused_file_is_told_with_its_place(rest: Rest, tmp_
     assert "line 2: name: has a space" in ran.err
 
 
-def test_a_single_problem_is_told_once(rest: Rest, tmp_path: Path) -> None:
+def test_a_single_problem_is_shown_once(rest: Rest, tmp_path: Path) -> None:
     problem = {"path": "name", "line": 2, "message": "has a space"}
-    said = "The job file has one problem. Line 2: `name` has a space."
-    refusal = {"code": "InvalidProtocolError", "message": said, "errors": [problem]}
+    message = "The job file has one problem. Line 2: `name` has a space."
+    refusal = {"code": "InvalidProtocolError", "message": message, "errors": [problem]}
     rest.answer("POST /api/v2/jobs", refusal, 400)
     ran = muster(rest, tmp_path, "submit", "-", text="name: digits\n")
-    assert ran.err == f"muster: {said}\n"
+    assert ran.err == f"muster: {message}\n"
 
 
 def test_a_wrong_password_is_not_answered_by_how_to_log_in(rest: Rest, tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_usage_and_absence_have_exit_codes_of_their_own(rest: Rest, tmp_path: Pa
     assert "muster up" in ran.err
 
 
-def test_why_says_the_servers_reason(rest: Rest, tmp_path: Path) -> None:
+def test_why_shows_the_servers_reason(rest: Rest, tmp_path: Path) -> None:
     reason = {"code": "no-gpus", "text": "2 GPUs wanted, 1 free", "numbers": {}}
     content = {
         "name": JOB,
@@ -102,16 +102,16 @@ def test_why_says_the_servers_reason(rest: Rest, tmp_path: Path) -> None:
         "scheduler": {"ahead": 3, "asOf": 7},
     }
     rest.answer(f"GET /api/v2/jobs/{JOB}/why", content)
-    said_to_people = f"{JOB} is WAITING: 2 GPUs wanted, 1 free\n  ahead: 3\nas of cycle 7\n"
-    assert muster(rest, tmp_path, "why", JOB).out == said_to_people
-    said = json.loads(muster(rest, tmp_path, "why", JOB, "-o", "json").out)
-    assert said["reason"]["code"] == "no-gpus"
+    text = f"{JOB} is WAITING: 2 GPUs wanted, 1 free\n  ahead: 3\nas of cycle 7\n"
+    assert muster(rest, tmp_path, "why", JOB).out == text
+    answer = json.loads(muster(rest, tmp_path, "why", JOB, "-o", "json").out)
+    assert answer["reason"]["code"] == "no-gpus"
     missing = content | {"scheduler": None, "schedulerProblem": "The Scheduler does not answer."}
     rest.answer(f"GET /api/v2/jobs/{JOB}/why", missing)
     assert "The Scheduler does not answer." in muster(rest, tmp_path, "why", JOB).out
 
 
-def test_why_and_job_tell_how_a_job_failed(rest: Rest, tmp_path: Path) -> None:
+def test_why_and_job_show_how_a_job_failed(rest: Rest, tmp_path: Path) -> None:
     reason = {"code": "Unknown", "text": "No rule knows it.", "numbers": {"exitCode": 7}}
     rest.answer(f"GET /api/v2/jobs/{JOB}/why", {"name": JOB, "state": "FAILED", "reason": reason})
     detail = job_status("FAILED")
@@ -128,12 +128,12 @@ def test_why_and_job_tell_how_a_job_failed(rest: Rest, tmp_path: Path) -> None:
         "  symptom: Exit code 7.\n"
         "  it wrote: \\u001b[31mno room\n"
     )
-    said = muster(rest, tmp_path, "job", JOB).out
-    assert "Exit code 7." in said
-    assert "no room" in said
+    text = muster(rest, tmp_path, "job", JOB).out
+    assert "Exit code 7." in text
+    assert "no room" in text
 
 
-def test_a_job_says_whose_gpus_it_has_and_how_much_of_it_waits_to_grow(
+def test_a_job_shows_the_lender_of_its_gpus_and_how_much_of_it_waits_to_grow(
     rest: Rest, tmp_path: Path
 ) -> None:
     detail = job_status("RUNNING")
@@ -145,10 +145,10 @@ def test_a_job_says_whose_gpus_it_has_and_how_much_of_it_waits_to_grow(
     role = {"taskRoleStatus": {"name": "train", "minInstances": 2}, "taskStatuses": tasks}
     detail["taskRoles"] = {"train": role}
     rest.answer(f"GET /api/v2/jobs/{JOB}", detail)
-    said = [re.split("  +", line) for line in muster(rest, tmp_path, "job", JOB).out.splitlines()]
-    assert ["class", "guaranteed, borrowed from speech"] in said
-    assert ["size", "runs with 6 of 8 tasks; 2 wait for room to grow into"] in said
-    assert [words[1] for words in said if words[0].startswith("train ")] == [
+    table = [re.split("  +", line) for line in muster(rest, tmp_path, "job", JOB).out.splitlines()]
+    assert ["class", "guaranteed, borrowed from speech"] in table
+    assert ["size", "runs with 6 of 8 tasks; 2 wait for room to grow into"] in table
+    assert [words[1] for words in table if words[0].startswith("train ")] == [
         *["RUNNING"] * 6,
         *["to grow"] * 2,
     ]
@@ -302,7 +302,7 @@ def test_nothing_runs_here_and_nothing_answers_is_not_reachable(rest: Rest, tmp_
         ("MUSTER_KAFKA", "another"),
     ],
 )
-def test_a_setting_that_can_not_be_is_told_before_anything_starts(
+def test_an_impossible_setting_is_an_error_before_anything_starts(
     tmp_path: Path, name: str, value: str
 ) -> None:
     ran = run_cli(tmp_path, "up", **{name: value})
@@ -311,7 +311,7 @@ def test_a_setting_that_can_not_be_is_told_before_anything_starts(
     assert not any(tmp_path.iterdir())
 
 
-def test_a_home_that_can_not_be_is_told(tmp_path: Path) -> None:
+def test_an_impossible_home_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     for words in (["up"], ["jobs"], ["status"]):

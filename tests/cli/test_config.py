@@ -157,7 +157,7 @@ def test_a_file_is_set_after_the_version_that_holds(rest: Rest, tmp_path: Path) 
     assert muster(rest, tmp_path, "config", "set", str(tmp_path / "none.yaml")).code == 2
 
 
-def test_what_is_refused_is_told_by_line(rest: Rest, tmp_path: Path) -> None:
+def test_refusals_are_shown_by_line(rest: Rest, tmp_path: Path) -> None:
     problems = [
         {"path": "policy.graceSeconds", "line": 7, "message": "is no number"},
         {"path": "", "message": "and 3 more"},
@@ -205,7 +205,7 @@ def test_what_it_would_have_done_is_shown_before_it_is_set(rest: Rest, tmp_path:
     assert muster(rest, tmp_path, *words, "--dry-run", "--no-what-if", text=YAML).code == 2
 
 
-def test_what_delays_much_is_set_by_who_is_sure(rest: Rest, tmp_path: Path) -> None:
+def test_a_change_that_delays_much_needs_the_option_yes(rest: Rest, tmp_path: Path) -> None:
     rest.answer(WHAT_IF, would("done", is_harm=True))
     words = ("config", "set", "-", "--after", "0")
     ran = muster(rest, tmp_path, *words, text=YAML)
@@ -221,8 +221,10 @@ def test_what_delays_much_is_set_by_who_is_sure(rest: Rest, tmp_path: Path) -> N
     assert muster(rest, tmp_path, *words, "--yes", text=YAML).out.endswith("\n\nversion 1\n")
 
 
-@pytest.mark.parametrize(("said", "is_set"), [("y\n", True), ("n\n", False), ("\n", False)])
-def test_who_is_at_a_terminal_is_asked(rest: Rest, tmp_path: Path, said: str, is_set: bool) -> None:
+@pytest.mark.parametrize(("typed", "is_set"), [("y\n", True), ("n\n", False), ("\n", False)])
+def test_a_user_at_a_terminal_is_asked(
+    rest: Rest, tmp_path: Path, typed: str, is_set: bool
+) -> None:
     rest.answer(WHAT_IF, would("done", is_harm=True))
     rest.answer(
         f"PUT {PATH}?comment=&acceptDelays=true", version(1, SPEECH) | {"warnings": []}, 202
@@ -230,7 +232,7 @@ def test_who_is_at_a_terminal_is_asked(rest: Rest, tmp_path: Path, said: str, is
     file = tmp_path / "config.yaml"
     file.write_text(YAML)
     terminal, stdin = os.openpty()
-    os.write(terminal, said.encode())
+    os.write(terminal, typed.encode())
     ran = subprocess.run(
         [sys.executable, "-m", "cli", "config", "set", str(file), "--after", "0"],
         env=os.environ | {"MUSTER_URL": rest.url, "MUSTER_TOKEN": "a-token"},
@@ -246,7 +248,9 @@ def test_who_is_at_a_terminal_is_asked(rest: Rest, tmp_path: Path, said: str, is
     assert (ran.returncode, len(sent(rest))) == ((0, 1) if is_set else (4, 0))
 
 
-def test_what_is_not_known_is_set_by_who_is_in_a_hurry(rest: Rest, tmp_path: Path) -> None:
+def test_a_change_with_unknown_delays_needs_the_option_no_what_if(
+    rest: Rest, tmp_path: Path
+) -> None:
     rest.answer(WHAT_IF, would("failed"))
     words = ("config", "set", "-", "--after", "0")
     ran = muster(rest, tmp_path, *words, "--yes", text=YAML)

@@ -62,8 +62,8 @@ async def test_one_jobs_events_are_followed_by_its_name(
     try:
         async with asyncio.timeout(TIMEOUT_S):
             for job, user in (("j2", b"bob"), ("j1", b"ada")):
-                word = b'{"job": "%s", "user": "%s", "name": "train"}' % (job.encode(), user)
-                await producer.send_and_wait("job-updated", word, job.encode())
+                value = b'{"job": "%s", "user": "%s", "name": "train"}' % (job.encode(), user)
+                await producer.send_and_wait("job-updated", value, job.encode())
             first = json.loads(await following.stdout.readline())
             for job in ("j2", "j1"):
                 await producer.send_and_wait("pod-failed", b'{"pod": "p"}', job.encode())
@@ -79,14 +79,14 @@ async def test_one_jobs_events_are_followed_by_its_name(
 
 
 @pytest.mark.kafka
-async def test_what_is_told_in_a_pipe_is_whole_and_on_one_line(
+async def test_an_event_in_a_pipe_is_whole_and_on_one_line(
     fresh_broker: EmbeddedBroker,
 ) -> None:
     bootstrap = fresh_broker.bootstrap
     producer = AIOKafkaProducer(bootstrap_servers=bootstrap)
     await producer.start()
-    said = {"pod": "p" * 200, "problem": "red \x1b[31m"}
-    await producer.send_and_wait("pod-failed", json.dumps(said).encode(), b"told\nin-a-pipe")
+    failure = {"pod": "p" * 200, "problem": "red \x1b[31m"}
+    await producer.send_and_wait("pod-failed", json.dumps(failure).encode(), b"key\nin-a-pipe")
     await producer.stop()
     words = ("--from-start", "--topic", "pod-failed")
     following = await asyncio.create_subprocess_exec(
@@ -99,16 +99,16 @@ async def test_what_is_told_in_a_pipe_is_whole_and_on_one_line(
         line = (await following.stdout.readline()).decode()
     following.send_signal(signal.SIGINT)
     await following.wait()
-    assert line.endswith(rf"  told\nin-a-pipe  pod={'p' * 200} problem=red \u001b[31m" + "\n")
+    assert line.endswith(rf"  key\nin-a-pipe  pod={'p' * 200} problem=red \u001b[31m" + "\n")
 
 
 async def test_a_bus_that_is_away_is_not_reachable(tmp_path: Path) -> None:
     following = await _start(tmp_path, MUSTER_KAFKA_BOOTSTRAP="127.0.0.1:9")
     async with asyncio.timeout(TIMEOUT_S):
-        _, said = await following.communicate()
+        _, errors = await following.communicate()
     assert following.returncode == 3
-    assert b"127.0.0.1:9" in said
-    assert b"Traceback" not in said
+    assert b"127.0.0.1:9" in errors
+    assert b"Traceback" not in errors
 
 
 def _muster(*words: str, url: str, kafka: str = "") -> "subprocess.CompletedProcess[str]":
@@ -128,7 +128,7 @@ def _muster(*words: str, url: str, kafka: str = "") -> "subprocess.CompletedProc
 
 @pytest.mark.kafka
 @pytest.mark.postgres
-async def test_resync_makes_every_open_subject_speak_again(
+async def test_resync_makes_every_open_subject_republish(
     database_url: str, fresh_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
     connection = await asyncpg.connect(database_url)
@@ -145,11 +145,11 @@ async def test_resync_makes_every_open_subject_speak_again(
         following = await _start(tmp_path, MUSTER_KAFKA_BOOTSTRAP=bus)
         assert following.stdout is not None
         async with asyncio.timeout(TIMEOUT_S):
-            heard = json.loads(await following.stdout.readline())
+            record = json.loads(await following.stdout.readline())
         following.send_signal(signal.SIGINT)
         await following.wait()
-        assert (heard["topic"], heard["key"]) == ("settings-changed", "exchange/resync")
-        assert heard["value"]["revision"] > 1_000_000
+        assert (record["topic"], record["key"]) == ("settings-changed", "exchange/resync")
+        assert record["value"]["revision"] > 1_000_000
         assert "launcher: 1 to be acknowledged again" in done.stdout
         assert "rest: 0 to be acknowledged again" in done.stdout
         row = await connection.fetchrow(
@@ -169,10 +169,10 @@ def test_agents_that_can_not_be_asked_are_named(database_url: str) -> None:
     assert "The agents were not asked" in done.stderr
 
 
-@pytest.mark.parametrize("word", ["redrive", "resync"])
+@pytest.mark.parametrize("command", ["redrive", "resync"])
 @pytest.mark.parametrize("url", ["postgresql://muster@127.0.0.1:9/muster", "nonsense"])
-def test_a_database_that_is_away_is_not_reachable(word: str, url: str) -> None:
-    done = _muster("events", word, url=url)
+def test_a_database_that_is_away_is_not_reachable(command: str, url: str) -> None:
+    done = _muster("events", command, url=url)
     assert done.returncode == 3
     assert "Traceback" not in done.stderr
 

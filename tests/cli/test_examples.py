@@ -1,4 +1,4 @@
-"""The sample jobs: valid job files, whose programs do what they say with what a task is given."""
+"""The sample jobs: valid job files, whose programs run as described on a task's resources."""
 
 import os
 import re
@@ -90,8 +90,8 @@ def test_server_and_workers_learn_together_in_any_order_of_start(server_first: b
 
 def _all_end_well(server: "subprocess.Popen[str]", *workers: "subprocess.Popen[str]") -> None:
     outputs = [worker.communicate(timeout=TIMEOUT_S)[0] for worker in workers]
-    said, _ = server.communicate(timeout=TIMEOUT_S)
-    assert [each.returncode for each in (server, *workers)] == [0, 0, 0], (said, outputs)
+    server_output, _ = server.communicate(timeout=TIMEOUT_S)
+    assert [each.returncode for each in (server, *workers)] == [0, 0, 0], (server_output, outputs)
     accuracies = [found[1] for output in outputs if (found := ACCURACY.search(output))]
     assert len(accuracies) == 2
     assert len(set(accuracies)) == 1, "both workers end with the same weights"
@@ -106,8 +106,8 @@ def test_a_lost_worker_fails_the_server_instead_of_hanging_it() -> None:
             assert "worker 0 of 2" in one.stdout.readline()
             os.killpg(one.pid, signal.SIGKILL)
             with _task(commands["worker"], _worker(port, 1)) as two:
-                said, _ = server.communicate(timeout=TIMEOUT_S)
+                server_output, _ = server.communicate(timeout=TIMEOUT_S)
                 two.communicate(timeout=TIMEOUT_S)
         assert server.returncode != 0
         assert two.returncode != 0
-    assert "a worker was lost" in said
+    assert "a worker was lost" in server_output

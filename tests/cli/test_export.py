@@ -13,7 +13,7 @@ CLUSTER, EVENTS = '{"cellTypes":{}}\n', '{"at":1,"event":"cycle"}\n{"at":2,"even
 PATH = "/api/v2/cluster/export"
 
 
-def told(rest: Rest, query: str) -> None:
+def serve(rest: Rest, query: str) -> None:
     rest.answers[f"GET {PATH}?{query}"] = (200, "application/x-ndjson", CLUSTER + EVENTS)
 
 
@@ -21,7 +21,7 @@ def told(rest: Rest, query: str) -> None:
 def test_the_first_line_is_the_cluster_and_the_others_are_the_events(
     rest: Rest, tmp_path: Path, name: str
 ) -> None:
-    told(rest, "since=2026-01-31T13%3A00%3A00Z&until=1769868000")
+    serve(rest, "since=2026-01-31T13%3A00%3A00Z&until=1769868000")
     cluster, events = tmp_path / "cluster.json", tmp_path / name
     moments = ("--since", "2026-01-31T13:00:00Z", "--until", "1769868000")
     ran = muster(rest, tmp_path, "export", str(cluster), str(events), *moments)
@@ -42,7 +42,7 @@ def test_so_long_ago_is_a_time(rest: Rest, tmp_path: Path) -> None:
     assert before - 1800 <= until <= time.time() - 1800
 
 
-def test_what_the_server_refuses_is_told_and_leaves_no_file(rest: Rest, tmp_path: Path) -> None:
+def test_a_refusal_of_the_server_is_shown_and_leaves_no_file(rest: Rest, tmp_path: Path) -> None:
     refusal = {"code": "NoRecordError", "message": "There is no record of that time."}
     rest.answers[f"GET {PATH}?since=7"] = (404, "application/json", json.dumps(refusal))
     cluster = tmp_path / "cluster.json"
@@ -53,7 +53,7 @@ def test_what_the_server_refuses_is_told_and_leaves_no_file(rest: Rest, tmp_path
 
 
 def test_an_export_that_is_cut_off_is_a_failure(rest: Rest, tmp_path: Path) -> None:
-    told(rest, "since=7")
+    serve(rest, "since=7")
     rest.headers[f"GET {PATH}?since=7"] = {"Content-Length": "1000"}
     files = (str(tmp_path / "c"), str(tmp_path / "e"))
     ran = muster(rest, tmp_path, "export", *files, "--since", "7")
@@ -65,7 +65,7 @@ def test_an_export_that_is_cut_off_is_a_failure(rest: Rest, tmp_path: Path) -> N
 def test_a_file_that_cannot_be_written_is_not_taken_for_the_server(
     rest: Rest, tmp_path: Path, files: tuple[str, str]
 ) -> None:
-    told(rest, "since=7")
+    serve(rest, "since=7")
     paths = [str(tmp_path / name) for name in files]
     ran = muster(rest, tmp_path, "export", *paths, "--since", "7")
     assert ran.code == 9

@@ -50,7 +50,7 @@ def test_credentials_are_private_and_for_their_server_only(tmp_path: Path) -> No
     assert read_credentials(tmp_path, elsewhere).token == "other"
 
 
-def test_a_broken_file_is_named_with_the_mend(tmp_path: Path) -> None:
+def test_a_broken_file_is_named_with_the_fix(tmp_path: Path) -> None:
     (tmp_path / "state.json").write_text("{")
     with pytest.raises(ValueError, match=r"state\.json is not valid JSON.*fix or remove"):
         read_json(tmp_path / "state.json")
@@ -85,7 +85,7 @@ def test_no_part_gets_a_port_that_an_outgoing_connection_could_have(tmp_path: Pa
     assert max(given) < LINUX_GIVES_FROM
 
 
-def test_a_known_port_that_is_taken_is_named_with_the_mend(tmp_path: Path) -> None:
+def test_a_known_port_that_is_taken_is_named_with_the_fix(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(EmbeddedServerError, match=f"Port {port}.*MUSTER_PORT"):

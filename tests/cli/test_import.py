@@ -15,14 +15,14 @@ CLUSTER = EXAMPLE / "cluster.yaml"
 @pytest.mark.slow
 def test_the_example_is_imported_and_simulated() -> None:
     imported = muster("import", MAPPING, SAMPLE)
-    said = imported.stderr.decode()
+    shown = imported.stderr.decode()
     assert imported.returncode == 0
-    assert said.startswith(f"{SAMPLE}: 2,000 rows: ")
+    assert shown.startswith(f"{SAMPLE}: 2,000 rows: ")
     ran = muster("simulate", CLUSTER, "-", "--summary", "--json", given=imported.stdout)
     assert (ran.returncode, ran.stderr) == (0, b"")
     summary = json.loads(ran.stdout)
     asked = sum(each["requested"] for each in summary["groups"])
-    assert f" {asked:,} gangs " in said
+    assert f" {asked:,} gangs " in shown
     assert sum(each["refused"] for each in summary["groups"]) == 0
 
 
@@ -39,7 +39,7 @@ def test_a_list_comes_from_a_pipe_and_a_mapping_packed_or_not(
     assert output.read_bytes() == muster("import", MAPPING, SAMPLE).stdout
 
 
-def test_all_that_is_wrong_with_a_list_is_told_by_line_and_nothing_is_written(
+def test_all_problems_of_a_list_are_shown_by_line_and_nothing_is_written(
     tmp_path: Path,
 ) -> None:
     rows = SAMPLE.read_text().splitlines()[:5]
@@ -56,7 +56,7 @@ def test_all_that_is_wrong_with_a_list_is_told_by_line_and_nothing_is_written(
     ]
 
 
-def test_all_that_is_wrong_with_a_mapping_is_told_by_line(tmp_path: Path) -> None:
+def test_all_problems_of_a_mapping_are_shown_by_line(tmp_path: Path) -> None:
     mapping = tmp_path / "mapping.yaml"
     mapping.write_text(MAPPING.read_text().replace("id: name", "idd: name"))
     ran = muster("import", mapping, SAMPLE)
@@ -67,13 +67,13 @@ def test_all_that_is_wrong_with_a_mapping_is_told_by_line(tmp_path: Path) -> Non
     ]
 
 
-def test_a_column_that_the_list_does_not_have_is_told_in_the_mapping(tmp_path: Path) -> None:
+def test_a_missing_column_is_shown_in_the_mapping(tmp_path: Path) -> None:
     mapping = tmp_path / "mapping.yaml"
     mapping.write_text(MAPPING.read_text().replace("gpu_milli ", "gpu_mili "))
     ran = muster("import", mapping, SAMPLE)
     assert (ran.returncode, ran.stdout) == (2, b"")
-    [said] = ran.stderr.decode().splitlines()
-    where, field, what = said.split(": ", 2)
+    [shown] = ran.stderr.decode().splitlines()
+    where, field, what = shown.split(": ", 2)
     assert where == f"{mapping}:{mapping.read_text().partition('times:')[0].count(chr(10)) + 1}"
     assert field == "gang.pods.gpus.times"
     assert what == "names 'gpu_mili', which is no column of the list; is it 'gpu_milli'?"
@@ -117,7 +117,7 @@ def test_wrong_usage_ends_with_2(arguments: tuple[str | Path, ...]) -> None:
     assert b"Traceback" not in ran.stderr
 
 
-def test_a_packed_list_that_was_cut_off_is_told(tmp_path: Path) -> None:
+def test_a_packed_list_that_was_cut_off_is_an_error(tmp_path: Path) -> None:
     packed = tmp_path / "list.csv.gz"
     packed.write_bytes(gzip.compress(SAMPLE.read_bytes())[:-20])
     ran = muster("import", MAPPING, packed)

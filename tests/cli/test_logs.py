@@ -67,9 +67,9 @@ def test_a_log_is_followed_over_a_retry_to_the_jobs_end(rest: Rest, tmp_path: Pa
     rest.answers[f"GET {LOG}/all/events"] = (200, "text/event-stream", EVENTS)
     first, second = job_status("RUNNING"), job_status("RUNNING")
     second["jobStatus"]["attemptId"] = 1
-    told = [first, first, second]
+    statuses = [first, first, second]
     rest.first[f"GET /api/v2/jobs/{JOB}"] = [
-        (200, "application/json", json.dumps(each)) for each in told
+        (200, "application/json", json.dumps(each)) for each in statuses
     ]
     rest.answer(f"GET /api/v2/jobs/{JOB}", second | {"jobStatus": second["jobStatus"] | OVER})
     log = LOG.replace(f"{JOB}/attempts/0", f"{JOB}/attempts/1")
@@ -94,7 +94,7 @@ def test_an_earlier_attempts_log_is_shown_where_it_is_asked_for(
     assert (ran.code, ran.out) == (0, "first\n"), ran.err
 
 
-def test_what_a_job_waits_for_is_told_once_while_its_log_is_awaited(
+def test_the_reason_of_a_wait_is_shown_once_while_the_log_is_awaited(
     rest: Rest, tmp_path: Path
 ) -> None:
     _with_log(rest)
@@ -124,9 +124,7 @@ def test_another_attempts_log_is_followed_from_its_start(rest: Rest, tmp_path: P
     assert "Last-Event-ID" not in rest.asked[-1][3]
 
 
-def test_a_task_that_there_is_not_is_told_also_while_its_job_runs(
-    rest: Rest, tmp_path: Path
-) -> None:
+def test_an_unknown_task_is_an_error_also_while_its_job_runs(rest: Rest, tmp_path: Path) -> None:
     rest.answer(f"GET /api/v2/jobs/{JOB}", job_status("RUNNING"))
     ran = muster(rest, tmp_path, "logs", JOB, "nobody", "-f")
     assert ran.code == 4

@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL: whole or absent, closed to strangers, and back after any kill."""
+"""The embedded PostgreSQL: whole or absent, closed to other users, and back after any kill."""
 
 import asyncio
 import os
@@ -103,7 +103,9 @@ def test_binaries_below_a_private_folder_are_brought_to_a_readable_place(
     assert not list(elsewhere.iterdir()), "the temporary folder is removed at a stop"
 
 
-async def test_strangers_are_refused(postgres_server: EmbeddedPostgres) -> None:
+async def test_connections_without_the_password_are_refused(
+    postgres_server: EmbeddedPostgres,
+) -> None:
     for url in (
         f"postgresql://muster@127.0.0.1:{postgres_server.port}/muster",
         f"postgresql://muster:guess@127.0.0.1:{postgres_server.port}/muster",
@@ -144,18 +146,18 @@ def test_the_server_ends_with_its_owner(private_home: Path) -> None:
     assert is_port_free(port)
 
 
-def test_a_stale_pid_file_naming_a_stranger_harms_nobody(private_home: Path) -> None:
+def test_a_stale_pid_file_naming_a_foreign_process_harms_nobody(private_home: Path) -> None:
     with EmbeddedPostgres(private_home, fsync=False):
         pass
-    stranger = subprocess.Popen(["/bin/sleep", "600"], **_as_server_user(private_home))
+    foreign = subprocess.Popen(["/bin/sleep", "600"], **_as_server_user(private_home))
     try:
-        (private_home / "data/postmaster.pid").write_text(f"{stranger.pid}\n/somewhere\n0\n5432\n")
+        (private_home / "data/postmaster.pid").write_text(f"{foreign.pid}\n/somewhere\n0\n5432\n")
         with EmbeddedPostgres(private_home, fsync=False) as server:
             assert server.pid is not None
-        assert stranger.poll() is None
+        assert foreign.poll() is None
     finally:
-        stranger.kill()
-        stranger.wait()
+        foreign.kill()
+        foreign.wait()
 
 
 def test_a_failed_start_leaves_no_half_made_database(
@@ -205,7 +207,7 @@ def _below_a_private_folder(private: Path) -> Callable[[str], ModuleSpec]:
 
 
 def _as_server_user(home: Path) -> database_folder.UserOptions:
-    """Popen's arguments for a process of the user to whom the data belongs."""
+    """Popen's arguments for a process of the user that owns the data."""
     if not AS_ROOT:
         return {}
     owner = (home / "data").stat()

@@ -74,9 +74,9 @@ def _program(folder: Path, *words: str, grace_s: float = DEADLINE_S) -> Program:
 
 @asynccontextmanager
 async def _running(
-    program: Program, said: list[str], patience: Patience = QUICK
+    program: Program, notices: list[str], patience: Patience = QUICK
 ) -> AsyncIterator[ServiceProcess]:
-    service = ServiceProcess(program, said.append, patience)
+    service = ServiceProcess(program, notices.append, patience)
     task = asyncio.create_task(service.run())
     try:
         yield service
@@ -85,9 +85,9 @@ async def _running(
         await task
 
 
-async def test_a_killed_service_is_started_again_and_people_are_told(tmp_path: Path) -> None:
-    said: list[str] = []
-    async with _running(_program(tmp_path), said) as service:
+async def test_a_killed_service_is_started_again_with_a_notice(tmp_path: Path) -> None:
+    notices: list[str] = []
+    async with _running(_program(tmp_path), notices) as service:
         await service.ready.wait()
         first = service.part.pid
         assert first is not None
@@ -95,31 +95,31 @@ async def test_a_killed_service_is_started_again_and_people_are_told(tmp_path: P
         await _until(lambda: service.part.restarts == 1, "not started again")
         await service.ready.wait()
         assert service.part.pid != first
-    assert "stub was ended by SIGKILL" in said[0]
-    assert str(tmp_path / "stub.log") in said[0]
+    assert "stub was ended by SIGKILL" in notices[0]
+    assert str(tmp_path / "stub.log") in notices[0]
 
 
 async def test_a_service_that_can_not_be_started_is_tried_again(tmp_path: Path) -> None:
-    said: list[str] = []
+    notices: list[str] = []
     nowhere = tmp_path / "nowhere" / "stub.log"
-    async with _running(replace(_program(tmp_path), log=nowhere), said) as service:
+    async with _running(replace(_program(tmp_path), log=nowhere), notices) as service:
         await _until(lambda: service.part.restarts > 1, "not tried again")
         nowhere.parent.mkdir()
         await service.ready.wait()
-    assert "can't be started" in said[0]
+    assert "can't be started" in notices[0]
 
 
 async def test_a_service_that_hangs_is_replaced(tmp_path: Path) -> None:
-    said: list[str] = []
+    notices: list[str] = []
     impatient = replace(QUICK, hung_s=10.0)
-    async with _running(_program(tmp_path), said, impatient) as service:
+    async with _running(_program(tmp_path), notices, impatient) as service:
         await service.ready.wait()
         assert service.part.pid is not None
         before = service.part.restarts  # a slow start may have been taken for a hang
         os.kill(service.part.pid, signal.SIGSTOP)
         await _until(lambda: service.part.restarts > before, "the hung service was kept")
         await service.ready.wait()
-    assert "has not answered" in said[0]
+    assert "has not answered" in notices[0]
 
 
 async def test_readiness_is_followed_without_restarts(tmp_path: Path) -> None:
@@ -133,15 +133,15 @@ async def test_readiness_is_followed_without_restarts(tmp_path: Path) -> None:
 
 
 async def test_a_stop_is_asked_for_before_it_is_forced(tmp_path: Path) -> None:
-    said: list[str] = []
-    async with _running(_program(tmp_path), said) as service:
+    notices: list[str] = []
+    async with _running(_program(tmp_path), notices) as service:
         await service.ready.wait()
         await service.stop()
-    assert not said
-    async with _running(_program(tmp_path, "stubborn", grace_s=0.3), said) as service:
+    assert not notices
+    async with _running(_program(tmp_path, "stubborn", grace_s=0.3), notices) as service:
         await service.ready.wait()
         await service.stop()
-    assert "did not end within" in said[0]
+    assert "did not end within" in notices[0]
 
 
 async def test_its_log_is_written_by_itself(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What each service is told: its own settings, and no secret that is another's."""
+"""Each service gets its own settings, and no other service's secrets."""
 
 from pathlib import Path
 
@@ -45,8 +45,8 @@ def test_only_rest_has_the_cluster_key_and_each_other_its_own(
     monkeypatch.setenv("MUSTER_SERVICE_KEY", "a-key-of-another-service")
     monkeypatch.setenv("MUSTER_NODE", "gpu-7")
     made = _environments()
-    told = {name for name, each in made.items() if CHOICES.cluster_key in each.values()}
-    assert told == {"rest"}
+    holders = {name for name, each in made.items() if CHOICES.cluster_key in each.values()}
+    assert holders == {"rest"}
     keys = {name: each.get("MUSTER_SERVICE_KEY") for name, each in made.items()}
     assert keys == {
         "rest": None,
@@ -59,14 +59,14 @@ def test_only_rest_has_the_cluster_key_and_each_other_its_own(
 
 def test_the_mail_servers_password_is_for_alerting_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUSTER_SMTP_PASSWORD", "mail-password")
-    told = {name for name, each in _environments().items() if "mail-password" in each.values()}
-    assert told == {"alerting"}
+    holders = {name for name, each in _environments().items() if "mail-password" in each.values()}
+    assert holders == {"alerting"}
 
 
 def test_each_service_gets_its_own_log_in_at_the_bus_alone() -> None:
     for name, environment in _environments().items():
-        told = {value for value in environment.values() if value.startswith("password-of-")}
-        assert told == {f"password-of-{name}"}
+        given = {value for value in environment.values() if value.startswith("password-of-")}
+        assert given == {f"password-of-{name}"}
 
 
 def test_a_persons_settings_reach_the_services(monkeypatch: pytest.MonkeyPatch) -> None:

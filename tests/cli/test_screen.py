@@ -1,4 +1,4 @@
-"""What `muster up` says is true where it stands."""
+"""What `muster up` shows is true at its place in the output."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ from cli.standalone.processes import Part, State
 from cli.standalone.screen import Screen
 
 
-async def test_changes_of_parts_are_told_before_a_line_that_follows_from_them(
+async def test_changes_of_parts_are_shown_before_a_line_that_follows_from_them(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     screen, part = Screen(), Part("rest")
@@ -32,7 +32,7 @@ async def test_changes_of_parts_are_told_before_a_line_that_follows_from_them(
     ]
 
 
-SPEAKS = """
+SHOWS = """
 import sys
 from cli.standalone.screen import Screen
 for line in ("one", "two"):
@@ -41,11 +41,11 @@ sys.stderr.write("goes on")
 """
 
 
-def test_muster_goes_on_where_nobody_reads_what_it_says() -> None:
+def test_muster_goes_on_without_a_reader_of_its_output() -> None:
     unread, output = os.pipe()
     os.close(unread)
     done = subprocess.run(
-        [sys.executable, "-c", SPEAKS],
+        [sys.executable, "-c", SHOWS],
         stdout=output,
         stderr=subprocess.PIPE,
         timeout=60,

@@ -59,19 +59,19 @@ def test_a_summary_is_for_people_or_programs_and_decisions_go_to_a_file(tmp_path
     assert {each["virtualCluster"] for each in data["groups"]} == {"vision", "speech"}
 
 
-def test_all_that_is_wrong_is_told_by_line_and_the_status_is_2(tmp_path: Path) -> None:
+def test_all_problems_are_shown_by_line_and_the_status_is_2(tmp_path: Path) -> None:
     events = tmp_path / "events.jsonl"
     events.write_text('{"at":0,"event":"node-bad","node":"n0"}\n{"at":1}\n\n{"at":2,"event":"x"}\n')
     ran = simulate(CLUSTER, events)
-    said = ran.stderr.decode().splitlines()
+    shown = ran.stderr.decode().splitlines()
     assert ran.returncode == 2
-    assert [line.partition(": ")[0] for line in said] == [f"{events}:2", f"{events}:4"]
+    assert [line.partition(": ")[0] for line in shown] == [f"{events}:2", f"{events}:4"]
     cluster = tmp_path / "cluster.yaml"
     cluster.write_text("cellTypes:\n  node: {child: gpu}\nphysicalCel: []\n")
     ran = simulate(cluster, EVENTS)
-    said = ran.stderr.decode().splitlines()
+    shown = ran.stderr.decode().splitlines()
     assert (ran.returncode, ran.stdout) == (2, b"")
-    assert said == [
+    assert shown == [
         f"{cluster}:2: cellTypes.node.count: is missing; add it",
         f"{cluster}:3: physicalCel: is unknown; is it `physicalCells`?",
     ]
@@ -127,21 +127,21 @@ def test_another_cluster_with_many_faults_is_refused_once_too(tmp_path: Path) ->
     }
 
 
-def test_what_cannot_be_and_what_cannot_be_read_are_told_together(tmp_path: Path) -> None:
+def test_impossible_and_unreadable_events_are_shown_together(tmp_path: Path) -> None:
     first = EVENTS.read_text().splitlines()[0]
     events = tmp_path / "events.jsonl"
     events.write_text(f"{first}\n{first}\n{first}\nnonsense\n")
     ran = simulate(CLUSTER, events)
-    said = ran.stderr.decode().splitlines()
+    shown = ran.stderr.decode().splitlines()
     assert ran.returncode == 2
-    assert [line.partition(": ")[0] for line in said] == [f"{events}:2", f"{events}:4"]
+    assert [line.partition(": ")[0] for line in shown] == [f"{events}:2", f"{events}:4"]
 
 
 def test_a_line_that_is_too_long_is_one_wrong_line() -> None:
     ran = simulate(CLUSTER, "-", given=b'"' + b"x" * (40 << 20) + b'"\nnonsense\n')
-    said = ran.stderr.decode().splitlines()
+    shown = ran.stderr.decode().splitlines()
     assert ran.returncode == 2
-    assert [line.partition(": ")[0] for line in said] == ["stdin:1", "stdin:2"]
+    assert [line.partition(": ")[0] for line in shown] == ["stdin:1", "stdin:2"]
 
 
 def test_what_has_no_effect_is_a_warning(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_wrong_usage_ends_with_2(arguments: tuple[str | Path, ...]) -> None:
     assert b"Traceback" not in ran.stderr
 
 
-def test_a_packed_file_that_was_cut_off_is_told(tmp_path: Path) -> None:
+def test_a_packed_file_that_was_cut_off_is_an_error(tmp_path: Path) -> None:
     packed = tmp_path / "events.jsonl.gz"
     packed.write_bytes(gzip.compress(EVENTS.read_bytes())[:-20])
     ran = simulate(CLUSTER, packed)

@@ -106,10 +106,10 @@ class Here:
                     process.kill()
                     process.wait()
 
-    def until(self, is_so: Callable[[], bool], told: Callable[[], str] = str) -> None:
+    def until(self, is_so: Callable[[], bool], explain: Callable[[], str] = str) -> None:
         deadline = time.monotonic() + DEADLINE_S
         while not is_so():
-            assert time.monotonic() < deadline, told() or self.run("jobs").stdout
+            assert time.monotonic() < deadline, explain() or self.run("jobs").stdout
             time.sleep(POLL_S)
 
     def pids(self) -> dict[str, int | None]:
@@ -250,9 +250,9 @@ def test_a_job_outlives_every_way_to_end_muster_at_no_cost(here: Here) -> None:
         assert here.run("submit", "-", text=stubborn).returncode == 0
         here.until(lambda: "attempt" in here.run("logs", "stubborn").stdout)
         log = here.home.with_suffix(".up.log")
-        told = log.read_text().count("a second signal")
+        before = log.read_text().count("a second signal")
         hurried.send_signal(signal.SIGINT)
-        here.until(lambda: log.read_text().count("a second signal") > told)
+        here.until(lambda: log.read_text().count("a second signal") > before)
         hurried.send_signal(signal.SIGINT)
         assert hurried.wait(DEADLINE_S) == 130
     mark.touch()

@@ -17,7 +17,7 @@ def simulate(*arguments: str | Path, given: bytes | None = None) -> Ran:
     return muster("simulate", *arguments, given=given)
 
 
-def test_what_would_change_is_told_to_people_and_to_programs() -> None:
+def test_what_would_change_is_shown_to_people_and_to_programs() -> None:
     ran = simulate(CLUSTER, EVENTS, "--what-if", CHANGE)
     assert (ran.returncode, ran.stderr) == (0, b"")
     lines = ran.stdout.decode().splitlines()
@@ -89,13 +89,13 @@ def test_gangs_of_a_recording_run_for_as_long_as_they_did(tmp_path: Path, is_pip
         given=lines.encode() if is_piped else None,
     )
     assert (ran.returncode, ran.stderr) == (0, b"")
-    said = ran.stdout.decode()
-    assert said.startswith("This delays 2 gangs of speech by 30m30s on average (median 1m00s).\n")
-    assert "Run times      3 as recorded; 0 had not ended, 0 never ran\n" in said
-    assert max(map(len, said.splitlines())) <= 80
+    shown = ran.stdout.decode()
+    assert shown.startswith("This delays 2 gangs of speech by 30m30s on average (median 1m00s).\n")
+    assert "Run times      3 as recorded; 0 had not ended, 0 never ran\n" in shown
+    assert max(map(len, shown.splitlines())) <= 80
 
 
-def test_what_is_wrong_with_the_change_is_told_by_its_own_lines(tmp_path: Path) -> None:
+def test_problems_of_the_change_are_shown_by_its_own_lines(tmp_path: Path) -> None:
     change = tmp_path / "change.yaml"
     change.write_text("\nvirtualClusters:\n  speech:\n    cells: [{type: v100-rack, count: 3}]\n")
     ran = simulate(CLUSTER, EVENTS, "--what-if", change)
@@ -121,11 +121,11 @@ def test_warnings_name_the_file_that_they_are_about(tmp_path: Path) -> None:
     change.write_text("\nvirtualClusters:\n  vision: {cells: []}\n")
     ran = simulate(cluster, "-", "--what-if", change, given=b'{"at":0,"event":"cycle"}\n')
     assert ran.returncode == 0
-    said = sorted(line.partition(" warning: ")[0] for line in ran.stderr.decode().splitlines())
-    assert said == [f"{change}:3:", f"{cluster}:7:"]
+    shown = sorted(line.partition(" warning: ")[0] for line in ran.stderr.decode().splitlines())
+    assert shown == [f"{change}:3:", f"{cluster}:7:"]
 
 
-def test_what_is_wrong_with_the_events_is_told_as_ever(tmp_path: Path) -> None:
+def test_problems_of_the_events_are_shown_as_ever(tmp_path: Path) -> None:
     events = tmp_path / "events.jsonl"
     first = EVENTS.read_text().splitlines()[0]
     events.write_text(f"{first}\n{first}\nnonsense\n")
@@ -138,7 +138,7 @@ def test_what_is_wrong_with_the_events_is_told_as_ever(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ((CLUSTER, EVENTS, "--what-if", CHANGE, "--summary"), "leave --summary out"),
         ((CLUSTER, "-", "--what-if", "-"), "only one file can be -"),
@@ -146,10 +146,10 @@ def test_what_is_wrong_with_the_events_is_told_as_ever(tmp_path: Path) -> None:
         ((CLUSTER, EVENTS, "--what-if", EXAMPLE), "directory"),
     ],
 )
-def test_wrong_usage_ends_with_2(arguments: tuple[str | Path, ...], said: str) -> None:
+def test_wrong_usage_ends_with_2(arguments: tuple[str | Path, ...], message: str) -> None:
     ran = simulate(*arguments)
     assert (ran.returncode, ran.stdout) == (2, b"")
-    assert said in ran.stderr.decode()
+    assert message in ran.stderr.decode()
     assert b"Traceback" not in ran.stderr
 
 

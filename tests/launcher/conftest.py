@@ -119,7 +119,7 @@ def story_of() -> type["Story"]:
 
 
 class Story:
-    """A job, its Scheduler and its agents; every word arrives at once and in order."""
+    """A job, its Scheduler and its agents; every message arrives at once and in order."""
 
     def __init__(self, request: JobRequest, policy: Policy | None = None) -> None:
         self.now = START
@@ -219,11 +219,11 @@ class Story:
         return self.job.job.phase
 
     def status(self) -> JobStatus:
-        """The newest word about the job."""
+        """The newest message about the job."""
         return self.statuses()[-1]
 
     def statuses(self) -> list[JobStatus]:
-        """All words about the job."""
+        """All messages about the job."""
         return [s.message for s in self.published if isinstance(s.message, JobStatus)]
 
     def stops(self) -> dict[str, PodRequest]:
@@ -252,7 +252,7 @@ def new_launcher(settings: LauncherSettings) -> Callable[[Pool], "Launcher"]:
 
 
 def received(message: Model) -> Received:
-    """A word as it comes from the bus."""
+    """A message as it comes from the bus."""
     topic, key = {
         JobRequest: ("job-submitted", "job"),
         GangDecision: ("placement-decided", "gang"),
@@ -277,12 +277,12 @@ class CountingRelay(Relay):
         self.transactions += 1
         async with super().transaction() as opened:
             yield opened
-            # Before the commit: a test that has seen it may end whoever is about to publish.
+            # Before the commit: a test that has seen it may end the publishing process.
             self.outgoing += opened.outgoing
 
 
 class Launcher:
-    """A Launcher on a database, without a bus: what it hears is given, what it says is taken."""
+    """A Launcher on a database, without a bus: a test gives and takes its messages."""
 
     def __init__(self, pool: Pool, settings: LauncherSettings) -> None:
         self.pool = pool
@@ -308,14 +308,16 @@ class Launcher:
     async def published(self) -> list[StateMessage]:
         """What was published; it is forgotten then."""
         records, self.relay.outgoing = self.relay.outgoing, []
-        return [_word(each.topic, (each.value or b"").decode()) for each in records]
+        return [_message(each.topic, (each.value or b"").decode()) for each in records]
 
     async def repeats(self) -> list[StateMessage]:
-        """The last word about each subject that the other side has not acknowledged."""
+        """The last message about each subject that the other side has not acknowledged."""
         async with self.pool.acquire() as conn:
             rows = await conn.fetch("SELECT * FROM subject WHERE repeat_at IS NOT NULL")
         return [
-            _word(row["topic"], message_value(_text(row["message"]), row["revision"], row["seen"]))
+            _message(
+                row["topic"], message_value(_text(row["message"]), row["revision"], row["seen"])
+            )
             for row in rows
             if row["message"] is not None
         ]
@@ -354,7 +356,7 @@ def _text(message: object) -> str:
     return message if isinstance(message, str) else json.dumps(message)
 
 
-def _word(topic: str, value: str) -> StateMessage:
+def _message(topic: str, value: str) -> StateMessage:
     model = TOPICS[topic].model.model_validate_json(value)
     assert isinstance(model, StateMessage)
     return model

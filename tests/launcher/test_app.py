@@ -1,4 +1,4 @@
-"""The Launcher as a service: its words over a Kafka-protocol broker, its database, its end."""
+"""The Launcher as a service: its messages over a Kafka-protocol broker, its database, its end."""
 
 import asyncio
 import time
@@ -28,11 +28,11 @@ WAIT_S = 60
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NEW = {"submitted_at": datetime.fromtimestamp(time.time(), UTC)}
 """An old submission is rejected."""
-SPOKEN = [name for kind in Kind for name in message_topics(kind, Service.LAUNCHER)]
+PUBLISHED = [name for kind in Kind for name in message_topics(kind, Service.LAUNCHER)]
 
 
 class Others:
-    """REST, Scheduler and agents on the bus: they answer each word as soon as it comes."""
+    """REST, Scheduler and agents on the bus: they answer each message at once."""
 
     def __init__(self, producer: AIOKafkaProducer) -> None:
         self.producer = producer
@@ -41,7 +41,7 @@ class Others:
         self.statuses: dict[str, JobStatus] = {}
 
     async def submit(self, request: JobRequest) -> None:
-        await self._say("job-submitted", request.job, request)
+        await self._publish("job-submitted", request.job, request)
 
     async def answer(self, message: StateMessage) -> None:
         match message:
@@ -50,7 +50,7 @@ class Others:
                 for gang in self.scheduler.waiting():
                     self.scheduler.place(gang, "n1")
                 decision = self.scheduler.decisions[message.gang]
-                await self._say("placement-decided", message.gang, decision)
+                await self._publish("placement-decided", message.gang, decision)
             case PodRequest():
                 await self._run(message)
             case JobStatus():
@@ -61,10 +61,10 @@ class Others:
     async def _run(self, message: PodRequest) -> None:
         self.agents.receive(message, NOW)
         if self.agents.statuses[message.pod].state is PodState.ACCEPTED:
-            await self._say("pod-started", message.job, self.agents.start(message.pod, NOW))
-            await self._say("pod-succeeded", message.job, self.agents.end(message.pod, NOW))
+            await self._publish("pod-started", message.job, self.agents.start(message.pod, NOW))
+            await self._publish("pod-succeeded", message.job, self.agents.end(message.pod, NOW))
 
-    async def _say(self, topic: str, key: str, message: StateMessage) -> None:
+    async def _publish(self, topic: str, key: str, message: StateMessage) -> None:
         assert isinstance(message, JobRequest | GangDecision | PodStatus)
         value = message.model_dump_json().encode()
         await self.producer.send_and_wait(topic, value, key=key.encode())
@@ -85,7 +85,7 @@ async def service(database_url: str, bootstrap: str) -> AsyncIterator[Runtime]:
 
 
 async def until_all(others: Others, consumer: AIOKafkaConsumer, jobs: int, state: JobState) -> None:
-    """Answer what the Launcher says until so many jobs are as wanted."""
+    """Answer the Launcher's messages until this number of jobs has the state."""
     async with asyncio.timeout(WAIT_S):
         while sum(s.state is state for s in others.statuses.values()) < jobs:
             record = await consumer.getone()
@@ -99,7 +99,7 @@ async def test_jobs_run_to_their_end_over_the_bus(
 ) -> None:
     bootstrap = fresh_broker.bootstrap
     consumer = AIOKafkaConsumer(
-        *SPOKEN, bootstrap_servers=bootstrap, auto_offset_reset="earliest", fetch_max_wait_ms=10
+        *PUBLISHED, bootstrap_servers=bootstrap, auto_offset_reset="earliest", fetch_max_wait_ms=10
     )
     producer = AIOKafkaProducer(bootstrap_servers=bootstrap)
     await consumer.start()
@@ -120,7 +120,7 @@ async def test_jobs_run_to_their_end_over_the_bus(
                 }:
                     await asyncio.sleep(0.02)
             metrics = generate_latest(runtime.registry).decode()
-        async with service(database_url, bootstrap):  # a second life has nothing to mend
+        async with service(database_url, bootstrap):  # a second start has nothing to fix
             await others.submit(make_request("job10").model_copy(update=NEW))
             await until_all(others, consumer, 11, JobState.SUCCEEDED)
     finally:

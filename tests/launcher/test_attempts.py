@@ -145,7 +145,7 @@ def test_a_preempted_pod_has_until_the_deadline(
     assert stop.stop.grace_s == grace_s
 
 
-def test_a_give_back_that_is_said_again_changes_nothing(new_story: NewStory) -> None:
+def test_a_repeated_preemption_changes_nothing(new_story: NewStory) -> None:
     story = new_story({"worker": 2}).place().start().preempt(10)
     published = len(story.published)
     story.receive(story.scheduler.decisions["j1-0"]).wait(5).receive(
@@ -179,7 +179,7 @@ def test_a_job_that_is_stopped_in_its_preemption_is_not_asked_for_again(
     assert set(story.scheduler.gangs) == {"j1-0"}
 
 
-def test_who_takes_the_place_is_kept_with_the_attempt_that_ended(new_story: NewStory) -> None:
+def test_the_ended_attempt_names_the_gang_that_preempted_it(new_story: NewStory) -> None:
     story = new_story().place().preempt().start().end_stopped()
     ended = story.again().statuses()[-2]
     assert ended.attempt == 0
@@ -205,7 +205,7 @@ def test_a_preempted_gang_is_retried_even_where_failures_are_borne(new_story: Ne
     assert (story.status().verdict or USER_FAILURE).rule == "preempted"
 
 
-def test_why_it_is_preempted_is_told(new_story: NewStory) -> None:
+def test_the_status_has_the_reason_of_a_preemption(new_story: NewStory) -> None:
     reason = new_story().place().start().wait(1).preempt().wait(1).status().reason
     assert reason is not None
     assert reason.text == "For other-0."
@@ -231,7 +231,7 @@ def test_a_preempted_task_of_its_own_is_retried_alone(new_story: NewStory) -> No
     assert story.phase() is JobPhase.RUNNING
 
 
-def test_what_can_never_run_fails_for_good_and_says_why(new_story: NewStory) -> None:
+def test_a_gang_that_can_never_run_fails_for_good_with_the_reason(new_story: NewStory) -> None:
     story = new_story(job_retry_count=3)
     story.receive(story.scheduler.refuse("j1-0"))
     final = story.status()

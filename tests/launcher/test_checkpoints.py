@@ -1,4 +1,4 @@
-"""That a gang's work is saved reaches who decides whom to preempt."""
+"""The Launcher tells the Scheduler when a gang has saved its work."""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -11,7 +11,7 @@ NewStory = Callable[..., Story]
 
 
 def save(story: Story, pod: str, at: datetime) -> Story:
-    """The pod says that the work up to then is saved."""
+    """The pod reports that it has saved its work."""
     status = story.agents.statuses[f"j1-{pod}"]
     story.agents.statuses[f"j1-{pod}"] = published = status.model_copy(
         update={"revision": status.revision + 1, "checkpointed_at": at}
@@ -27,7 +27,7 @@ def messages(story: Story) -> list[tuple[str, GangRequest]]:
     ]
 
 
-def test_a_gangs_work_is_saved_when_one_of_its_pods_says_so(new_story: NewStory) -> None:
+def test_a_gangs_work_is_saved_when_one_of_its_pods_reports_it(new_story: NewStory) -> None:
     story = new_story({"worker": 2}).place().start().wait(1)
     first, second = story.now + timedelta(seconds=5), story.now + timedelta(seconds=3)
     before = len(messages(story)), len(story.statuses())
@@ -38,7 +38,7 @@ def test_a_gangs_work_is_saved_when_one_of_its_pods_says_so(new_story: NewStory)
     assert len(story.statuses()) == before[1]
 
 
-def test_what_is_known_is_not_said_again(new_story: NewStory) -> None:
+def test_a_known_checkpoint_is_not_published_again(new_story: NewStory) -> None:
     story = new_story().place().start().wait(1)
     at = story.now
     save(story, "0-worker-0-0", at).wait(1)

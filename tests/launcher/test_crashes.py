@@ -111,7 +111,7 @@ class World:
         match record.model():
             case RevisionAcknowledged(applied=applied):
                 for one in applied:
-                    self.hear_applied(one)
+                    self.receive_applied(one)
             case PodStatus() as message:
                 row, receipt = self.row(message.pod).received(message, None, self.now)
                 self.rows[message.pod] = row
@@ -120,7 +120,7 @@ class World:
                 if receipt.is_new:
                     self.receive(message)
 
-    def hear_applied(self, one: AppliedRevision) -> None:
+    def receive_applied(self, one: AppliedRevision) -> None:
         if one.subject in self.rows:
             row, receipt = self.rows[one.subject].received_acknowledgement(one, self.now)
             self.rows[one.subject] = row
@@ -161,7 +161,7 @@ class World:
             self.has_begun = True
             self.handlers.on_return()
 
-    def speak(self) -> None:
+    def send(self) -> None:
         self.bus += [(Service.LAUNCHER, record) for record in self.pending]
         self.pending.clear()
 
@@ -245,7 +245,7 @@ class World:
         self.handlers.on_time(50)
 
     def stop(self) -> None:
-        """The user's stop; REST says it until it is heard."""
+        """The user's stop; REST republishes it until the Launcher acknowledges it."""
         self.is_stopped = True
         stop: dict[str, object] = {"execution": Execution.STOP, "revision": 2}
         self.receive(self.request.model_copy(update=stop))
@@ -273,7 +273,7 @@ class World:
         self.handlers.on_restored(lost.restored, lost.lost_since)
 
     def step(self) -> None:
-        acts = [self.speak, self.carry_out, self.supervise, self.look, self.times, self.wait]
+        acts = [self.send, self.carry_out, self.supervise, self.look, self.times, self.wait]
         self.stored.append((self.job_with_tasks, dict(self.rows), self.now))
         self.random.choice([*acts, self.begin, self.drop, *[self.deliver] * 6])()
 
@@ -281,7 +281,7 @@ class World:
         """Everybody does what is due."""
         self.now += timedelta(seconds=0.25)
         self.begin()
-        self.speak()
+        self.send()
         while self.bus:
             self.deliver()
         while self.handlers.effects:

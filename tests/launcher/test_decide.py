@@ -1,4 +1,4 @@
-"""What each word means for a job: one test for each promise of the Launcher."""
+"""What each message means for a job: one test for each promise of the Launcher."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -50,7 +50,7 @@ def test_no_pod_runs_before_its_whole_gang_has_a_place(new_story: NewStory) -> N
     assert [r.node for r in story.runs()] == ["n1", "n1", "n2"]
 
 
-def test_a_pod_is_told_of_its_peers_and_of_what_it_got(new_story: NewStory) -> None:
+def test_a_pods_request_has_its_peers_and_its_devices(new_story: NewStory) -> None:
     asked = new_story({"ps": 1, "worker": 2}).place().runs()[1]
     assert (asked.node, asked.journal, asked.gang) == ("n1", "journal-of-n1", "j1-0")
     run = asked.run
@@ -81,7 +81,7 @@ def test_a_job_runs_when_its_first_task_does_and_succeeds_with_the_last(
     assert story.published[-1].delayed_repeats or any(s.delayed_repeats for s in story.published)
 
 
-def test_why_it_waits_is_told_until_it_has_a_place(new_story: NewStory) -> None:
+def test_the_status_has_the_reason_of_a_wait_until_the_placement(new_story: NewStory) -> None:
     story = new_story()
     story.receive(story.scheduler.defer("j1-0", "2 of 8 GPUs are free.")).wait(1)
     reason = story.status().reason
@@ -90,7 +90,7 @@ def test_why_it_waits_is_told_until_it_has_a_place(new_story: NewStory) -> None:
     assert story.place().wait(1).status().reason is None
 
 
-def test_that_a_new_job_waits_is_told_with_the_first_reason(new_story: NewStory) -> None:
+def test_a_new_jobs_wait_is_published_with_the_first_reason(new_story: NewStory) -> None:
     story = new_story().wait(1)
     assert not any(s.kind is Kind.JOB for s in story.published)
     story.receive(story.scheduler.defer("j1-0", "No room.")).wait(0.4)
@@ -100,7 +100,7 @@ def test_that_a_new_job_waits_is_told_with_the_first_reason(new_story: NewStory)
     assert alone.status().state is JobState.WAITING
 
 
-def test_how_a_gang_holds_its_gpus_is_told_and_ends_with_its_attempt(new_story: NewStory) -> None:
+def test_the_status_has_the_gangs_class_until_its_attempt_ends(new_story: NewStory) -> None:
     story = new_story({"worker": 2}).place().start()
     seen = []
     for gang_class in (GangClass.GUARANTEED, GangClass.DOWNGRADED, GangClass.GUARANTEED):
@@ -112,7 +112,7 @@ def test_how_a_gang_holds_its_gpus_is_told_and_ends_with_its_attempt(new_story: 
     assert story.preempt().end_stopped().again().status().gang_class is None
 
 
-def test_who_lends_a_gang_its_gpus_is_told_until_it_comes_home_or_is_asked_anew(
+def test_the_status_has_the_lender_while_the_gang_borrows(
     new_story: NewStory,
 ) -> None:
     story = new_story({"worker": 2}).place().start()
@@ -126,7 +126,7 @@ def test_who_lends_a_gang_its_gpus_is_told_until_it_comes_home_or_is_asked_anew(
     assert story.preempt().end_stopped().again().status().lender is None
 
 
-def test_details_are_told_together(new_story: NewStory) -> None:
+def test_details_are_published_together(new_story: NewStory) -> None:
     story = new_story({"worker": 20}).place().start()
     assert sum(s.kind is Kind.JOB for s in story.published) == 1
     story.wait(1)
@@ -142,7 +142,7 @@ def test_a_gang_lets_go_of_what_has_ended_while_the_rest_runs(new_story: NewStor
     assert story.phase() is JobPhase.RUNNING
 
 
-# Odd words.
+# Odd messages.
 
 
 def test_a_final_job_moves_no_more(new_story: NewStory) -> None:
@@ -156,7 +156,7 @@ def test_a_final_job_moves_no_more(new_story: NewStory) -> None:
     assert wake_at(story.job) is None
 
 
-def test_the_other_sides_words_about_unknown_jobs_are_answered_as_over() -> None:
+def test_messages_about_unknown_jobs_are_answered_as_over() -> None:
     pod = PodStatus(
         pod="gone-0-worker-0-0",
         job="gone",
@@ -364,7 +364,7 @@ def test_a_stop_that_a_restored_backup_has_forgotten_is_known_from_its_pods_end(
     assert not any(each.startswith("j1-0-worker") for each in story.open_subjects())
 
 
-def test_an_end_tells_that_the_pod_ran_where_no_other_word_came(new_story: NewStory) -> None:
+def test_an_end_shows_that_the_pod_ran_without_another_message(new_story: NewStory) -> None:
     story = new_story({"worker": 2}).place()
     story.now += timedelta(seconds=5)
     for pod in story.agents.live():
@@ -374,7 +374,7 @@ def test_an_end_tells_that_the_pod_ran_where_no_other_word_came(new_story: NewSt
     assert story.status().task_roles[0].tasks[0].launched_at == story.now
 
 
-def test_a_late_word_about_an_earlier_pod_of_a_task_leaves_the_present_one_alone(
+def test_a_late_message_about_an_earlier_pod_of_a_task_leaves_the_present_one_alone(
     new_story: NewStory,
 ) -> None:
     story = new_story(role={"task_retry_count": 1}, gang=False).place().start()
@@ -412,12 +412,12 @@ def test_a_pod_that_only_its_agent_remembers_to_have_accepted_goes_on(new_story:
 def test_a_pod_that_nobody_asked_for_is_passed_over(new_story: NewStory) -> None:
     story = new_story()
     decision = story.scheduler.place("j1-0", "n1")
-    stranger = decision.pods[0].model_copy(update={"pod": "j1-0-worker-7-0"})
-    story.receive(decision.model_copy(update={"pods": (stranger, *decision.pods)}))
+    unknown = decision.pods[0].model_copy(update={"pod": "j1-0-worker-7-0"})
+    story.receive(decision.model_copy(update={"pods": (unknown, *decision.pods)}))
     assert [r.pod for r in story.runs()] == ["j1-0-worker-0-0"]
 
 
-def test_what_is_let_go_is_told_once(new_story: NewStory) -> None:
+def test_a_released_pod_is_published_once(new_story: NewStory) -> None:
     story = new_story({"worker": 2}).place().start().end("0-worker-0-0").wait(1)
     published = len(story.published)
     story.wait(100)
@@ -425,7 +425,7 @@ def test_what_is_let_go_is_told_once(new_story: NewStory) -> None:
     assert wake_at(story.job) is None
 
 
-def test_a_dead_letter_shows_on_the_job_until_the_other_side_speaks(new_story: NewStory) -> None:
+def test_a_dead_letter_shows_on_the_job_until_the_next_message(new_story: NewStory) -> None:
     story = new_story().receive(MessageRejected(Kind.GANG, "j1-0"))
     assert "gang j1-0" in (story.status().dead_letter or "")
     assert story.place().wait(1).status().dead_letter is None

@@ -41,11 +41,11 @@ def states(story: Story) -> list[TaskState]:
 
 
 def wanted(story: Story) -> list[tuple[str, bool]]:
-    """The pods in the gang's newest word, and whether it can do without them."""
+    """The pods in the gang's newest message, and whether each is surplus."""
     return [(ask.pod, ask.surplus) for ask in story.scheduler.gangs["j1-0"].pods]
 
 
-def test_the_scheduler_is_told_what_the_gang_can_do_without(new_story: NewStory) -> None:
+def test_the_gangs_message_marks_surplus_pods(new_story: NewStory) -> None:
     assert wanted(elastic(new_story)) == [
         ("j1-0-worker-0-0", False),
         ("j1-0-worker-1-0", True),
@@ -73,7 +73,7 @@ def test_it_runs_when_what_it_needs_has_a_place(new_story: NewStory) -> None:
     assert story.status().reason is None
 
 
-def test_users_are_told_how_many_tasks_are_enough(new_story: NewStory) -> None:
+def test_the_status_has_the_least_number_of_tasks(new_story: NewStory) -> None:
     story = elastic(new_story, least=2).wait(10)
     assert story.status().task_roles[0].min_instances == 2
     story = new_story({"worker": 3}).wait(10)
@@ -109,7 +109,7 @@ def test_what_is_asked_back_waits_again_and_the_gang_goes_on(new_story: NewStory
     assert [run.pod for run in story.runs()][-1] == "j1-0-worker-2-1"
 
 
-def test_from_when_on_its_gpus_are_free_is_told(new_story: NewStory) -> None:
+def test_the_gangs_message_has_the_ends_of_released_pods(new_story: NewStory) -> None:
     story = shrink(place(elastic(new_story)).start(), "j1-0-worker-2-0").end_stopped()
     assert [end.pod for end in story.scheduler.gangs["j1-0"].released] == ["j1-0-worker-2-0"]
 
@@ -219,7 +219,7 @@ def test_it_is_stopped_with_what_waits(new_story: NewStory) -> None:
     assert story.open_subjects() == set()
 
 
-def test_a_word_that_comes_late_of_a_pod_that_came_back_changes_nothing(
+def test_a_late_message_about_a_pod_that_came_back_changes_nothing(
     new_story: NewStory,
 ) -> None:
     story = place(elastic(new_story)).start()

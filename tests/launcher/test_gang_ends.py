@@ -1,4 +1,4 @@
-"""How a gang came to its end, as the Scheduler is told."""
+"""How a gang ended, as its last message tells the Scheduler."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ WITHDRAWN = failure(Behavior.TRANSIENT, Fault.PLATFORM, -1013)
 
 
 def ends(story: Story) -> dict[str, GangEnd | None]:
-    """Of the gangs that are over, as they were told last."""
+    """The ends of the gangs that are over, in their last messages."""
     gangs: dict[str, GangRequest] = story.scheduler.gangs
     return {gang: message.end for gang, message in gangs.items() if not message.pods}
 
@@ -59,7 +59,7 @@ def test_a_gang_that_was_taken_away(new_story: NewStory, how: str) -> None:
 
 
 def test_tasks_that_start_singly_end_singly(new_story: NewStory) -> None:
-    """Who the attempt does not need any more ended as it did."""
+    """A task that the attempt no longer needs ends as the attempt does."""
     role = {"min_succeeded_instances": 2, "min_failed_instances": 3}
     story = new_story({"worker": 4}, gang=False, role=role).place().start()
     story.end("0-worker-0-0").end("0-worker-1-0", FAILURE)
@@ -76,7 +76,7 @@ def test_a_task_of_its_own_is_stopped_by_its_user_or_taken(new_story: NewStory) 
     )
 
 
-def test_what_the_job_says_of_its_run_reaches_the_scheduler(new_story: NewStory) -> None:
+def test_the_jobs_run_times_reach_the_scheduler(new_story: NewStory) -> None:
     story = new_story(expected_s=600, min_run_s=60, checkpoint_s=30, borrow=True)
     message = story.scheduler.gangs["j1-0"]
     assert (message.expected_s, message.min_run_s, message.checkpoint_s, message.borrow) == (

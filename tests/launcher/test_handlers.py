@@ -1,4 +1,4 @@
-"""The Launcher over a real PostgreSQL: words lost, doubled, reordered; timers that survive."""
+"""The Launcher over a real PostgreSQL: messages lost, doubled, reordered; timers that survive."""
 
 import asyncio
 import random
@@ -36,7 +36,7 @@ ROUNDS = 400
 
 
 class World:
-    """A Launcher and its peers, between whom words are doubled, reordered and lost."""
+    """A Launcher and its peers; their messages are doubled, reordered and lost."""
 
     def __init__(self, launcher: Any, seed: int) -> None:
         self.launcher = launcher
@@ -48,7 +48,7 @@ class World:
         self.story: set[tuple[str, int]] = set()
 
     async def round(self, *, is_fair: bool) -> None:
-        """Some words arrive, some pods start and end; in a fair round all words do."""
+        """Some messages arrive, some pods start and end; in a fair round all of them do."""
         self.published += await self.launcher.published()
         if is_fair:
             self.published += await self.launcher.repeats()
@@ -197,7 +197,7 @@ async def test_a_retry_comes_after_a_restart(
     assert "lucky-1" in {w.gang for w in await after.published() if isinstance(w, GangRequest)}
 
 
-async def test_what_is_preempted_is_asked_for_again_whoever_dies_in_between(
+async def test_a_preempted_gang_is_requested_again_after_a_restart_in_between(
     pool: Pool, new_launcher: NewLauncher, make_request: MakeRequest
 ) -> None:
     launcher = new_launcher(pool)
@@ -372,14 +372,14 @@ async def test_what_another_agent_tells_of_a_pod_is_acknowledged_to_it_and_chang
     row = "SELECT seen, key, journal FROM subject WHERE kind = 'pod'"
     known = await pool.fetchrow(row)
     ended = world.agents.end("j-0-worker-0-0", NOW, failure(Behavior.TRANSIENT))
-    stray = ended.model_copy(update={"revision": 900, **other})
-    await launcher.receive([stray])
+    repeated = ended.model_copy(update={"revision": 900, **other})
+    await launcher.receive([repeated])
     assert await launcher.job_with_tasks("j") == before
     assert await pool.fetchrow(row) == known
     (answer,) = launcher.relay.outgoing
     story = RevisionAcknowledged.model_validate_json(answer.value)
-    assert (answer.key, story.journal) == (stray.node, stray.journal)
-    assert [(each.subject, each.revision) for each in story.applied] == [(stray.pod, 900)]
+    assert (answer.key, story.journal) == (repeated.node, repeated.journal)
+    assert [(each.subject, each.revision) for each in story.applied] == [(repeated.pod, 900)]
     assert launcher.registry.get_sample_value("muster_stray_messages_total") == 1
 
 
@@ -430,8 +430,8 @@ async def test_jobs_that_ended_long_ago_are_forgotten_and_open_ones_are_counted(
     assert launcher.metrics.jobs_open.labels("waiting")._value.get() == 1
 
 
-def test_the_launcher_hears_both_sides_of_everything_that_it_speaks_of() -> None:
+def test_the_launcher_receives_the_messages_of_all_its_peers() -> None:
     messages = [TOPICS[name] for name in RECEIVED_TOPICS if TOPICS[name].kind]
-    speakers = {sender for topic in messages for sender in topic.senders}
-    assert speakers == {Service.REST, Service.SCHEDULER, Service.RUNTIME_AGENT}
+    senders = {sender for topic in messages for sender in topic.senders}
+    assert senders == {Service.REST, Service.SCHEDULER, Service.RUNTIME_AGENT}
     assert "revision-acknowledged" in RECEIVED_TOPICS

@@ -1,8 +1,8 @@
-"""The job state machine under any order of words: first that nothing wrong happens, then that every
-job ends.
+"""The job state machine under any order of messages: first that nothing wrong happens, then
+that every job ends.
 
-Words of the Launcher, a Scheduler and the agents are kept for ever and delivered in any order, any
-number of times; pods run, fail, are lost, preempted and refused whenever they like.
+Messages of the Launcher, a Scheduler and the agents are kept for ever and delivered in any order,
+any number of times; pods run, fail, are lost, preempted and refused at any time.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -53,7 +53,7 @@ class Lives(RuleBasedStateMachine):
         self.scheduler = FakeScheduler()
         self.agents = FakeAgents()
         self.received: dict[tuple[str, str], int] = {}
-        self.spoken: dict[tuple[Kind, str], Publish] = {}
+        self.outgoing: dict[tuple[Kind, str], Publish] = {}
         self.log: list[GangRequest | PodRequest] = []
         self.statuses: list[JobStatus] = []
         self.messages: list[StateMessage] = []
@@ -74,7 +74,7 @@ class Lives(RuleBasedStateMachine):
         self.receive(self.request)
 
     def receive(self, given: Input) -> None:
-        """Give the Launcher an input, as the exchange would: a word only where it is new."""
+        """Give the Launcher an input, as the exchange would: a message only where it is new."""
         if isinstance(given, StateMessage):
             kind, subject = _subject(given)
             if given.revision <= self.received.get((kind, subject), 0):
@@ -98,13 +98,13 @@ class Lives(RuleBasedStateMachine):
         assert after is not None
         assert after.job.phase is before.job.phase, "a final state moved"
         assert after.tasks == before.tasks, "a task of a final job moved"
-        assert not [s for s in published if s.kind is Kind.JOB], "a final job was said anew"
+        assert not [s for s in published if s.kind is Kind.JOB], "a final job was published again"
 
     def note(self, publish: Publish) -> None:
-        old = self.spoken.get((publish.kind, publish.subject))
+        old = self.outgoing.get((publish.kind, publish.subject))
         revision = old.message.revision + 1 if old else 1
         message = publish.message.model_copy(update={"revision": revision})
-        self.spoken[publish.kind, publish.subject] = Publish(
+        self.outgoing[publish.kind, publish.subject] = Publish(
             publish.kind,
             publish.subject,
             publish.topic,
@@ -160,8 +160,8 @@ class Lives(RuleBasedStateMachine):
 
     @rule()
     def deliver_newest(self) -> None:
-        """What the Launcher said last arrives, and what it is told last."""
-        for publish in list(self.spoken.values()):
+        """The newest messages arrive, from the Launcher and to it."""
+        for publish in list(self.outgoing.values()):
             if isinstance(publish.message, GangRequest | PodRequest):
                 self.deliver(publish.message)
         for message in (*self.scheduler.decisions.values(), *self.agents.statuses.values()):
@@ -184,7 +184,7 @@ class Lives(RuleBasedStateMachine):
         self.gather()
 
     def gather(self) -> None:
-        """Everything that the peers have said is on the bus for ever."""
+        """All messages of the peers stay on the bus for ever."""
         for message in (*self.scheduler.decisions.values(), *self.agents.statuses.values()):
             if message not in self.messages[-40:]:
                 self.messages.append(message)
@@ -319,7 +319,7 @@ class Lives(RuleBasedStateMachine):
     # And in the end.
 
     def teardown(self) -> None:
-        """From here on every word arrives, pods run to their end, and timers ring."""
+        """From here on every message arrives, pods run to their end, and timers ring."""
         if not hasattr(self, "job_with_tasks"):
             return
         assert self.job_with_tasks is not None
@@ -332,7 +332,7 @@ class Lives(RuleBasedStateMachine):
         assert self.job_with_tasks.job.is_final, f"the job never ends: {self.job_with_tasks}"
         assert wake_at(self.job_with_tasks) is None
         assert self.statuses[-1].state in FINAL
-        for (kind, subject), publish in self.spoken.items():
+        for (kind, subject), publish in self.outgoing.items():
             assert not publish.is_open, f"{kind} {subject} never ends"
         assert not self.agents.live(), "a pod lives on"
         assert self.agents.forgotten == set(self.agents.statuses), "a pod is not forgotten"
@@ -342,16 +342,21 @@ class Lives(RuleBasedStateMachine):
 
     def is_at_rest(self) -> bool:
         assert self.job_with_tasks is not None
-        is_told = all(
+        has_received = all(
             message.revision <= self.received.get(_subject(message), 0)
             for message in (*self.scheduler.decisions.values(), *self.agents.statuses.values())
         )
-        is_heard = all(
+        is_received = all(
             publish.message.revision <= self.peer_revision(publish)
-            for publish in self.spoken.values()
+            for publish in self.outgoing.values()
             if publish.kind is not Kind.JOB
         )
-        return self.job_with_tasks.job.is_final and is_told and is_heard and not self.agents.live()
+        return (
+            self.job_with_tasks.job.is_final
+            and has_received
+            and is_received
+            and not self.agents.live()
+        )
 
     def peer_revision(self, publish: Publish) -> int:
         known = self.scheduler.gangs if publish.kind is Kind.GANG else self.agents.requests

@@ -1,4 +1,4 @@
-"""The Launcher's words: what each pod is told of the others, and that it fits a record."""
+"""The Launcher's messages: each pod learns its peers, and a message fits a record."""
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
@@ -32,7 +32,7 @@ def a_spec(roles: tuple[TaskRoleSpec, ...], **more: Any) -> JobSpec:
 
 
 def runs(spec: JobSpec, address: Place, order: Iterable[int] = (0,)) -> list[PodRequest]:
-    """What the Launcher says when the gangs with these numbers have got places, one by one."""
+    """What the Launcher publishes when the gangs with these numbers get places, one by one."""
     request = JobRequest(
         revision=1, job=JOB, name="n" * 255, user="u" * 64, execution=Execution.START,
         submitted_at=NOW, spec=spec,
@@ -76,7 +76,7 @@ def a_node_each(number: int) -> str:
     return f"{number:064}"
 
 
-def test_a_pod_is_told_each_address_once_and_whose_it_is() -> None:
+def test_a_pods_request_has_each_address_once_with_its_tasks() -> None:
     story = runs(a_spec((a_role("w", 5, 2),)), lambda number: f"10.0.0.{number // 2}")
     assert len(story) == 5
     for message in story:
@@ -87,7 +87,7 @@ def test_a_pod_is_told_each_address_once_and_whose_it_is() -> None:
         assert peers.ports == {"http": ((20000,),) * 5, "p" * 100: ((20000, 20001),) * 5}
 
 
-def test_a_task_that_starts_singly_is_told_of_those_that_have_a_place() -> None:
+def test_a_task_that_starts_singly_gets_the_peers_that_have_a_place() -> None:
     spec = a_spec((a_role("v", 1, 1), a_role("w", 3, 1)), gang=False)
     first, second, third = runs(spec, lambda number: f"10.0.0.{number}", order=[3, 0, 1])
     assert first.run is not None
@@ -101,7 +101,7 @@ def test_a_task_that_starts_singly_is_told_of_those_that_have_a_place() -> None:
     assert w.ports["http"] == ((20000,), (), (20000,))
 
 
-def test_a_gang_of_500_is_told_of_itself_in_few_bytes() -> None:
+def test_the_requests_of_a_gang_of_500_take_few_bytes() -> None:
     story = runs(
         JobSpec(task_roles=(a_role("w", 500, 0, ports={"http": 1}),)),
         lambda number: f"10.0.0.{number // 8}",
@@ -134,5 +134,5 @@ def test_a_job_just_small_enough_fits_its_pods_records(
 
 
 def with_command(roles: tuple[TaskRoleSpec, ...], characters: int) -> tuple[TaskRoleSpec, ...]:
-    """The last role's command is so long."""
+    """The roles, the last one with a command of this length."""
     return (*roles[:-1], roles[-1].model_copy(update={"command": "c" * characters}))

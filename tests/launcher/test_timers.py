@@ -40,7 +40,7 @@ class Peers:
         self.runs: list[str] = []
 
     async def answer(self) -> None:
-        """Take what the Launcher has said."""
+        """Take what the Launcher has published."""
         for message in await self.launcher.published():
             match message:
                 case GangRequest():
@@ -66,7 +66,7 @@ class Peers:
 
 @pytest.fixture
 async def shifted(settings: LauncherSettings) -> AsyncIterator[Pool]:
-    """A pool on a database whose clock goes ahead of the real one by what `clock` says."""
+    """A pool on a database whose clock goes ahead of the real one by the time in `clock`."""
     pool = await open_pool(settings, "launcher, pg_catalog")
     await pool.execute(
         """CREATE TABLE clock AS SELECT interval '0' AS ahead;
@@ -160,7 +160,7 @@ async def test_all_old_jobs_are_forgotten_however_many(
     assert await pool.fetchval("SELECT count(*) FROM job") == 0
 
 
-async def test_a_node_that_never_returns_is_told_of_its_lost_pods_for_some_days_only(
+async def test_a_lost_nodes_messages_are_repeated_for_some_days_only(
     pool: Pool, new_launcher: NewLauncher, make_request: MakeRequest
 ) -> None:
     launcher = new_launcher(pool)
@@ -170,15 +170,15 @@ async def test_a_node_that_never_returns_is_told_of_its_lost_pods_for_some_days_
     live = peers.agents.start("j-0-worker-0-0", peers.request.submitted_at)
     await launcher.receive([live, *peers.scheduler.lose("n1")])
     await launcher.published()
-    house = Housekeeping(pool, launcher.settings, launcher.metrics)
-    await house.clean()
+    housekeeping = Housekeeping(pool, launcher.settings, launcher.metrics)
+    await housekeeping.clean()
     assert {w.pod for w in await launcher.repeats() if isinstance(w, PodRequest)} == {live.pod}
     days = timedelta(days=launcher.settings.lost_messages_days)
     repeats = days / timedelta(minutes=5)
     await pool.execute("UPDATE subject SET repeats = $1 WHERE kind = 'pod'", int(repeats))
-    await house.clean()
+    await housekeeping.clean()
     assert not [w for w in await launcher.repeats() if isinstance(w, PodRequest)]
-    # It returns all the same, and says which pods are there.
+    # It returns all the same, and reports its pods.
     back = live.model_copy(update={"revision": live.revision + 1, "seen": 1})
     await launcher.receive([back])
     (stop,) = [w for w in await launcher.published() if isinstance(w, PodRequest)]

@@ -1,4 +1,4 @@
-"""On a real Kafka with log-ins each user may do what the table of topics says, and nothing else."""
+"""On a real Kafka with log-ins each user may do what the table of topics has, and nothing else."""
 
 import asyncio
 import contextlib
@@ -70,12 +70,12 @@ def test_the_rights_that_matter_most_are_as_people_expect() -> None:
 
 def test_commands_and_table_have_every_right() -> None:
     commands = as_commands([NODE], "kafka:9092")
-    told = {
+    granted = {
         (words[words.index("--allow-principal") + 1], words[words.index("--operation") + 1], name)
         for words in (line.split() for line in commands)
         for name in words[words.index("--operation") + 3 :: 2]
     }
-    assert told == {(f"User:{a.user}", a.operation.value, a.name) for a in acls([NODE])}
+    assert granted == {(f"User:{a.user}", a.operation.value, a.name) for a in acls([NODE])}
     row = "| `job-updated` | launcher | rest, alerting, operator |"
     assert row in as_table([NODE]).splitlines()
 
@@ -92,7 +92,7 @@ def kafka(
 
 
 def should_write(user: str, topic: str) -> bool:
-    """What the table says, read by itself: the test must not believe the code it judges."""
+    """The table's rights, read by itself: the test must not believe the code it judges."""
     of = TOPICS.get(topic) or dead_letter_topic(topic.removesuffix(".dead-letter"))
     return topic == "settings-changed" if user == OPERATOR else USERS[user] in of.senders
 
@@ -193,7 +193,7 @@ async def first_of(consumer: AIOKafkaConsumer) -> None:
 
 @pytest.mark.apache
 @pytest.mark.xdist_group("acls")
-async def test_plaintext_and_a_stranger_s_certificate_are_refused(kafka: ApacheKafka) -> None:
+async def test_plaintext_and_a_foreign_certificate_are_refused(kafka: ApacheKafka) -> None:
     options = kafka_client(kafka.bootstrap, "rest")
     for wrong in (
         {"bootstrap_servers": kafka.bootstrap},
@@ -224,7 +224,7 @@ def test_passwords_are_for_their_owner_alone(kafka: ApacheKafka) -> None:
 
 @pytest.mark.apache
 @pytest.mark.xdist_group("acls")
-async def test_a_wrong_password_is_told_and_the_service_is_not_up(kafka: ApacheKafka) -> None:
+async def test_with_a_wrong_password_the_service_is_not_up(kafka: ApacheKafka) -> None:
     bus = a_bus(kafka.bootstrap, "scheduler", kafka_password="wrong")
     running_bus = asyncio.create_task(bus.run())
     async with asyncio.timeout(WAIT_S):
@@ -261,9 +261,9 @@ async def test_a_refused_record_waits_and_is_shown_until_the_right_is_granted(
     running_bus.cancel()
     await asyncio.wait([running_bus])
     assert set(bus.refusals.reasons) == {"publish job-submitted"}
-    told = capsys.readouterr().out
-    assert told.count("what='publish job-submitted'") == 1
-    assert "grant User:launcher its rights" in told
+    log = capsys.readouterr().out
+    assert log.count("what='publish job-submitted'") == 1
+    assert "grant User:launcher its rights" in log
     await bus.close()
 
 

@@ -1,5 +1,5 @@
-"""What the Launcher can't handle reaches the agent that said it, though it knows nothing of the
-pod.
+"""What the Launcher can't handle reaches the agent that published it, though it knows nothing of
+the pod.
 """
 
 import asyncio
@@ -35,15 +35,15 @@ class Agent:
     """An agent without a bus, on whose node nothing runs."""
 
     def __init__(self, home: Path) -> None:
-        self.said: list[Outgoing] = []
+        self.published: list[Outgoing] = []
         self.journal = Journal(home / "journal.sqlite", "id")
         memory = Memory(self.journal, Node(NODE, "boot", 1.0), lambda _name: False)
-        self.handlers = Handlers(memory, self._say, lambda: None)
+        self.handlers = Handlers(memory, self._publish, lambda: None)
 
-    def _say(self, records: Sequence[Outgoing]) -> None:
-        self.said += [record for record in records if record.topic != ACKNOWLEDGED]
+    def _publish(self, records: Sequence[Outgoing]) -> None:
+        self.published += [record for record in records if record.topic != ACKNOWLEDGED]
 
-    def hear(self, records: Sequence[Received]) -> None:
+    def receive(self, records: Sequence[Received]) -> None:
         """As from the one partition that it reads."""
         own = [record for record in records if record.key == NODE]
         self.handlers.on_records(own, (), frozenset())
@@ -68,9 +68,9 @@ async def test_an_agent_learns_that_its_message_on_an_unknown_pod_was_rejected(
         action=PodAction.FORGET,
     )  # fmt: skip
     asked = Outgoing("pod-requested", NODE, stop.model_dump_json().encode(), "", 0.0)
-    agent.hear([received(asked)])
-    (word,) = agent.said
-    assert word.key != NODE
+    agent.receive([received(asked)])
+    (message,) = agent.published
+    assert message.key != NODE
     answers = asyncio.Queue[Outgoing]()
 
     async def publish(_bus: Bus, records: Sequence[Outgoing]) -> list[None]:
@@ -82,10 +82,10 @@ async def test_an_agent_learns_that_its_message_on_an_unknown_pod_was_rejected(
     settings = DatabaseSettings(database_url=database_url)
     pool = await open_pool(settings, "launcher")
     bus = Bus(settings, Service.LAUNCHER, PlumbingMetrics(CollectorRegistry()))
-    unreadable = json.dumps(json.loads(word.value or b"") | spoilt).encode()
+    unreadable = json.dumps(json.loads(message.value or b"") | spoilt).encode()
     relay = Relay(bus, pool, Incarnations(bus, 0.0))
     async with relay.transaction() as opened:
-        record = received(word, unreadable)
+        record = received(message, unreadable)
         await apply_records(opened, Service.LAUNCHER, jobs(Policy(), relay.incarnations), [record])
     relaying = asyncio.create_task(relay.run())
     async with asyncio.timeout(WAIT_S):
@@ -94,7 +94,7 @@ async def test_an_agent_learns_that_its_message_on_an_unknown_pod_was_rejected(
     relaying.cancel()
     await asyncio.wait([relaying])
     await pool.close()
-    agent.hear([received(answer)])
+    agent.receive([received(answer)])
     entry = agent.journal.load(["j-0-w-0-0"])["j-0-w-0-0"]
     exchange = entry.subject.exchange
     assert exchange.rejected == exchange.revision

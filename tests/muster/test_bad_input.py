@@ -1,4 +1,4 @@
-"""What strangers write on the bus, and clocks that go back, end no service and stop no word."""
+"""Foreign records on the bus, and clocks that go back, end no service and stop no message."""
 
 import asyncio
 import json
@@ -17,11 +17,11 @@ from muster.subjects import publish_all
 from toy_services import answers, both, eventually, request, submit, unsettled
 
 BATCHES, BATCH, LONG = 15, 200, 16_000
-"""3,000 words of 16 kB: 48 MB, two thirds of them measured."""
+"""3,000 messages of 16 kB: 48 MB, two thirds of them measured."""
 
 WAIT_S = 60
 LONG_WAIT_S = 240
-"""Until all those words went their way, on a starved machine."""
+"""Until all those messages arrived, on a starved machine."""
 
 ODD_RECORDS: list[tuple[bytes, bytes, list[tuple[str, bytes | None]]]] = [
     (b"\xff{", b"nul\0key", []),
@@ -37,8 +37,8 @@ ODD_RECORDS: list[tuple[bytes, bytes, list[tuple[str, bytes | None]]]] = [
 ]
 
 
-def odd_words() -> list[bytes]:
-    """Words with a name or a revision that no database takes."""
+def odd_messages() -> list[bytes]:
+    """Messages with a name or a revision that no database takes."""
     good = json.loads(request("j", "n").model_dump_json(by_alias=True))
     odd: list[dict[str, object]] = [
         {"job": "nul\0"},
@@ -59,13 +59,13 @@ async def test_odd_records_become_dead_letters_and_end_nobody(
         await producer.start()
         for value, key, headers in ODD_RECORDS:
             await producer.send_and_wait("job-submitted", value, key=key, headers=headers)
-        for value in odd_words():
+        for value in odd_messages():
             await producer.send_and_wait("job-submitted", value, key=b"k")
         acknowledged = {"sender": "rest", "receiver": "launcher"}
         for applied in (
-            {"kind": "job", "subject": "nul\0", "revision": 1, "spoken": 1},
-            {"kind": "no such kind", "subject": "j", "revision": 1, "spoken": 1},
-            {"kind": "job", "subject": "j", "revision": 2**70, "spoken": 1},
+            {"kind": "job", "subject": "nul\0", "revision": 1, "senderRevision": 1},
+            {"kind": "no such kind", "subject": "j", "revision": 1, "senderRevision": 1},
+            {"kind": "job", "subject": "j", "revision": 2**70, "senderRevision": 1},
         ):
             value = json.dumps(acknowledged | {"applied": [applied]}).encode()
             await producer.send_and_wait("revision-acknowledged", value, key=b"k")
@@ -74,13 +74,13 @@ async def test_odd_records_become_dead_letters_and_end_nobody(
         await eventually(lambda: answers(rest), {"j": "AFTER"})
         await eventually(lambda: unsettled(rest, launcher), 0)
 
-        async def buried() -> float | None:
+        async def rejected() -> float | None:
             return launcher.registry.get_sample_value(
                 "muster_dead_letters_total", {"topic": "job-submitted"}
             )
 
-        await eventually(buried, float(len(ODD_RECORDS) + len(odd_words())))
-        letters = await dead_letters_on(fresh_broker, len(ODD_RECORDS) + len(odd_words()))
+        await eventually(rejected, float(len(ODD_RECORDS) + len(odd_messages())))
+        letters = await dead_letters_on(fresh_broker, len(ODD_RECORDS) + len(odd_messages()))
         assert {letter["value"] for letter in letters} >= {"a", "b"}, "one took another's place"
 
 
@@ -104,11 +104,11 @@ async def test_records_that_others_compress_are_read(
     codec: str, database_url: str, fresh_broker: EmbeddedBroker
 ) -> None:
     async with both(database_url, fresh_broker.bootstrap) as (rest, _launcher):
-        word = request("j", "n" * 1000).model_dump_json().encode()
+        message = request("j", "n" * 1000).model_dump_json().encode()
         producer = Producer(
             {"bootstrap.servers": fresh_broker.bootstrap, "compression.type": codec}
         )
-        producer.produce("job-submitted", word.replace(b'"revision":0', b'"revision":1'), b"j")
+        producer.produce("job-submitted", message.replace(b'"revision":0', b'"revision":1'), b"j")
         assert await asyncio.to_thread(producer.flush, WAIT_S) == 0
 
         async def answered() -> bool:
@@ -117,7 +117,7 @@ async def test_records_that_others_compress_are_read(
         await eventually(answered, True)
 
 
-async def test_what_waits_for_a_clock_that_went_back_is_said_soon(
+async def test_a_message_that_waits_for_a_clock_that_went_back_is_published_soon(
     database_url: str, fresh_broker: EmbeddedBroker
 ) -> None:
     async with both(database_url, fresh_broker.bootstrap) as (rest, launcher):
@@ -135,7 +135,7 @@ async def test_what_waits_for_a_clock_that_went_back_is_said_soon(
 async def test_memory_stays_bounded_while_the_bus_is_away(
     database_url: str, fresh_broker: EmbeddedBroker
 ) -> None:
-    """What an hour at some words a second comes to: it waits in rows, not in memory."""
+    """The messages of an hour at some a second: they wait in rows, not in memory."""
     process = psutil.Process()
     async with both(database_url, fresh_broker.bootstrap) as (rest, _launcher):
         await submit(rest, "first", "first")
@@ -160,7 +160,7 @@ async def test_memory_stays_bounded_while_the_bus_is_away(
 async def test_memory_stays_bounded_while_the_database_is_away(
     database_url: str, postgres_server: EmbeddedPostgres, fresh_broker: EmbeddedBroker
 ) -> None:
-    """Others go on saying words: they wait on the bus, not in memory."""
+    """Others go on publishing: their messages wait on the bus, not in memory."""
     process, name = psutil.Process(), database_url.rpartition("/")[2]
     async with (
         both(database_url, fresh_broker.bootstrap) as (rest, launcher),
@@ -172,9 +172,9 @@ async def test_memory_stays_bounded_while_the_database_is_away(
         await admin.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", name
         )
-        await say_elsewhere(fresh_broker.bootstrap, 0, BATCHES // 3)
+        await publish_elsewhere(fresh_broker.bootstrap, 0, BATCHES // 3)
         before = process.memory_info().rss
-        await say_elsewhere(fresh_broker.bootstrap, BATCHES // 3, BATCHES)
+        await publish_elsewhere(fresh_broker.bootstrap, BATCHES // 3, BATCHES)
         grown = process.memory_info().rss - before
         assert grown < BATCHES * BATCH * LONG / 4, f"{grown / 2**20:.0f} MiB more"
         await admin.execute(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS true")
@@ -187,25 +187,25 @@ async def test_memory_stays_bounded_while_the_database_is_away(
         await eventually(last, "x" * LONG, LONG_WAIT_S)
 
 
-async def say_elsewhere(bootstrap: str, first: int, last: int) -> None:
-    """Batches of large words by somebody else; none of it stays here."""
+async def publish_elsewhere(bootstrap: str, first: int, last: int) -> None:
+    """Batches of large messages by another producer; none of it stays here."""
     producer = AIOKafkaProducer(bootstrap_servers=bootstrap)
     await producer.start()
     for batch in range(first, last):
         names = [f"j{batch}-{n}" for n in range(BATCH)]
         for job in names:
-            word = request(job, "x" * LONG).model_copy(update={"revision": 1})
-            value = word.model_dump_json(by_alias=True).encode()
+            message = request(job, "x" * LONG).model_copy(update={"revision": 1})
+            value = message.model_dump_json(by_alias=True).encode()
             await producer.send("job-submitted", value, key=job.encode())
         await producer.flush()
     await producer.stop()
 
 
 async def write(rest: Runtime, first: int, last: int) -> None:
-    """Batches of large words."""
+    """Batches of large messages."""
     for batch in range(first, last):
         async with rest.relay.transaction() as opened:
             names = [f"j{batch}-{n}" for n in range(BATCH)]
-            word = "x" * LONG
-            jobs = [Publish(Kind.JOB, n, "job-submitted", n, request(n, word)) for n in names]
+            message = "x" * LONG
+            jobs = [Publish(Kind.JOB, n, "job-submitted", n, request(n, message)) for n in names]
             await publish_all(opened, Service.REST, jobs)

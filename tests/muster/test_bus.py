@@ -97,7 +97,7 @@ async def test_a_follower_has_not_caught_up_while_it_reads_again(bootstrap: str)
     await bus.close()
 
 
-async def test_a_reader_that_is_told_to_end_while_it_is_built_anew_ends(bootstrap: str) -> None:
+async def test_a_reader_that_is_cancelled_while_it_is_built_anew_ends(bootstrap: str) -> None:
     """What it stands on takes a cancellation for that of a task of its own."""
     bus = a_bus(bootstrap)
 
@@ -178,10 +178,10 @@ async def test_a_header_whose_name_is_no_text_ends_no_reader(
     async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as group:
         tasks = [group.create_task(follower.run()), group.create_task(consumer.run())]
         for queue in (read, grouped):
-            heard = {await queue.get()}
-            while after not in heard:
-                heard.add(await queue.get())
-            assert before in heard
+            seen = {await queue.get()}
+            while after not in seen:
+                seen.add(await queue.get())
+            assert before in seen
         for task in tasks:
             task.cancel()
     await bus.close()
@@ -193,9 +193,9 @@ def test_a_message_id_names_sender_and_subject(subject: str, revision: int) -> N
     assert read_message_id(made) == ("rest", "job", subject, revision)
 
 
-@pytest.mark.parametrize("stranger", ["", "a/b", "a/b/c/d", "a/b/c/1/2", "rest/job/x/-1"])
-def test_a_strangers_id_is_none_of_ours(stranger: str) -> None:
-    assert read_message_id(stranger) is None
+@pytest.mark.parametrize("event_id", ["", "a/b", "a/b/c/d", "a/b/c/1/2", "rest/job/x/-1"])
+def test_a_foreign_id_is_no_message_id(event_id: str) -> None:
+    assert read_message_id(event_id) is None
 
 
 def test_every_topic_has_headers_and_a_dead_letter_topic() -> None:

@@ -1,4 +1,4 @@
-"""Who watches the bus ends when it is told to."""
+"""The watcher of the bus ends when it is cancelled."""
 
 import asyncio
 from contextlib import suppress

@@ -50,12 +50,12 @@ async def another_look(bus: Bus) -> None:
 
 
 @pytest.mark.parametrize("started_by", [(), WITHOUT_RANDOM_ADDRESSES])
-async def test_each_broker_on_a_port_is_another_bus_and_each_is_told_once(
+async def test_each_broker_on_a_port_is_another_bus_and_each_is_notified_once(
     started_by: Sequence[str],
 ) -> None:
-    port, told = free_port(), list[str | None]()
+    port, notified = free_port(), list[str | None]()
     bus, seen = a_bus(f"127.0.0.1:{port}"), list[str]()
-    bus.on_new_bus.append(lambda: told.append(bus.identity))
+    bus.on_new_bus.append(lambda: notified.append(bus.identity))
     async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as group:
         watching = group.create_task(bus.run())
         for _ in range(BROKERS):
@@ -64,7 +64,7 @@ async def test_each_broker_on_a_port_is_another_bus_and_each_is_told_once(
                 await another_look(bus)
         watching.cancel()
     assert len(set(seen)) == BROKERS
-    assert told == seen[1:]
+    assert notified == seen[1:]
     await bus.close()
 
 
@@ -103,8 +103,8 @@ async def test_the_embedded_broker_is_there_once_its_identity_is_written() -> No
 async def test_apache_kafka_is_another_bus_with_other_data_alone(
     apache_kafka: ApacheKafka,
 ) -> None:
-    bus, told = a_bus(apache_kafka.bootstrap), list[str | None]()
-    bus.on_new_bus.append(lambda: told.append(bus.identity))
+    bus, notified = a_bus(apache_kafka.bootstrap), list[str | None]()
+    bus.on_new_bus.append(lambda: notified.append(bus.identity))
     async with asyncio.timeout(3 * WAIT_S), asyncio.TaskGroup() as group:
         watching = group.create_task(bus.run())
         first = await identity_other_than(bus, None)
@@ -118,5 +118,5 @@ async def test_apache_kafka_is_another_bus_with_other_data_alone(
         second = await identity_other_than(bus, first)
         await another_look(bus)
         watching.cancel()
-    assert told == [second]
+    assert notified == [second]
     await bus.close()

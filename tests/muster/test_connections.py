@@ -56,7 +56,7 @@ async def sleeping(database: asyncpg.Connection) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_who_is_cancelled_in_a_transaction_ends_though_the_network_is_gone(
+async def test_a_task_cancelled_in_a_transaction_ends_though_the_network_is_gone(
     proxy: Proxy, pool: Pool, database: asyncpg.Connection
 ) -> None:
     """By the cancellation, not by what it has done to the connection; which is not used again."""
@@ -88,7 +88,7 @@ async def test_what_takes_too_long_ends_though_the_network_is_gone(
         assert await pool.fetchval("SELECT 1") == 1
 
 
-async def test_who_is_cancelled_where_the_network_is_well_keeps_the_connection(
+async def test_a_task_cancelled_on_a_working_network_keeps_the_connection(
     pool: Pool, database: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "CANCEL_S", DEADLINE_S)

@@ -277,12 +277,12 @@ def test_what_is_kept_back_goes_out_only_to_a_side_that_has_forgotten(
     steps(world, count)
     world.change("a")
     world.settle()
-    told = a.mine
+    published = a.mine
     world.values += 1
     a.mine, a.row = world.values, keep_back(a.row)
     world.change("b")
     world.settle()
-    assert (a.theirs, b.theirs) == (b.mine, told)
+    assert (a.theirs, b.theirs) == (b.mine, published)
     b.restore(before)
     b.row = resync(b.row, world.now)
     world.put([b.message()])

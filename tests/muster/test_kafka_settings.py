@@ -1,4 +1,4 @@
-"""Settings of a log-in at Kafka: a wrong combination is told in one line, with the fix."""
+"""Settings of a log-in at Kafka: a wrong combination is an error in one line, with the fix."""
 
 import os
 import stat
@@ -21,7 +21,7 @@ CERTIFICATE, KEY = CERTIFICATES / "cert.pem", CERTIFICATES / "key.pem"
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({**LOGIN, "kafka_user": ""}, "MUSTER_KAFKA_USER is missing: SASL_SSL needs it"),
         ({**LOGIN, "kafka_password": ""}, "MUSTER_KAFKA_PASSWORD is missing: SASL_SSL needs it"),
@@ -47,12 +47,12 @@ CERTIFICATE, KEY = CERTIFICATES / "cert.pem", CERTIFICATES / "key.pem"
     ],
 )
 def test_a_wrong_combination_names_the_setting_and_the_fix(
-    given: dict[str, Any], told: str
+    given: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValidationError) as caught:
         KafkaSettings(**given)
     (problem,) = caught.value.errors()
-    assert told in problem["msg"]
+    assert message in problem["msg"]
     assert "\n" not in problem["msg"]
     assert "marker-secret" not in str(caught.value)
 

@@ -11,14 +11,14 @@ KEY = "node/n0"
 def is_news(newest: Newest, revision: int, *, removed: bool = False, event_id: str = "") -> bool:
     """Whether a record counts; ``event_id``: where it is not REST's."""
     headers = {"ce_id": event_id or f"rest/setting/{KEY}/{revision}"}
-    word = None if removed else SettingChanged(setting=KEY, revision=revision, value={})
-    return newest.is_news(Received("settings-changed", 0, 0, KEY, headers, None), word)
+    value = None if removed else SettingChanged(setting=KEY, revision=revision, value={})
+    return newest.is_news(Received("settings-changed", 0, 0, KEY, headers, None), value)
 
 
 def test_what_is_older_or_was_removed_with_the_same_revision_is_no_news() -> None:
     newest = Newest()
     assert is_news(newest, 5)
-    assert is_news(newest, 5), "it is said again"
+    assert is_news(newest, 5), "it is repeated"
     assert not is_news(newest, 4)
     assert not is_news(newest, 4, removed=True)
     assert is_news(newest, 5, removed=True)

@@ -12,7 +12,7 @@ def test_a_password_that_is_long_and_unusual_is_good(password: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("password", "said"),
+    ("password", "message"),
     [
         ("seven-7", "8 to 256"),
         ("x" * (MAX_CHARACTERS + 1), "8 to 256"),
@@ -26,7 +26,7 @@ def test_a_password_that_is_long_and_unusual_is_good(password: str) -> None:
         ("ann.smith1", "user's name"),
     ],
 )
-def test_one_that_is_guessed_first_is_refused_with_the_fix(password: str, said: str) -> None:
+def test_one_that_is_guessed_first_is_refused_with_the_fix(password: str, message: str) -> None:
     problem = password_problem(password, "ann.smith")
     assert problem is not None
-    assert said in problem
+    assert message in problem

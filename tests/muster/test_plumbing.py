@@ -1,5 +1,5 @@
-"""The plumbing end to end: two toy services that speak about jobs, over a real PostgreSQL and a
-Kafka-protocol broker that dies, doubles and loses.
+"""The plumbing end to end: two toy services that exchange messages about jobs, over a real
+PostgreSQL and a Kafka-protocol broker that dies, doubles and loses.
 """
 
 from collections.abc import Sequence
@@ -58,11 +58,11 @@ async def test_a_poisoned_record_is_a_dead_letter_and_its_neighbours_are_applied
         await eventually(good, wanted)
         await eventually(lambda: dead_letters(launcher), 2)
 
-        async def told() -> list[str]:
-            rows = await rest.pool.fetch("SELECT job FROM toy WHERE told_dead ORDER BY job")
+        async def rejected() -> list[str]:
+            rows = await rest.pool.fetch("SELECT job FROM toy WHERE is_rejected ORDER BY job")
             return [r["job"] for r in rows]
 
-        await eventually(told, ["j11", "j7"])
+        await eventually(rejected, ["j11", "j7"])
         await eventually(lambda: unsettled(rest, launcher), 0)
         await submit(rest, "j7", "cured")
 
@@ -427,5 +427,5 @@ async def test_at_rest_nothing_flows_with_100_000_open_subjects(
                 if sample.name == "muster_records_published_total"
             )
 
-        # On a slow machine a few words are repeated before they are answered.
+        # On a slow machine a few messages are repeated before they are answered.
         assert 3 <= published() <= 50, "more than this one exchange flowed"

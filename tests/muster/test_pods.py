@@ -1,4 +1,4 @@
-"""The words about a pod: its peers are lists that belong together."""
+"""The messages about a pod: its peers are lists that belong together."""
 
 import pytest
 from muster.contracts.pods import RolePeers
@@ -14,7 +14,7 @@ def test_a_task_without_a_place_keeps_its_place_in_the_lists() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "message"),
     [
         ({"addressOf": [0, 2]}, "addressOf 2: there are 2 addresses"),
         ({"addressOf": [-1, 0]}, "addressOf -1: there are 2 addresses"),
@@ -22,7 +22,7 @@ def test_a_task_without_a_place_keeps_its_place_in_the_lists() -> None:
     ],
 )
 def test_lists_that_do_not_belong_together_are_not_read(
-    changed: dict[str, object], told: str
+    changed: dict[str, object], message: str
 ) -> None:
-    with pytest.raises(ValidationError, match=told):
+    with pytest.raises(ValidationError, match=message):
         RolePeers.model_validate(PEERS | changed)

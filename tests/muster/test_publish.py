@@ -1,4 +1,4 @@
-"""The published documents say what the contracts are, and no change breaks a released reader."""
+"""The published documents agree with the contracts, and no change breaks a released reader."""
 
 import copy
 import json
@@ -25,7 +25,7 @@ from muster.contracts.topics import DEAD_LETTER, TOPICS, Service, dead_letter_to
 from muster.records import headers
 from rest.cluster import TOPICS as rest_cluster
 from rest.handlers.publish import TOPIC as rest_settings
-from rest.handlers.updates import TOPICS as rest_words
+from rest.handlers.updates import TOPICS as rest_updates
 from scheduler.handlers import RECEIVED_TOPICS as scheduler_topics
 from scheduler.watch import HEARTBEAT, REPORTED, SETTINGS
 
@@ -50,23 +50,23 @@ def test_each_topic_has_an_example() -> None:
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda it: f"{it.parts[-3]}/{it.stem}")
 def test_records_of_released_versions_are_read_as_they_were_meant(path: Path) -> None:
-    said = json.loads(path.read_text())
-    read = model_of(path.stem).model_validate(said).model_dump(mode="json", by_alias=True)
-    assert_contains(read, said)
+    published = json.loads(path.read_text())
+    read = model_of(path.stem).model_validate(published).model_dump(mode="json", by_alias=True)
+    assert_contains(read, published)
 
 
-def assert_contains(read: Any, said: Any) -> None:
-    """All that was said is still there; what readers add for themselves does not matter."""
-    match said:
+def assert_contains(read: Any, published: Any) -> None:
+    """All that was published is still there; what readers add for themselves does not matter."""
+    match published:
         case dict():
-            for key, value in said.items():
+            for key, value in published.items():
                 assert_contains(read[key], value)
         case list():
-            assert len(read) == len(said)
-            for one, other in zip(read, said, strict=True):
+            assert len(read) == len(published)
+            for one, other in zip(read, published, strict=True):
                 assert_contains(one, other)
         case _:
-            assert read == said
+            assert read == published
 
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
@@ -124,11 +124,11 @@ def test_each_topic_is_a_channel_with_its_senders_and_its_readers() -> None:
     [
         (Service.ALERTING, (*alerting_topics, *alerting_followed)),
         (Service.LAUNCHER, launcher_topics),
-        (Service.REST, (*rest_words, *rest_cluster, rest_settings)),
+        (Service.REST, (*rest_updates, *rest_cluster, rest_settings)),
         (Service.SCHEDULER, (*scheduler_topics, REPORTED, HEARTBEAT, SETTINGS)),
     ],
 )
-def test_who_reads_what_is_as_the_services_have_it(
+def test_the_readers_of_a_topic_are_the_services_that_follow_it(
     service: Service, topics: tuple[str, ...]
 ) -> None:
     start = f"{service}.receive."
@@ -165,7 +165,7 @@ def changed(*path: str | int, to: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("new", "said"),
+    ("new", "problem"),
     [
         (changed("properties", "attempt", to=...), "attempt: the field is gone"),
         (changed("properties", "attempt", "type", to="string"), "attempt: its type was integer"),
@@ -197,8 +197,8 @@ def changed(*path: str | int, to: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_a_change_that_breaks_a_reader_is_found(new: dict[str, Any], said: str) -> None:
-    assert any(problem.startswith(said) for problem in breaks(BASE, new)), breaks(BASE, new)
+def test_a_change_that_breaks_a_reader_is_found(new: dict[str, Any], problem: str) -> None:
+    assert any(found.startswith(problem) for found in breaks(BASE, new)), breaks(BASE, new)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_a_change_that_readers_can_live_with_passes(new: dict[str, Any]) -> None
     assert breaks(BASE, new) == []
 
 
-def test_what_is_stale_or_lost_is_told(tmp_path: Path) -> None:
+def test_a_stale_or_lost_document_is_a_problem(tmp_path: Path) -> None:
     docs = tmp_path / "docs"
     shutil.copytree(DOCS / "schemas", docs / "schemas")
     for name in ("asyncapi.json", "openapi.json", "kafka-acls.md", "settings.md"):

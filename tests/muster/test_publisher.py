@@ -69,7 +69,7 @@ async def test_a_producer_whose_records_are_not_taken_is_replaced(
     await bus.close()
 
 
-async def test_a_bus_that_is_away_is_said_to_be_away(fresh_broker: EmbeddedBroker) -> None:
+async def test_a_bus_that_is_away_is_reported_as_away(fresh_broker: EmbeddedBroker) -> None:
     bus = a_bus(fresh_broker.bootstrap)
     await heartbeats(bus, ["a"])
     fresh_broker.kill()
@@ -136,12 +136,12 @@ def unknown_topic(is_away: Callable[[], bool], monkeypatch: pytest.MonkeyPatch) 
 
 
 def without_answer(is_away: Callable[[], bool], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Partition 1 says nothing about its records."""
+    """Partition 1 does not answer about its records."""
     _answering(lambda _future: None, is_away, monkeypatch)
 
 
 def with_too_few_replicas(is_away: Callable[[], bool], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Partition 1 takes nothing for now, and says so."""
+    """Partition 1 rejects all records for now."""
     _answering(lambda f: f.set_exception(NotEnoughReplicasError()), is_away, monkeypatch)
 
 
@@ -217,7 +217,7 @@ async def test_what_fails_beyond_expectation_while_a_channel_is_tried_is_not_hid
     await bus.close()
 
 
-async def test_the_first_words_on_many_topics_at_once_are_all_taken(
+async def test_the_first_records_on_many_topics_at_once_are_all_taken(
     fresh_broker: EmbeddedBroker,
 ) -> None:
     for _ in range(5):

@@ -69,6 +69,6 @@ def test_the_command_prints_the_key_of_a_node_and_takes_no_key_as_an_argument() 
     code, out, _ = derive("agent/gpu-7", MUSTER_CLUSTER_KEY=CLUSTER_KEY)
     assert (code, out) == (0, service_key(CLUSTER_KEY, "agent/gpu-7") + "\n")
     for words, key in (((), CLUSTER_KEY), (("gpu-7",), CLUSTER_KEY), (("scheduler",), "")):
-        code, out, told = derive(*words, MUSTER_CLUSTER_KEY=key)
+        code, out, errors = derive(*words, MUSTER_CLUSTER_KEY=key)
         assert (code, out) == (1, "")
-        assert "MUSTER_CLUSTER_KEY is not set" in told or "usage" in told
+        assert "MUSTER_CLUSTER_KEY is not set" in errors or "usage" in errors

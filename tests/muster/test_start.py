@@ -1,4 +1,4 @@
-"""A service that can't run says why in one line, and ends."""
+"""A service that can't run logs the reason in one line, and ends."""
 
 import asyncio
 import os
@@ -40,39 +40,39 @@ def database_of(url: str, name: str) -> str:
     return f"{url.rpartition('/')[0]}/{name}"
 
 
-def test_a_database_that_was_not_migrated_is_told(empty_database_url: str) -> None:
-    code, said = ends("rest", MUSTER_DATABASE_URL=empty_database_url)
+def test_a_database_that_was_not_migrated_is_an_error(empty_database_url: str) -> None:
+    code, log = ends("rest", MUSTER_DATABASE_URL=empty_database_url)
     assert code == 1
-    assert "has not run 0000_exchange, 0001_rest" in said
-    assert "python -m muster.migrate" in said
-    assert "Traceback" not in said
+    assert "has not run 0000_exchange, 0001_rest" in log
+    assert "python -m muster.migrate" in log
+    assert "Traceback" not in log
 
 
-async def test_a_database_of_somebody_else_is_told(empty_database_url: str) -> None:
+async def test_a_database_of_another_product_is_an_error(empty_database_url: str) -> None:
     conn = await asyncpg.connect(empty_database_url)
     await conn.execute("CREATE SCHEMA rest; CREATE TABLE rest.job (strange text)")
     await conn.close()
-    code, said = ends("rest", MUSTER_DATABASE_URL=empty_database_url)
-    assert (code, "not Muster's" in said, "Traceback" in said) == (1, True, False)
+    code, log = ends("rest", MUSTER_DATABASE_URL=empty_database_url)
+    assert (code, "not Muster's" in log, "Traceback" in log) == (1, True, False)
 
 
-async def test_a_database_whose_migrations_were_others_is_told(database_url: str) -> None:
+async def test_a_database_with_other_migrations_is_an_error(database_url: str) -> None:
     conn = await asyncpg.connect(database_url)
     await conn.execute("UPDATE rest.migration_file SET sha256 = 'x' WHERE revision = '0001'")
     await conn.close()
-    code, said = ends("rest", MUSTER_DATABASE_URL=database_url)
-    assert (code, "changed after it ran" in said, "Traceback" in said) == (1, True, False)
+    code, log = ends("rest", MUSTER_DATABASE_URL=database_url)
+    assert (code, "changed after it ran" in log, "Traceback" in log) == (1, True, False)
 
 
-def test_a_port_that_is_taken_is_told(database_url: str) -> None:
+def test_a_port_that_is_taken_is_an_error(database_url: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        code, said = ends("rest", MUSTER_DATABASE_URL=database_url, MUSTER_HTTP_PORT=port)
-    assert (code, f"127.0.0.1:{port} can't be listened on" in said) == (1, True)
-    assert "Traceback" not in said
+        code, log = ends("rest", MUSTER_DATABASE_URL=database_url, MUSTER_HTTP_PORT=port)
+    assert (code, f"127.0.0.1:{port} can't be listened on" in log) == (1, True)
+    assert "Traceback" not in log
 
 
-async def test_a_port_on_which_another_has_listened_first_is_told() -> None:
+async def test_a_port_on_which_another_has_listened_first_is_an_error() -> None:
     """Both may take it while neither listens."""
     port = free_port()
     with socket.socket() as other:
@@ -92,42 +92,42 @@ async def test_a_port_on_which_another_has_listened_first_is_told() -> None:
 
 
 @pytest.mark.parametrize("program", ["rest", "muster.migrate"])
-def test_a_database_that_is_not_there_is_told(program: str, database_url: str) -> None:
-    code, said = ends(program, MUSTER_DATABASE_URL=database_of(database_url, "nowhere"))
-    assert (code, "nowhere" in said, "Traceback" in said) == (1, True, False)
+def test_a_database_that_is_not_there_is_an_error(program: str, database_url: str) -> None:
+    code, log = ends(program, MUSTER_DATABASE_URL=database_of(database_url, "nowhere"))
+    assert (code, "nowhere" in log, "Traceback" in log) == (1, True, False)
 
 
 @pytest.mark.parametrize("program", ["rest", "muster.migrate"])
 @pytest.mark.parametrize("url", ["nonsense", "postgresql://me:marker#two@127.0.0.1:5432/muster"])
-def test_an_address_that_is_none_is_told_without_its_password(program: str, url: str) -> None:
-    code, said = ends(program, MUSTER_DATABASE_URL=url)
-    assert (code, "MUSTER_DATABASE_URL is no address" in said) == (1, True)
-    assert "Traceback" not in said
-    assert "marker" not in said
+def test_an_invalid_address_is_an_error_without_its_password(program: str, url: str) -> None:
+    code, log = ends(program, MUSTER_DATABASE_URL=url)
+    assert (code, "MUSTER_DATABASE_URL is no address" in log) == (1, True)
+    assert "Traceback" not in log
+    assert "marker" not in log
 
 
-def test_wrong_settings_are_told_by_name_without_their_values() -> None:
-    code, said = ends(
+def test_wrong_settings_are_named_without_their_values() -> None:
+    code, log = ends(
         "rest", MUSTER_ADMIN_PASSWORD="a1b2", MUSTER_REST_PORT="-1", MUSTER_SUBMIT_BATCH="many"
     )
     assert code == 2
     for name in ("MUSTER_ADMIN_PASSWORD", "MUSTER_REST_PORT", "MUSTER_SUBMIT_BATCH"):
-        assert f"{name}: " in said
-    assert "a1b2" not in said
-    assert "Traceback" not in said
+        assert f"{name}: " in log
+    assert "a1b2" not in log
+    assert "Traceback" not in log
 
 
 def test_the_migrations_understand_what_the_services_understand(empty_database_url: str) -> None:
     url = empty_database_url.replace("postgresql://", "postgres://") + "?sslmode=prefer"
-    code, said = ends("muster.migrate", MUSTER_DATABASE_URL=url)
-    assert code == 0, said
-    assert "0001_rest" in said
+    code, log = ends("muster.migrate", MUSTER_DATABASE_URL=url)
+    assert code == 0, log
+    assert "0001_rest" in log
 
 
 @pytest.mark.parametrize("program", ["rest", "launcher", "scheduler", "alerting"])
 def test_every_service_tells_wrong_settings_by_name(program: str) -> None:
-    code, said = ends(program, MUSTER_BATCH_RECORDS="many")
-    assert (code, "MUSTER_BATCH_RECORDS: " in said, "Traceback" in said) == (2, True, False)
+    code, log = ends(program, MUSTER_BATCH_RECORDS="many")
+    assert (code, "MUSTER_BATCH_RECORDS: " in log, "Traceback" in log) == (2, True, False)
 
 
 @pytest.mark.parametrize("program", ["scheduler", "runtime_agent"])
@@ -135,16 +135,16 @@ def test_every_service_tells_wrong_settings_by_name(program: str) -> None:
 def test_a_service_without_its_key_does_not_listen_for_other_machines(
     program: str, host: str
 ) -> None:
-    code, said = ends(program, MUSTER_HTTP_HOST=host)
+    code, log = ends(program, MUSTER_HTTP_HOST=host)
     assert code == 2
-    (line,) = said.splitlines()
+    (line,) = log.splitlines()
     assert line.startswith("MUSTER_SERVICE_KEY is not set, and MUSTER_HTTP_HOST")
     assert "python -m muster.derive_key" in line
 
 
-def test_a_short_cluster_key_is_told_but_not_shown() -> None:
-    code, said = ends("rest", MUSTER_CLUSTER_KEY="hunter2")
-    assert (code, "MUSTER_CLUSTER_KEY: " in said, "hunter2" in said) == (2, True, False)
+def test_a_short_cluster_key_is_an_error_but_not_shown() -> None:
+    code, log = ends("rest", MUSTER_CLUSTER_KEY="hunter2")
+    assert (code, "MUSTER_CLUSTER_KEY: " in log, "hunter2" in log) == (2, True, False)
 
 
 async def test_metrics_are_for_this_machine_or_those_with_the_token() -> None:

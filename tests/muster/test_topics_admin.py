@@ -102,11 +102,11 @@ async def until_as_wanted(admin: AIOKafkaAdminClient) -> None:
         await asyncio.sleep(0.02)
 
 
-def run_as_operator(told: str, kafka: ApacheKafka, installation: Path) -> None:
+def run_as_operator(error: str, kafka: ApacheKafka, installation: Path) -> None:
     """Run the command that an error ends with, by the class that kafka-configs.sh runs, with the
     administrator's log-in.
     """
-    script, *arguments = shlex.split(told.rpartition("run: ")[2])
+    script, *arguments = shlex.split(error.rpartition("run: ")[2])
     assert script == "kafka-configs.sh"
     login = kafka.login(ADMINISTRATOR)
     (kafka.home / "admin.properties").write_text(

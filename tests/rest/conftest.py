@@ -69,13 +69,13 @@ class Rest:
         content: dict[str, Any] = answer.json()
         return content
 
-    async def said(self, job: str) -> list[JobRequest]:
-        """The words that were said about a job, as they are stored."""
+    async def messages(self, job: str) -> list[JobRequest]:
+        """REST's stored messages about a job."""
         rows = await self.runtime.pool.fetch("SELECT message FROM subject WHERE subject = $1", job)
         return [JobRequest.model_validate_json(row["message"]) for row in rows]
 
     def status(self, job: str, revision: int, state: JobState, **more: Any) -> JobStatus:
-        """A word of the Launcher's."""
+        """A message of the Launcher's."""
         return JobStatus(
             **{"name": "j", "user": "admin", "virtual_cluster": "default"} | more,
             revision=revision,
@@ -85,7 +85,7 @@ class Rest:
             submitted_at=datetime(2026, 1, 1, 12, tzinfo=UTC),
         )
 
-    async def hear(self, topic: str, key: str, model: Model) -> None:
+    async def receive(self, topic: str, key: str, model: Model) -> None:
         """Handle a record as if it had come from the bus."""
         self.offset += 1
         value = model.model_dump_json().encode()

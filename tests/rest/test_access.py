@@ -1,4 +1,4 @@
-"""Who gets in: passwords, tokens, rights; and what is never shown."""
+"""Passwords, tokens and rights; and what is never shown."""
 
 import base64
 from typing import Any
@@ -14,16 +14,16 @@ def basic(username: str, token: str) -> dict[str, str]:
     return {"Authorization": f"Basic {value}"}
 
 
-async def test_nothing_is_told_to_guests(rest: Any) -> None:
-    async with rest.with_token("") as guest:
+async def test_a_client_without_a_token_gets_nothing(rest: Any) -> None:
+    async with rest.with_token("") as client:
         for path in ("jobs", "users", "tokens", "cluster/nodes", "virtual-clusters", "audit"):
-            answer = await guest.get(f"/api/v2/{path}")
+            answer = await client.get(f"/api/v2/{path}")
             assert answer.status_code == 401, path
             assert answer.json()["code"] == "UnauthorizedUserError"
         for path in ("info", "authn/info", "protocol/schema.json"):
-            assert (await guest.get(f"/api/v2/{path}")).status_code == 200
+            assert (await client.get(f"/api/v2/{path}")).status_code == 200
         for header in ("Bearer", "Bearer nonsense", "Basic !!!", "Basic YQ==", "Digest x"):
-            answer = await guest.get("/api/v2/jobs", headers={"Authorization": header})
+            answer = await client.get("/api/v2/jobs", headers={"Authorization": header})
             assert answer.status_code == 401, header
 
 
@@ -128,7 +128,7 @@ async def test_a_login_that_is_no_json_is_refused(rest: Any) -> None:
         assert (answer.status_code, answer.json()["code"]) == (400, "InvalidParametersError")
 
 
-async def test_whom_others_forward_is_believed_of_trusted_proxies_only(start_rest: Any) -> None:
+async def test_a_forwarded_address_counts_from_trusted_proxies_only(start_rest: Any) -> None:
     for trusted, address in (("", "127.0.0.1"), ("127.0.0.1", "192.0.2.7")):
         async with start_rest(http_trusted_proxies=trusted) as rest:
             forwarded = {"X-Forwarded-For": "192.0.2.7"}

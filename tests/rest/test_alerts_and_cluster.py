@@ -74,7 +74,7 @@ async def test_orders_of_operators_are_published_before_subscriptions(rest: Any)
     assert kinds == ["node", "subscription"]
 
 
-async def test_people_are_told_of_their_own_jobs_only(rest: Any) -> None:
+async def test_people_subscribe_to_their_own_jobs_only(rest: Any) -> None:
     async with await rest.make_user("ann", email="ann@example.org") as ann:
         mail = {"events": ["job-finished"], "email": "ann@example.org"}
         wide = mail | {"filter": {"users": ["admin"]}}
@@ -124,7 +124,7 @@ async def test_a_removed_user_gets_no_notification_any_more(
 
 
 async def test_an_odd_subscription_is_refused(rest: Any) -> None:
-    for wish in (
+    for body in (
         {},
         {"events": ["job-failed"]},
         WEBHOOK | {"email": "a@b.c"},
@@ -133,8 +133,8 @@ async def test_an_odd_subscription_is_refused(rest: Any) -> None:
         WEBHOOK | {"webhookUrl": "http://user:pass@x/y"},
         {"events": ["job-failed"], "email": "a@b.c\r\nBcc: x@y.z"},
     ):
-        answer = await rest.client.post(SUBSCRIPTIONS, json=wish)
-        assert answer.status_code == 400, wish
+        answer = await rest.client.post(SUBSCRIPTIONS, json=body)
+        assert answer.status_code == 400, body
         assert "pass" not in answer.text
 
 
@@ -155,16 +155,14 @@ async def reader(bootstrap: str, topic: str) -> AIOKafkaConsumer:
     return consumer
 
 
-async def test_subscriptions_are_said_on_the_bus_without_secrets(
-    start_rest: Any, bootstrap: str
-) -> None:
+async def test_subscriptions_are_published_without_secrets(start_rest: Any, bootstrap: str) -> None:
     async with start_rest(kafka_bootstrap=bootstrap, settings_repeat_s=0.2) as rest:
         consumer = await reader(bootstrap, "settings-changed")
         made = (await rest.client.post(SUBSCRIPTIONS, json=WEBHOOK)).json()
         key = f"subscription/{made['id']}"
         record = await next_record(consumer, key)
-        said = SettingChanged.model_validate_json(record.value)
-        subscription = Subscription.model_validate(said.value)
+        published = SettingChanged.model_validate_json(record.value)
+        subscription = Subscription.model_validate(published.value)
         assert (subscription.id, subscription.owner) == (made["id"], "admin")
         assert made["secrets"][0] not in record.value.decode()
         again = await next_record(consumer, key)
@@ -177,7 +175,7 @@ async def test_subscriptions_are_said_on_the_bus_without_secrets(
         await consumer.stop()
 
 
-async def test_subscriptions_of_a_restored_backup_are_said_above_what_was_said_before(
+async def test_subscriptions_of_a_restored_backup_are_published_above_earlier_revisions(
     start_rest: Any, fresh_broker: Any
 ) -> None:
     bootstrap = fresh_broker.bootstrap
@@ -186,38 +184,38 @@ async def test_subscriptions_of_a_restored_backup_are_said_above_what_was_said_b
         newer = (await rest.client.post(SUBSCRIPTIONS, json=WEBHOOK)).json()
         path = f"{SUBSCRIPTIONS}/{made['id']}"
         old = WEBHOOK | {"webhookUrl": "https://example.org/old"}
-        for wish in (WEBHOOK, old | {"enabled": False}):
-            await rest.client.put(path, json=wish)
+        for body in (WEBHOOK, old | {"enabled": False}):
+            await rest.client.put(path, json=body)
         key, newer_key = (f"subscription/{each['id']}" for each in (made, newer))
-        said = await said_above(bootstrap, key, 2)
+        published = await published_above(bootstrap, key, 2)
         pool = rest.runtime.pool
         await pool.execute("DELETE FROM subscription WHERE id = $1", newer["id"])
         await pool.execute("UPDATE subscription SET revision = 1 WHERE id = $1", made["id"])
     async with start_rest(kafka_bootstrap=bootstrap) as rest:
-        again = await said_above(bootstrap, key, 3)
-        assert again.value == said.value
+        again = await published_above(bootstrap, key, 3)
+        assert again.value == published.value
         await until_removed(bootstrap, newer_key)
         asked = SettingChanged(setting=RESYNC_SETTING, revision=again.revision + 1, value={})
         await publish(bootstrap, [("settings-changed", RESYNC_SETTING, asked)])
-        assert (await said_above(bootstrap, key, asked.revision)).value == said.value
+        assert (await published_above(bootstrap, key, asked.revision)).value == published.value
         assert (await rest.client.get(path)).json()["webhookUrl"] == old["webhookUrl"]
 
 
-async def said_above(bootstrap: str, key: str, revision: int) -> SettingChanged:
-    """A setting as it is said under a higher revision."""
+async def published_above(bootstrap: str, key: str, revision: int) -> SettingChanged:
+    """A setting as it is published under a higher revision."""
     consumer = await reader(bootstrap, "settings-changed")
     try:
         while True:
             record = await next_record(consumer, key)
-            said = SettingChanged.model_validate_json(record.value)
-            if said.revision > revision:
-                return said
+            published = SettingChanged.model_validate_json(record.value)
+            if published.revision > revision:
+                return published
     finally:
         await consumer.stop()
 
 
 async def until_removed(bootstrap: str, key: str) -> None:
-    """Wait until a setting is said to be removed."""
+    """Wait until a setting is published as removed."""
     consumer = await reader(bootstrap, "settings-changed")
     while (await next_record(consumer, key)).value is not None:
         pass
@@ -296,22 +294,22 @@ async def test_a_job_goes_over_the_bus_and_back(start_rest: Any, fresh_broker: A
         consumer = await reader(bootstrap, "job-submitted")
         record = await next_record(consumer, await rest.job_id("bused"))
         await consumer.stop()
-        word = JobRequest.model_validate_json(record.value)
-        assert (word.name, word.revision) == ("bused", 1)
+        message = JobRequest.model_validate_json(record.value)
+        assert (message.name, message.revision) == ("bused", 1)
         headers = dict(record.headers)
         assert headers["traceparent"].split(b"-")[1] == trace.split("-")[1].encode()
         assert headers["ce_type"] == b"muster.job-submitted.v1"
         running = JobStatus(
             revision=1,
             seen=1,
-            job=word.job,
+            job=message.job,
             name="bused",
             user="admin",
             virtual_cluster="default",
             state=JobState.RUNNING,
             submitted_at=NOW,
         )
-        await publish(bootstrap, [("job-updated", word.job, running)])
+        await publish(bootstrap, [("job-updated", message.job, running)])
 
         async def state() -> str:
             content = (await rest.client.get("/api/v2/jobs/admin~bused")).json()
@@ -434,7 +432,7 @@ async def test_why_answers_what_rest_knows_where_the_scheduler_does_not(
         await rest.submit("waits")
         job = await rest.job_id("waits")
         reason = Reason(code="no-room", text="2 GPUs are wanted, 1 is free.")
-        await rest.hear("job-updated", job, rest.status(job, 1, JobState.WAITING, reason=reason))
+        await rest.receive("job-updated", job, rest.status(job, 1, JobState.WAITING, reason=reason))
     scheduler.answers |= {f"/jobs/{job}/why": b"standby", "/queue": b"no json"}
     for address in (scheduler.url, "http://127.0.0.1:1", "http://127.0.0.1:x/"):
         async with start_rest(scheduler_url=address) as rest:

@@ -43,7 +43,7 @@ async def test_a_login_lives_for_days_and_is_given_back(rest: Any, tmp_path: Pat
     first = read_credentials(people.home("admin"), {})
     assert (await people.run("admin", "login", "admin", text=f"{PASSWORD}\n")).code == 0
     kept = await people.json("admin", "tokens")
-    # The test's own login and the newest one: the one before was given back.
+    # The test's own login and the newest one: the one before was revoked.
     assert [(each["application"], each["expiresAt"] is None) for each in kept] == [
         (False, False)
     ] * 2
@@ -63,7 +63,7 @@ async def test_a_login_lives_for_days_and_is_given_back(rest: Any, tmp_path: Pat
     assert "Nobody is logged in" in (await people.run("admin", "logout")).err
 
 
-async def test_a_login_that_is_over_says_so_and_can_be_forgotten(rest: Any, tmp_path: Path) -> None:
+async def test_an_expired_login_is_an_error_and_can_be_forgotten(rest: Any, tmp_path: Path) -> None:
     people = People(rest, tmp_path)
     await people.run("admin", "login", "admin", text=f"{PASSWORD}\n")
     await rest.runtime.pool.execute("UPDATE token SET expires_at = now()")
@@ -102,7 +102,7 @@ async def test_an_admin_keeps_users(rest: Any, tmp_path: Path) -> None:
     assert (last.code, "last admin" in last.err) == (4, True)
     nothing = await people.run("admin", "users", "set", "ann")
     assert (nothing.code, "Say what to change" in nothing.err) == (2, True)
-    # Whoever changes their own password stays logged in here.
+    # A user who changes their own password stays logged in here.
     own = await people.run("admin", "users", "set", "admin", "--password", text="green-kettle-9\n")
     assert (own.code, own.err) == (0, "")
     assert (await people.run("admin", "users", "remove", "ann")).code == 0
@@ -128,8 +128,8 @@ async def test_users_confirm_their_own_address(rest: Any, tmp_path: Path) -> Non
     people = People(rest, tmp_path)
     await rest.make_user("ann")
     await people.run("ann", "login", "ann", text=f"{PASSWORD}\n")
-    told = await people.run("ann", "users", "set", "ann", "--email", "ann@example.org")
-    assert (told.code, "muster users confirm CODE" in told.out) == (0, True)
+    changed = await people.run("ann", "users", "set", "ann", "--email", "ann@example.org")
+    assert (changed.code, "muster users confirm CODE" in changed.out) == (0, True)
     assert "ann@example.org (unconfirmed)" in (await people.run("ann", "users", "show", "ann")).out
     wrong = await people.run("ann", "users", "confirm", "a-guess")
     assert (wrong.code, "set your address again" in wrong.err) == (4, True)

@@ -1,5 +1,5 @@
-"""Administrators set virtual clusters and policy: checked by the Scheduler, kept in versions, said
-on settings-changed.
+"""Administrators set virtual clusters and policy: checked by the Scheduler, kept in versions,
+published on settings-changed.
 """
 
 import asyncio
@@ -88,7 +88,7 @@ async def test_what_cannot_be_honoured_is_refused_by_line_and_changes_nothing(
         assert await audited(rest) == []
 
 
-async def test_without_the_schedulers_word_nothing_is_changed(
+async def test_without_the_schedulers_answer_nothing_is_changed(
     start_rest: Any, scheduler: Any
 ) -> None:
     async with start_rest(scheduler_url=scheduler.url) as rest:
@@ -105,7 +105,7 @@ async def test_without_the_schedulers_word_nothing_is_changed(
         assert (await put(rest, 1)).status_code == 501
 
 
-async def test_who_was_faster_is_not_overwritten(start_rest: Any, scheduler: Any) -> None:
+async def test_a_faster_change_is_not_overwritten(start_rest: Any, scheduler: Any) -> None:
     scheduler.answers[CHECK] = can_be_set(SPEECH)
     async with start_rest(scheduler_url=scheduler.url) as rest:
         answers = await asyncio.gather(*(put(rest, 0) for _ in range(5)))
@@ -124,8 +124,8 @@ async def test_who_was_faster_is_not_overwritten(start_rest: Any, scheduler: Any
         ):
             stale = await rest.client.request(method, path, json=body, headers={"If-Match": "0"})
             assert stale.status_code == 412
-        unheard = await rest.client.delete(PATH, headers={"If-Match": "7"})
-        assert unheard.status_code == 412
+        unknown = await rest.client.delete(PATH, headers={"If-Match": "7"})
+        assert unknown.status_code == 412
         assert (await rest.client.get(PATH)).json()["version"] == 1
 
 
@@ -206,7 +206,7 @@ async def test_it_is_for_admins_only(rest: Any, method: str, path: str) -> None:
 
 
 async def settings_published(bootstrap: str) -> Any:
-    """A reader of what is said of it."""
+    """A reader of its records."""
     consumer = AIOKafkaConsumer(
         "settings-changed",
         bootstrap_servers=bootstrap,
@@ -215,7 +215,7 @@ async def settings_published(bootstrap: str) -> Any:
     )
     await consumer.start()
 
-    async def next_said() -> tuple[str, SettingChanged | None]:
+    async def next_record() -> tuple[str, SettingChanged | None]:
         async with asyncio.timeout(WAIT_S):
             while (record := await consumer.getone()).key != b"scheduling":
                 pass
@@ -223,35 +223,35 @@ async def settings_published(bootstrap: str) -> Any:
         value = record.value
         return ident, None if value is None else SettingChanged.model_validate_json(value)
 
-    return consumer, next_said
+    return consumer, next_record
 
 
-async def test_it_is_said_at_once_again_and_above_what_was_said_before_a_restore(
+async def test_it_is_published_at_once_and_repeated_and_above_earlier_revisions_after_a_restore(
     start_rest: Any, scheduler: Any, fresh_broker: Any
 ) -> None:
     scheduler.answers[CHECK] = can_be_set(SPEECH)
     given = {"scheduler_url": scheduler.url, "kafka_bootstrap": fresh_broker.bootstrap}
     async with start_rest(**given, settings_repeat_s=0.2) as rest:
-        consumer, next_said = await settings_published(fresh_broker.bootstrap)
+        consumer, next_record = await settings_published(fresh_broker.bootstrap)
         assert (await put(rest, 0)).status_code == 202
-        _, said = await next_said()
-        config = SchedulingConfig.model_validate(said.value)
+        _, published = await next_record()
+        config = SchedulingConfig.model_validate(published.value)
         assert (config.version, config.content, config.by) == (1, SPEECH, "admin")
-        _, again = await next_said()
-        assert again == said
+        _, again = await next_record()
+        assert again == published
         assert (await rest.client.delete(PATH, headers={"If-Match": "1"})).status_code == 202
-        while (removed := await next_said())[1] is not None:
+        while (removed := await next_record())[1] is not None:
             pass
         revision = int(removed[0].rpartition("/")[2])
         assert removed[0] == f"rest/setting/scheduling/{revision}"
-        assert revision > said.revision
-        assert (await next_said())[1] is None, "a removal is said again, as long as it holds"
+        assert revision > published.revision
+        assert (await next_record())[1] is None, "a removal is repeated, as long as it holds"
 
         await rest.runtime.pool.execute(
             "UPDATE scheduling_config SET revision = 1, content = '{}' WHERE version = 2"
         )
         async with asyncio.timeout(WAIT_S):
-            while (lifted := (await next_said())[1]) is None or lifted.revision <= revision:
+            while (lifted := (await next_record())[1]) is None or lifted.revision <= revision:
                 pass
         assert SchedulingConfig.model_validate(lifted.value).version == 2
         await consumer.stop()

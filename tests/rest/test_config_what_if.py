@@ -1,4 +1,4 @@
-"""What a change of virtual clusters and policy would have made is told before it is set."""
+"""REST shows the effect of a change of virtual clusters and policy before it is set."""
 
 from typing import Any
 
@@ -69,14 +69,15 @@ async def test_a_change_that_delays_is_made_when_that_is_accepted(
         made = await put(rest, 0, acceptDelays="true")
         assert (made.status_code, made.json()["warnings"]) == (202, looked["warnings"])
         assert made.json()["whatIf"] | {"warnings": looked["warnings"]} == looked
-        said = ["This delays 14 gangs of speech.", "This delays 3 gangs of vision."]
-        what_if = {"text": said, "days": 7.0, "isPartial": True, "accepted": True}
+        lines = ["This delays 14 gangs of speech.", "This delays 3 gangs of vision."]
+        what_if = {"text": lines, "days": 7.0, "isPartial": True, "accepted": True}
         assert await audited(rest) == [
             ("config.set", "scheduling", {"version": 1, "whatIf": what_if})
         ]
         again = (await rest.client.post(f"{PATH}/versions/1/what-if")).json()
-        (told,) = again["warnings"]
-        assert (told["path"], "line" in told) == (WARNING["path"], False)  # nobody has its text
+        (warning,) = again["warnings"]
+        # A stored version has no text, and so no lines.
+        assert (warning["path"], "line" in warning) == (WARNING["path"], False)
         assert again | {"warnings": looked["warnings"]} == looked
 
 
@@ -109,7 +110,7 @@ async def test_what_is_to_be_accepted(
         ({"state": "done", "report": {"days": "many"}}, "WhatIfFailedError"),
     ],
 )
-async def test_what_is_not_known_is_set_by_who_says_that_it_is_urgent(
+async def test_a_change_without_a_what_if_needs_an_explicit_skip(
     start_rest: Any, scheduler: Any, answer: Any, code: str
 ) -> None:
     scheduler.answers[CHECK] = can_be_set(SPEECH)
@@ -155,8 +156,8 @@ async def test_a_removal_and_a_rollback_to_one_are_compared_too(
             headers = {"If-Match": str(after)}
             return await rest.client.delete(PATH, headers=headers, params=query)
 
-        async def roll_back(after: int, **said: bool) -> Any:
-            headers, wanted = {"If-Match": str(after)}, {"version": 2, **said}
+        async def roll_back(after: int, **options: bool) -> Any:
+            headers, wanted = {"If-Match": str(after)}, {"version": 2, **options}
             return await rest.client.post(f"{PATH}/rollback", json=wanted, headers=headers)
 
         assert (await put(rest, 0)).status_code == 202

@@ -106,8 +106,8 @@ async def test_an_address_is_confirmed_with_the_code_that_it_gets(
         await rest.make_user("ann") as ann,
         await rest.make_user("bob") as bob,
     ):
-        told = await ann.put(ME, json={"email": "ann@example.org"})
-        assert (told.status_code, "a code to ann@example.org" in told.json()["message"]) == (
+        changed = await ann.put(ME, json={"email": "ann@example.org"})
+        assert (changed.status_code, "a code to ann@example.org" in changed.json()["message"]) == (
             201,
             True,
         )
@@ -165,10 +165,10 @@ async def test_a_confirmation_is_published_above_the_revisions_before_a_restore(
         await rest.eventually(is_above, True)
 
 
-async def test_a_stranger_gets_no_more_mails_than_the_limit(
+async def test_a_foreign_address_gets_no_more_mails_than_the_limit(
     start_rest: Any, fresh_broker: Any, alerting: Alerting, mailbox: Mailbox
 ) -> None:
-    bootstrap, stranger = fresh_broker.bootstrap, "stranger@example.org"
+    bootstrap, foreign = fresh_broker.bootstrap, "foreign@example.org"
     async with (
         start_rest(kafka_bootstrap=bootstrap, confirmation_mails_per_hour=2) as rest,
         alerting(bootstrap),
@@ -176,21 +176,21 @@ async def test_a_stranger_gets_no_more_mails_than_the_limit(
         await rest.make_user("bob") as bob,
     ):
         for count in (1, 2):
-            assert (await ann.put(ME, json={"email": stranger})).status_code == 201
+            assert (await ann.put(ME, json={"email": foreign})).status_code == 201
             await mails(rest, mailbox, count)
-        for client, email in ((ann, stranger), (ann, "a@b.c"), (bob, "STRANGER@example.org")):
+        for client, email in ((ann, foreign), (ann, "a@b.c"), (bob, "FOREIGN@example.org")):
             refused = await client.put(ME, json={"email": email})
             assert (refused.status_code, refused.json()["code"]) == (429, "TooManyRequestsError")
             assert 0 < int(refused.headers["retry-after"]) <= 3600
         assert await shown(bob, "bob") == ("", False)
         for client in (ann, bob):
-            sneaked = await client.post(SUBSCRIPTIONS, json=mailing(stranger))
+            sneaked = await client.post(SUBSCRIPTIONS, json=mailing(foreign))
             assert sneaked.status_code == 409
         assert (await bob.put(ME, json={"email": "bob@example.org"})).status_code == 201
         await mails(rest, mailbox, 3)
-        assert mailbox.recipients == [stranger, stranger, "bob@example.org"]
+        assert mailbox.recipients == [foreign, foreign, "bob@example.org"]
         await rest.runtime.pool.execute("UPDATE confirmation SET made_at = made_at - interval '1h'")
-        assert (await ann.put(ME, json={"email": stranger})).status_code == 201
+        assert (await ann.put(ME, json={"email": foreign})).status_code == 201
 
 
 async def test_an_expired_or_replaced_code_is_refused(rest: Any) -> None:
@@ -221,8 +221,8 @@ async def test_a_new_address_ends_the_subscriptions_to_the_old_one(rest: Any) ->
             found = (await ann.get(SUBSCRIPTIONS)).json()["subscriptions"]
             return {each["email"] or each["webhookUrl"] for each in found}
 
-        for wish in (WEBHOOK, mailing("ann@example.org")):
-            assert (await ann.post(SUBSCRIPTIONS, json=wish)).status_code == 201
+        for body in (WEBHOOK, mailing("ann@example.org")):
+            assert (await ann.post(SUBSCRIPTIONS, json=body)).status_code == 201
         both = {WEBHOOK["webhookUrl"], "ann@example.org"}
         assert (await ann.put(ME, json={"email": "ann@example.org"})).status_code == 201
         same = admins("ann", email="ann@example.org")

@@ -17,7 +17,7 @@ async def test_bodies_in_memory_are_bounded_and_let_go(start_rest: Any) -> None:
             assert (await rest.submit(f"small-{n}")).status_code == 202
 
 
-async def test_metrics_name_routes_and_no_made_up_words(rest: Any) -> None:
+async def test_metrics_name_routes_and_no_unknown_paths(rest: Any) -> None:
     await rest.client.get("/api/v2/jobs/admin~some-name")
     await rest.client.request("MADEUP", "/api/v2/jobs")
     text = (await rest.client.get("/metrics")).text
@@ -76,7 +76,7 @@ async def test_a_bug_is_a_500_that_tells_nothing_of_its_inside(
     assert (answer.status_code, set(answer.json())) == (400, {"code", "message", "errors"})
 
 
-async def test_a_body_that_is_not_json_is_told_with_its_place(rest: Any) -> None:
+async def test_a_body_that_is_not_json_is_an_error_with_its_place(rest: Any) -> None:
     json_type = {"Content-Type": "application/json"}
     answer = await rest.client.put("/api/v2/users/me", content=b"{not json", headers=json_type)
     assert (answer.status_code, answer.json()["code"]) == (400, "InvalidParametersError")

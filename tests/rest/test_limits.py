@@ -1,4 +1,4 @@
-"""Who asks too often waits; and who logs in, or asks for readiness, waits for no slow query."""
+"""A client that asks too often waits; a login and a readiness check wait for no slow query."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -30,7 +30,7 @@ def test_never_more_than_the_burst_and_what_has_come_since(
 
 
 @given(LIMITS, st.integers(0, 2000))
-def test_who_waits_as_told_may_go_on(limit: Limit, before: int) -> None:
+def test_a_client_that_waits_as_asked_may_go_on(limit: Limit, before: int) -> None:
     bucket: Bucket | None = None
     early_s = 0
     for _ in range(before):
@@ -92,13 +92,13 @@ async def test_an_address_without_a_valid_token_is_limited_but_not_users_there(
     # The log-in of the fixture and the first use of its token are the first requests.
     async with start_rest(address_requests_per_s=0.001, address_requests_burst=4) as rest:
         assert (await rest.client.get(CHECK)).status_code == 200
-        async with rest.with_token("") as stranger:
+        async with rest.with_token("") as client:
             codes = [
-                (await stranger.request(method, path, headers=headers, content="{")).status_code
+                (await client.request(method, path, headers=headers, content="{")).status_code
                 for _ in range(4)
             ]
             assert [code == 429 for code in codes] == [False, False, True, True]
-            assert (await stranger.get("/healthz")).status_code == 200
+            assert (await client.get("/healthz")).status_code == 200
         assert (await rest.client.get(CHECK)).status_code == 200
         await rest.make_user("ann")  # a change of rights makes no user unknown
         assert (await rest.client.get(CHECK)).status_code == 200
@@ -112,8 +112,8 @@ async def test_the_database_is_not_asked_for_tokens_above_the_limit(
         try:
             async with conn.transaction():
                 await conn.execute("LOCK TABLE rest.token IN ACCESS EXCLUSIVE MODE")
-                async with rest.with_token("made-up") as stranger:
-                    assert (await stranger.get(CHECK)).status_code == 429
+                async with rest.with_token("made-up") as client:
+                    assert (await client.get(CHECK)).status_code == 429
         finally:
             await conn.close()
 

@@ -43,7 +43,7 @@ async def test_lists_are_filtered_ordered_and_paged(rest: Any) -> None:
         await rest.client.post("/api/v2/jobs", content=content)
     job = await rest.job_id("b")
     done = rest.status(job, 1, JobState.SUCCEEDED, completed_at=NOW)
-    await rest.hear("job-updated", job, done)
+    await rest.receive("job-updated", job, done)
     for query, names in LISTS.items():
         answer = await rest.client.get(f"/api/v2/jobs?{query}")
         assert [each["name"] for each in answer.json()] == names, query
@@ -52,7 +52,7 @@ async def test_lists_are_filtered_ordered_and_paged(rest: Any) -> None:
         assert len(names) <= counted["totalCount"] <= 3, query
 
 
-async def test_answers_are_what_the_openapi_document_says(rest: Any) -> None:
+async def test_answers_are_as_in_the_openapi_document(rest: Any) -> None:
     from rest.api.models import JobDetail, JobListItem
 
     await rest.submit("documented")
@@ -69,7 +69,7 @@ async def test_each_time_of_openpais_has_a_twin_in_iso_8601(rest: Any) -> None:
     await rest.submit("timed")
     job = await rest.job_id("timed")
     ends = {"completed_at": NOW, "launched_at": NOW, "created_at": NOW}
-    await rest.hear("job-updated", job, rest.status(job, 1, JobState.SUCCEEDED, **ends))
+    await rest.receive("job-updated", job, rest.status(job, 1, JobState.SUCCEEDED, **ends))
     (item,) = (await rest.client.get("/api/v2/jobs")).json()
     for content in (item, (await rest.shown("timed"))["jobStatus"]):
         irregular = {"submissionTime": "submittedAt", "retryDelayTime": "retryAt"}

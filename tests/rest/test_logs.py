@@ -17,11 +17,11 @@ LOGS = "/api/v2/jobs/admin~logged/attempts/0/taskRoles/worker/taskIndex/0/attemp
 
 
 async def run_task(rest: Any, agent: Any, state: TaskState = TaskState.RUNNING) -> None:
-    """Submit a job, and say that its task runs at the agent."""
+    """Submit a job, whose task runs at the agent."""
     await rest.submit("logged")
     job = await rest.job_id("logged")
     task = TaskStatus(index=0, state=state, pod="pod-1", node="n", log_url=agent.url)
-    told = JobStatus(
+    status = JobStatus(
         revision=1,
         job=job,
         name="logged",
@@ -31,7 +31,7 @@ async def run_task(rest: Any, agent: Any, state: TaskState = TaskState.RUNNING) 
         submitted_at=NOW,
         task_roles=(TaskRoleStatus(name="worker", tasks=(task,)),),
     )
-    await rest.hear("job-updated", job, told)
+    await rest.receive("job-updated", job, status)
 
 
 async def test_logs_are_located_and_read(rest: Any, agent: Any) -> None:
@@ -82,14 +82,16 @@ async def test_a_task_without_logs_is_404_and_an_agent_that_is_away_503(
     assert (await rest.client.get(f"{LOGS}/secrets")).status_code == 400
 
 
-async def test_a_job_that_waits_or_was_never_placed_says_so_and_why(rest: Any) -> None:
+async def test_the_log_of_a_job_that_waits_or_was_never_placed_is_an_error_with_the_reason(
+    rest: Any,
+) -> None:
     await rest.submit("logged")
     job = await rest.job_id("logged")
-    said = (await rest.client.get(LOGS)).json()
-    assert said["code"] == "NoTaskLogError"
-    assert said["message"].startswith("admin~logged is WAITING")
+    refusal = (await rest.client.get(LOGS)).json()
+    assert refusal["code"] == "NoTaskLogError"
+    assert refusal["message"].startswith("admin~logged is WAITING")
     task = TaskStatus(index=0, state=TaskState.WAITING, pod="pod-1")
-    told = JobStatus(
+    status = JobStatus(
         revision=1,
         job=job,
         name="logged",
@@ -104,8 +106,8 @@ async def test_a_job_that_waits_or_was_never_placed_says_so_and_why(rest: Any) -
         (1, JobState.WAITING, "is not placed on a node yet"),
         (2, JobState.FAILED, "was never placed on a node"),
     ):
-        word = told.model_copy(update={"revision": revision, "state": state})
-        await rest.hear("job-updated", job, word)
+        message = status.model_copy(update={"revision": revision, "state": state})
+        await rest.receive("job-updated", job, message)
         for path in (LOGS, f"{LOGS}/all", f"{LOGS}/all/events"):
             answer = await rest.client.get(path)
             assert (answer.status_code, answer.json()["message"]) == (
@@ -116,7 +118,7 @@ async def test_a_job_that_waits_or_was_never_placed_says_so_and_why(rest: Any) -
 
 
 async def read_events(lines: Any, count: int) -> list[dict[str, str]]:
-    """The next events of a stream, comments left out. Who drops ``lines`` ends the stream."""
+    """The next events of a stream, without comments. Dropping ``lines`` ends the stream."""
     events: list[dict[str, str]] = []
     now: dict[str, str] = {}
     async for line in lines:
@@ -251,9 +253,9 @@ async def test_a_text_whose_agent_goes_away_does_not_look_whole(
         agent.hang_up()
         with pytest.raises(httpx2.RemoteProtocolError):
             await anext(pieces)
-    said = capsys.readouterr().out
-    assert "an answer could not be sent to its end" in said
-    assert "a request failed" not in said
+    log = capsys.readouterr().out
+    assert "an answer could not be sent to its end" in log
+    assert "a request failed" not in log
 
 
 @pytest.mark.parametrize(
@@ -286,14 +288,14 @@ async def test_a_node_that_lies_about_its_address_leads_rest_nowhere(
         assert agent.asked == []
 
 
-async def test_an_address_outside_the_networks_is_told_with_node_and_setting(
+async def test_an_address_outside_the_networks_is_an_error_with_node_and_setting(
     start_rest: Any, agent: Any
 ) -> None:
     async with start_rest(agent_networks="10.0.0.0/8") as rest:
         await run_task(rest, agent)
-        said = (await rest.client.get(f"{LOGS}/stdout")).json()["message"]
-        for word in ("Node n ", agent.url, "127.0.0.1", "MUSTER_AGENT_NETWORKS"):
-            assert word in said
+        message = (await rest.client.get(f"{LOGS}/stdout")).json()["message"]
+        for part in ("Node n ", agent.url, "127.0.0.1", "MUSTER_AGENT_NETWORKS"):
+            assert part in message
         metrics = (await rest.client.get("/metrics")).text
         assert "muster_rest_agent_addresses_refused_total 1.0" in metrics
 

@@ -12,7 +12,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 async def end(rest: Any, name: str, state: JobState) -> None:
     job = await rest.job_id(name)
-    told = JobStatus(
+    status = JobStatus(
         revision=1,
         seen=1,
         job=job,
@@ -23,7 +23,7 @@ async def end(rest: Any, name: str, state: JobState) -> None:
         submitted_at=NOW,
         completed_at=NOW + timedelta(seconds=1) if state is JobState.SUCCEEDED else None,
     )
-    await rest.hear("job-updated", job, told)
+    await rest.receive("job-updated", job, status)
 
 
 async def test_old_rows_go_and_finished_jobs_are_closed(start_rest: Any) -> None:

@@ -1,4 +1,4 @@
-"""Operators order nodes to be cordoned and drained; the Scheduler is told on settings-changed."""
+"""Operators cordon and drain nodes; REST publishes the orders on settings-changed."""
 
 import asyncio
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ async def report(
     bootstrap: str, node: str, *, is_healthy: bool = True, pods: Sequence[str] = ()
 ) -> None:
     gpu = Gpu(index=0, uuid="u", model="m", memory_mb=1, is_healthy=is_healthy, problem="hot")
-    said = NodeReport(
+    node_report = NodeReport(
         node=node,
         revision=1,
         journal="j",
@@ -39,13 +39,13 @@ async def report(
     )
     producer = AIOKafkaProducer(bootstrap_servers=bootstrap)
     await producer.start()
-    value = said.model_dump_json().encode()
+    value = node_report.model_dump_json().encode()
     await producer.send_and_wait("node-reported", value, key=node.encode())
     await producer.stop()
 
 
 async def settings_of(bootstrap: str, node: str) -> Any:
-    """A reader of what is said about a node; ends when the consumer is stopped."""
+    """A reader of a node's settings; ends when the consumer is stopped."""
     consumer = AIOKafkaConsumer(
         "settings-changed",
         bootstrap_servers=bootstrap,
@@ -65,7 +65,7 @@ async def settings_of(bootstrap: str, node: str) -> Any:
     return consumer, next_value
 
 
-async def test_an_order_stands_is_shown_said_and_taken_back(
+async def test_an_order_stands_is_shown_published_and_revoked(
     start_rest: Any, fresh_broker: Any
 ) -> None:
     bootstrap = fresh_broker.bootstrap
@@ -86,13 +86,13 @@ async def test_an_order_stands_is_shown_said_and_taken_back(
             assert shown == (None if value == "none" else value)
             listed = (await rest.client.get("/api/v2/cluster/nodes")).json()["nodes"]
             assert listed[0]["order"] == shown
-            while (said := await next_value()) is None or said.value["order"] != value:
+            while (published := await next_value()) is None or published.value["order"] != value:
                 pass
-            stands = NodeOrder.model_validate(said.value)
+            stands = NodeOrder.model_validate(published.value)
             assert (stands.node, stands.order, stands.by) == ("n1", Order(value), "admin")
             again = await next_value()
-            assert again == said
-            revisions.append(said.revision)
+            assert again == published
+            revisions.append(published.revision)
         assert revisions == [revisions[0] + n for n in range(3)]
         entries = (await rest.client.get("/api/v2/audit")).json()["entries"]
         acts = [(e["action"], e["object"]) for e in entries if e["action"].startswith("node.")]
@@ -102,9 +102,11 @@ async def test_an_order_stands_is_shown_said_and_taken_back(
         while await next_value() is not None:
             pass
         assert (await rest.client.put(order("n1"), json={"value": "drain"})).status_code == 202
-        while (said := await next_value()) is None:
+        while (published := await next_value()) is None:
             pass
-        assert said.revision > revisions[-1], "who has read the orders before takes no lower one"
+        assert published.revision > revisions[-1], (
+            "a reader of earlier orders takes no lower revision"
+        )
         await consumer.stop()
 
 
@@ -140,20 +142,20 @@ async def test_an_order_is_answered_by_what_stands_now_and_what_becomes_of_the_p
 
         await rest.eventually(nodes, ["n1", "n2"])
 
-        words = ("cordon", "drain", "drain", "none")
+        values = ("cordon", "drain", "drain", "none")
 
-        async def said(node: str, value: str) -> str:
+        async def ordered(node: str, value: str) -> str:
             answer = await rest.client.put(order(node), json={"value": value})
             return str(answer.json()["message"])
 
-        assert [await said("n1", value) for value in words] == [
+        assert [await ordered("n1", value) for value in values] == [
             "n1: order cordon (was none); 3 pods of 2 jobs stay.",
             "n1: order drain (was cordon); 3 pods of 2 jobs leave.",
             "n1: order drain (stood before); 3 pods of 2 jobs leave.",
             "n1: order none (was drain); 3 pods of 2 jobs are there;"
             " preempted pods are still being stopped.",
         ]
-        assert await said("n2", "drain") == "n2: order drain (was none); no pod is there."
+        assert await ordered("n2", "drain") == "n2: order drain (was none); no pod is there."
 
 
 async def test_only_admins_order_and_only_nodes_that_there_are(rest: Any) -> None:
@@ -179,7 +181,7 @@ async def test_an_order_about_a_node_that_is_gone_can_be_taken_back(rest: Any) -
         assert await node_orders.order_of(conn, "gone") is Order.NONE
 
 
-async def test_an_order_of_a_restored_backup_is_said_above_what_was_said_before(
+async def test_an_order_of_a_restored_backup_is_published_above_earlier_revisions(
     start_rest: Any, fresh_broker: Any
 ) -> None:
     bootstrap = fresh_broker.bootstrap
@@ -190,18 +192,18 @@ async def test_an_order_of_a_restored_backup_is_said_above_what_was_said_before(
             assert (await rest.client.put(order("n1"), json={"value": value})).status_code == 202
         consumer, next_value = await settings_of(bootstrap, "n1")
         last = await rest.runtime.pool.fetchval("SELECT revision FROM node_order")
-        while (said := await next_value()) is None or said.revision < last:
+        while (published := await next_value()) is None or published.revision < last:
             pass
         sql = """UPDATE node_order SET revision = 2, "order" = 'drain' WHERE node = 'n1'"""
         await rest.runtime.pool.execute(sql)
     async with start_rest(kafka_bootstrap=bootstrap) as rest:
-        while (again := await next_value()) is None or again.revision <= said.revision:
+        while (again := await next_value()) is None or again.revision <= published.revision:
             pass
-        assert (said.value["order"], again.value["order"]) == ("cordon", "drain")
+        assert (published.value["order"], again.value["order"]) == ("cordon", "drain")
         await consumer.stop()
 
 
-async def test_nodes_in_trouble_or_under_orders_are_told_of(
+async def test_nodes_in_trouble_or_under_orders_are_listed(
     start_rest: Any, fresh_broker: Any, scheduler: Any
 ) -> None:
     bootstrap = fresh_broker.bootstrap

@@ -141,7 +141,7 @@ def test_every_operation_has_a_name_of_its_own_and_texts() -> None:
 
 
 def test_bodies_and_main_answers_have_examples() -> None:
-    """Also in lists; what is an answer of a few words needs none."""
+    """Also in lists; a short answer needs none."""
     plain = {"Done", "WhoAmI", "TaskAttempts", "LogLocations", "ShownNode", "NodePage"}
     plain |= {"ShownCluster", "ShownVirtualCluster"}
     for operation in operations():

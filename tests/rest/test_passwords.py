@@ -1,4 +1,4 @@
-"""Guessing passwords is slow, at all replicas together; and no stranger locks anybody out for
+"""Guessing passwords is slow, at all replicas together; and no other user locks anybody out for
 long.
 """
 
@@ -33,7 +33,7 @@ async def failures(rest: Any) -> list[tuple[str, str, str, Any]]:
     return [(r["username"], r["action"], r["address"], r["detail"]["cause"]) for r in rows]
 
 
-async def test_replicas_count_together_and_say_when_to_try_again(start_rest: Any) -> None:
+async def test_replicas_count_together_and_answer_when_to_try_again(start_rest: Any) -> None:
     how = {"password_attempts": 3, "http_trusted_proxies": "127.0.0.1"}
     async with start_rest(**how) as one, start_rest(**how) as other:
         for name in ("admin", "nobody"):
@@ -43,7 +43,7 @@ async def test_replicas_count_together_and_say_when_to_try_again(start_rest: Any
         assert (answer.status_code, answer.json()["code"]) == (429, "TooManyRequestsError")
         assert 0 < int(answer.headers["Retry-After"]) <= 300
         assert f"wait {answer.headers['Retry-After']} seconds" in answer.json()["message"]
-        # Whoever guesses locks out themselves: the user gets in, and their tokens work.
+        # The guesser's address is locked out: the user gets in, and their tokens work.
         assert (await guess(other, "admin", "192.0.2.8", PASSWORD)).status_code == 200
         assert (await one.client.get("/api/v2/jobs")).status_code == 200
 
@@ -74,7 +74,7 @@ async def test_a_user_is_guarded_from_many_addresses_and_users_from_one(start_re
         assert await guesses(rest, "admin", ["192.0.2.99"]) == [429]
         spray = [(await guess(rest, f"user-{number}")).status_code for number in range(11)]
         assert spray == [401] * 9 + [429] * 2  # one of the ten was of the crowd
-        # The next address of the same IPv6 network is the same stranger.
+        # The next address of the same IPv6 network is the same client.
         assert await guesses(rest, "bob", ["2001:db8::1", "2001:db8::2", "2001:db8:0:1::1"]) == [
             401,
             429,

@@ -42,10 +42,10 @@ async def test_a_job_above_its_users_cap_is_refused_with_its_line(
         for n, priority in enumerate(refused):
             file = with_priority(rest, f"no-{n}", priority)
             answer = await eve.post(JOBS, content=file)
-            said = answer.json()
-            assert (answer.status_code, said["code"]) == (403, "ForbiddenUserError")
-            assert "maxPriority" in said["message"]
-            (problem,) = said["errors"]
+            refusal = answer.json()
+            assert (answer.status_code, refusal["code"]) == (403, "ForbiddenUserError")
+            assert "maxPriority" in refusal["message"]
+            (problem,) = refusal["errors"]
             if priority is not None:
                 assert problem["line"] == len(file.splitlines())
                 assert problem["path"].startswith("extras.")

@@ -1,4 +1,4 @@
-"""Who may do what: every route of REST, asked by everybody, beside one table."""
+"""Every route of REST, asked by every kind of caller, beside one table of rights."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from starlette.routing import Route
 PASSWORD = "correct-horse"
 
 NOBODY = frozenset({"no token", "an expired token", "a revoked token"})
-"""Whoever these were, they are nobody."""
+"""Callers without a valid token are nobody."""
 
 ANN, BOB, ADMIN = "ann", "bob", "admin"
 ANNS_PROGRAM, ADMINS_PROGRAM = "ann's application token", "the admin's application token"
@@ -38,7 +38,7 @@ def changed(**fields: object) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Ask:
-    """A request and who may make it."""
+    """A request and the callers that may make it."""
 
     who: frozenset[str]
     method: str
@@ -202,7 +202,7 @@ class World:
         return answer.status_code, content.get("code", "") if isinstance(content, dict) else ""
 
 
-async def test_every_route_is_for_those_whom_the_table_names(start_rest: Any) -> None:
+async def test_every_route_is_for_the_callers_in_the_table(start_rest: Any) -> None:
     async with start_rest(token_cache_s=0.001) as rest:
         routes = list(all_routes(rest.runtime.asgi._app))
         wanted = {f"{method} {route.path}" for method, route in routes}
@@ -222,7 +222,7 @@ async def test_every_route_is_for_those_whom_the_table_names(start_rest: Any) ->
         assert wrong == []
 
 
-async def test_the_document_says_which_paths_need_no_token(rest: Any) -> None:
+async def test_the_document_names_the_paths_that_need_no_token(rest: Any) -> None:
     document = (await rest.client.get("/openapi.json")).json()
     free = {
         f"{method.upper()} {path}"

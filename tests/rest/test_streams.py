@@ -44,7 +44,7 @@ def test_all_lines_arrive_however_they_are_cut(
         assert last == start + len(content)
 
 
-def test_a_gap_is_told() -> None:
+def test_a_gap_is_an_event() -> None:
     events = LineEvents(10)
     made = list(events.take(b"late\n", 105))
     assert made[0].startswith(b": 90 bytes")

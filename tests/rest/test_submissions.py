@@ -57,8 +57,8 @@ async def test_a_key_of_a_refused_submission_may_be_used_again(rest: Any) -> Non
     await rest.submit("taken")
     refused = await rest.submit("taken", **{"Idempotency-Key": "k2"})
     assert refused.status_code == 409
-    mended = await rest.submit("free", **{"Idempotency-Key": "k2"})
-    assert mended.status_code == 202
+    fixed = await rest.submit("free", **{"Idempotency-Key": "k2"})
+    assert fixed.status_code == 202
 
 
 async def test_a_key_that_is_empty_or_too_long_is_refused(rest: Any) -> None:
@@ -100,7 +100,7 @@ async def test_what_waits_to_be_written_is_bounded(start_rest: Any) -> None:
         assert (await rest.submit("afterwards")).status_code == 202
 
 
-async def test_a_wrong_file_is_told_with_lines(rest: Any) -> None:
+async def test_a_wrong_file_is_refused_with_lines(rest: Any) -> None:
     content = rest.job_file("bad").replace("gpu: 1", "gpus: 1").replace("type: job", "type: x")
     answer = await rest.client.post("/api/v2/jobs", content=content)
     assert answer.status_code == 400
@@ -126,7 +126,7 @@ async def test_a_job_with_secrets_is_refused_and_kept_nowhere(rest: Any) -> None
 
 
 async def test_connections_that_the_database_ends_lose_no_job(start_rest: Any) -> None:
-    async with start_rest(token_cache_s=60.0) as rest:  # who asks is known without a database
+    async with start_rest(token_cache_s=60.0) as rest:  # the caller is known without a database
         await rest.submit("before")
         await rest.runtime.pool.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
@@ -166,7 +166,7 @@ async def test_a_commit_whose_answer_was_lost_is_no_name_that_is_taken(
     again = await rest.submit("keyed", **{"Idempotency-Key": "k"})
     assert (again.status_code, again.text) == (202, answers[1].text)
     assert len((await rest.client.get("/api/v2/jobs")).json()) == 2
-    assert len(await rest.said(await rest.job_id("plain"))) == 1
+    assert len(await rest.messages(await rest.job_id("plain"))) == 1
 
 
 async def test_what_comes_after_the_end_is_refused_at_once(rest: Any) -> None:

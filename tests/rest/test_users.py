@@ -26,8 +26,8 @@ async def test_rights_are_given_and_taken_at_once(start_rest: Any) -> None:
         assert made.status_code == 201
         assert (await ann.get("/api/v2/audit")).status_code == 200
         await rest.eventually(codes, {200})
-        wish = {"events": ["node-lost"], "email": "ann@example.org"}
-        assert (await ann.post("/api/v2/alerts/subscriptions", json=wish)).status_code < 300
+        body = {"events": ["node-lost"], "email": "ann@example.org"}
+        assert (await ann.post("/api/v2/alerts/subscriptions", json=body)).status_code < 300
         taken = await rest.client.put("/api/v2/users", json=change("ann", admin=False))
         assert taken.status_code == 201
         assert (await ann.get("/api/v2/audit")).status_code == 403
@@ -103,7 +103,7 @@ async def test_the_last_admin_stays(rest: Any) -> None:
     assert (await rest.client.get("/api/v2/audit")).status_code == 200
 
 
-async def test_two_admins_who_go_at_once_leave_one(start_rest: Any) -> None:
+async def test_two_admins_demoted_or_removed_at_once_leave_one(start_rest: Any) -> None:
     """Each is demoted, or removed, at another replica, many times over."""
     async with start_rest() as one, start_rest() as other:
         for number in range(12):

@@ -1,4 +1,4 @@
-"""Which virtual clusters there are is the Scheduler's to say; REST checks names by its last answer,
+"""The Scheduler knows the virtual clusters; REST checks names by its last answer,
 and shows its figures in OpenPAI's shape.
 """
 
@@ -32,7 +32,7 @@ NLP = {
     },
     "gpuTypes": ["a100", "k80"],
 }
-TOLD = {
+CLUSTERS = {
     "asOf": 12,
     "gpuTypes": ["a100", "k80", "v100"],
     "virtualClusters": {"vision": VISION, "nlp": NLP},
@@ -41,8 +41,8 @@ PATH = "/virtual-clusters"
 
 
 def job_file(rest: Any, name: str, cluster: str, **muster: Any) -> str:
-    wishes = ", ".join(f"{key}: {value}" for key, value in muster.items())
-    more = f"defaults: {{virtualCluster: {cluster}}}\nextras: {{muster: {{{wishes}}}}}\n"
+    fields = ", ".join(f"{key}: {value}" for key, value in muster.items())
+    more = f"defaults: {{virtualCluster: {cluster}}}\nextras: {{muster: {{{fields}}}}}\n"
     return str(rest.job_file(name)) + more
 
 
@@ -50,8 +50,8 @@ async def submit(client: Any, content: str, **headers: str) -> Any:
     return await client.post("/api/v2/jobs", content=content, headers=headers)
 
 
-async def until_told(rest: Any) -> None:
-    """REST has heard which virtual clusters there are."""
+async def until_known(rest: Any) -> None:
+    """Wait until REST has the virtual clusters."""
 
     async def names() -> set[str]:
         answer = await rest.client.get(f"/api/v2{PATH}")
@@ -63,7 +63,7 @@ async def until_told(rest: Any) -> None:
 async def test_they_are_shown_as_openpai_does_with_the_schedulers_figures(
     start_rest: Any, scheduler: Any
 ) -> None:
-    scheduler.answers[PATH] = TOLD
+    scheduler.answers[PATH] = CLUSTERS
     async with start_rest(scheduler_url=scheduler.url) as rest:
         shown = (await rest.client.get(f"/api/v2{PATH}")).json()
         assert list(shown) == ["nlp", "vision"]
@@ -96,9 +96,9 @@ async def test_they_are_shown_as_openpai_does_with_the_schedulers_figures(
 async def test_a_job_for_a_virtual_cluster_that_is_not_there_is_refused_with_those_that_are(
     start_rest: Any, scheduler: Any
 ) -> None:
-    scheduler.answers[PATH] = TOLD
+    scheduler.answers[PATH] = CLUSTERS
     async with start_rest(scheduler_url=scheduler.url) as rest:
-        await until_told(rest)
+        await until_known(rest)
         refused = await submit(rest.client, job_file(rest, "lost", "visoin"))
         assert (refused.status_code, refused.json()["code"]) == (404, "NoVirtualClusterError")
         (problem,) = refused.json()["errors"]
@@ -110,22 +110,22 @@ async def test_a_job_for_a_virtual_cluster_that_is_not_there_is_refused_with_tho
 
 
 async def test_a_new_virtual_cluster_takes_jobs_at_once(start_rest: Any, scheduler: Any) -> None:
-    scheduler.answers[PATH] = TOLD
+    scheduler.answers[PATH] = CLUSTERS
     async with start_rest(
         scheduler_url=scheduler.url, virtual_clusters_every_s=600, virtual_clusters_again_s=0.001
     ) as rest:
-        await until_told(rest)
+        await until_known(rest)
         assert (await submit(rest.client, job_file(rest, "j", "speech"))).status_code == 404
-        scheduler.answers[PATH] = TOLD | {"virtualClusters": {"speech": NLP}}
+        scheduler.answers[PATH] = CLUSTERS | {"virtualClusters": {"speech": NLP}}
         assert (await submit(rest.client, job_file(rest, "j", "speech"))).status_code == 202
 
 
 async def test_while_the_scheduler_is_away_the_last_answer_counts(
     start_rest: Any, scheduler: Any
 ) -> None:
-    scheduler.answers[PATH] = TOLD
+    scheduler.answers[PATH] = CLUSTERS
     async with start_rest(scheduler_url=scheduler.url, virtual_clusters_again_s=0.001) as rest:
-        await until_told(rest)
+        await until_known(rest)
         for answer in (b"standby", b"no json", {}, None):
             scheduler.answers[PATH] = answer
             name = f"while-{len(scheduler.seen)}"
@@ -135,15 +135,15 @@ async def test_while_the_scheduler_is_away_the_last_answer_counts(
             assert (shown.status_code, shown.json()["asOf"]) == (200, 12)
 
 
-async def test_before_the_scheduler_has_said_a_word_jobs_are_taken_unchecked(
+async def test_before_the_schedulers_first_answer_jobs_are_accepted_unchecked(
     start_rest: Any, scheduler: Any
 ) -> None:
     scheduler.answers[PATH] = b"standby"
     async with start_rest(scheduler_url=scheduler.url) as rest:
         accepted = await submit(rest.client, job_file(rest, "early", "vision"))
         assert accepted.status_code == 202
-        (told,) = (w for w in accepted.json()["warnings"] if "was not checked" in w["message"])
-        assert told["path"] == "defaults.virtualCluster"
+        (warning,) = (w for w in accepted.json()["warnings"] if "was not checked" in w["message"])
+        assert warning["path"] == "defaults.virtualCluster"
         assert (await rest.client.get(f"/api/v2{PATH}")).status_code == 503
 
 
@@ -155,9 +155,9 @@ async def test_without_a_scheduler_to_ask_there_is_nothing_to_show(rest: Any) ->
 async def test_users_use_the_virtual_clusters_that_they_are_given(
     start_rest: Any, scheduler: Any
 ) -> None:
-    scheduler.answers[PATH] = TOLD
+    scheduler.answers[PATH] = CLUSTERS
     async with start_rest(scheduler_url=scheduler.url) as rest:
-        await until_told(rest)
+        await until_known(rest)
         body = {"username": "bob", "password": "correct-horse", "virtualCluster": ["vc9"]}
         assert (await rest.client.post("/api/v2/users", json=body)).status_code == 404
         async with await rest.make_user("ann") as ann:
@@ -176,29 +176,29 @@ async def test_users_use_the_virtual_clusters_that_they_are_given(
 async def test_gpu_types_and_pins_that_cannot_be_are_refused_with_their_place(
     start_rest: Any, scheduler: Any
 ) -> None:
-    scheduler.answers[PATH] = TOLD
+    scheduler.answers[PATH] = CLUSTERS
     async with start_rest(scheduler_url=scheduler.url) as rest:
-        await until_told(rest)
-        for wish, priority, said in (
+        await until_known(rest)
+        for fields, priority, message in (
             ("gpuTypes: [v1oo]", 10, "is no GPU type here; use a100, k80, v100"),
             ("gpuTypes: [v1oo]", -1, "is no GPU type here; use a100, k80, v100"),
             ("gpuTypes: [a100]", 10, "is not in the virtual cluster vision, which has v100"),
             ("pin: lap", 10, "is no pin of the virtual cluster vision, which has lab"),
         ):
-            roles = f"{{worker: {{{wish}}}}}"
+            roles = f"{{worker: {{{fields}}}}}"
             content = job_file(rest, "odd", "vision", taskRoles=roles, priority=priority)
             refused = await submit(rest.client, content)
             assert (refused.status_code, refused.json()["code"]) == (400, "InvalidProtocolError")
             (problem,) = refused.json()["errors"]
-            assert problem["message"] == said
+            assert problem["message"] == message
             assert problem["line"] == 13
-        for wish, priority in (
+        for fields, priority in (
             ("gpuTypes: [v100]", 10),
             ("gpuTypes: [a100]", -1),
             ("pin: lab", 10),
         ):
-            roles = f"{{worker: {{{wish}}}}}"
-            name = f"good-{len(wish)}-{priority}"
+            roles = f"{{worker: {{{fields}}}}}"
+            name = f"good-{len(fields)}-{priority}"
             content = job_file(rest, name, "vision", taskRoles=roles, priority=priority)
             assert (await submit(rest.client, content)).status_code == 202
         roles = "{worker: {gpuTypes: [a100, v100]}}"
@@ -210,12 +210,12 @@ async def test_gpu_types_and_pins_that_cannot_be_are_refused_with_their_place(
 async def test_a_submission_that_is_sent_again_is_answered_as_it_was(
     start_rest: Any, scheduler: Any
 ) -> None:
-    scheduler.answers[PATH] = TOLD
+    scheduler.answers[PATH] = CLUSTERS
     async with start_rest(scheduler_url=scheduler.url) as rest:
-        await until_told(rest)
+        await until_known(rest)
         key = {"Idempotency-Key": "k"}
         first = await submit(rest.client, job_file(rest, "once", "vision"), **key)
-        scheduler.answers[PATH] = TOLD | {"virtualClusters": {}}
+        scheduler.answers[PATH] = CLUSTERS | {"virtualClusters": {}}
 
         async def names() -> list[str]:
             return list((await rest.client.get(f"/api/v2{PATH}")).json())

@@ -113,7 +113,7 @@ async def launcher(bootstrap: str) -> AsyncIterator[Launcher]:
 
 @pytest.fixture
 def settings(bootstrap: str, tmp_path: Path) -> Iterator[AgentSettings]:
-    """Of an agent whose pods end with the test, also where it was told to keep them."""
+    """Of an agent whose pods end with the test, also where a setting keeps them."""
     settings = settings_for(bootstrap, tmp_path / "agent")
     yield settings
     for pods in tmp_path.glob("*/pods"):

@@ -78,7 +78,7 @@ async def test_asking_twice_runs_once(launcher: Launcher, settings: AgentSetting
     assert log.read_text() == "ran\n"
 
 
-async def test_a_launcher_that_asks_again_for_an_ended_pod_is_told_of_its_end(
+async def test_a_launcher_that_asks_again_for_an_ended_pod_gets_its_end(
     launcher: Launcher, settings: AgentSettings
 ) -> None:
     """As after a restored backup: it has applied the end, and does not remember."""
@@ -87,10 +87,10 @@ async def test_a_launcher_that_asks_again_for_an_ended_pod_is_told_of_its_end(
         ended = await launcher.ended("pod-1")
         await launcher.publish(request)
 
-        def told_again() -> PodStatus | None:
+        def republished() -> PodStatus | None:
             return next((s for s in launcher.statuses("pod-1") if s.seen == 2), None)
 
-        again = await launcher.until(told_again)
+        again = await launcher.until(republished)
     assert again.revision > ended.revision
     assert (again.state, again.ended_at) == (PodState.SUCCEEDED, ended.ended_at)
 
@@ -151,15 +151,15 @@ async def test_no_pod_starts_while_a_live_one_holds_its_gpu_or_port(
         assert (await launcher.ended("other-gpu")).state is PodState.SUCCEEDED
 
 
-async def test_a_port_that_a_stranger_holds_fails_the_pod_and_is_reported(
+async def test_a_port_that_a_foreign_process_holds_fails_the_pod_and_is_reported(
     launcher: Launcher, settings: AgentSettings
 ) -> None:
     async with an_agent(settings):
         await launcher.report()
-        with socket.socket() as stranger:
-            stranger.bind(("127.0.0.1", 0))
-            port = stranger.getsockname()[1]
-            stranger.listen()
+        with socket.socket() as foreign:
+            foreign.bind(("127.0.0.1", 0))
+            port = foreign.getsockname()[1]
+            foreign.listen()
             await launcher.run("pod-1", "true", ports={"http": (port,)})
             ended = await launcher.ended("pod-1")
             assert ended.verdict is not None
@@ -194,7 +194,7 @@ async def test_the_pretending_agent_starts_nothing_and_shows_as_simulated(
     assert PodDirectories(settings.agent_home / "pods").names() == []
 
 
-async def test_a_lost_supervisor_is_told_and_costs_the_user_nothing(
+async def test_a_lost_supervisor_is_reported_and_costs_the_user_nothing(
     launcher: Launcher, settings: AgentSettings
 ) -> None:
     async with an_agent(settings):

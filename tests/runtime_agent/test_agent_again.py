@@ -38,7 +38,7 @@ async def test_stopping_the_agent_withdraws_its_pods_at_no_cost_to_the_user(
     assert (await launcher.report(lambda r: r.is_stopping)).is_stopping
 
 
-async def test_pods_go_on_without_the_agent_where_it_is_told_to_keep_them(
+async def test_pods_go_on_without_the_agent_where_a_setting_keeps_them(
     launcher: Launcher, settings: AgentSettings
 ) -> None:
     keeping = settings.model_copy(update={"agent_on_stop": OnStop.KEEP})
@@ -95,7 +95,7 @@ async def test_an_older_journal_never_runs_a_pod_again(
     assert log.read_text() == "ran\n"
 
 
-async def test_a_new_bus_hears_again_what_was_not_acknowledged(
+async def test_a_new_bus_gets_unacknowledged_messages_again(
     fresh_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
     async with an_agent(settings_for(fresh_broker.bootstrap, tmp_path / "agent")):
@@ -249,11 +249,11 @@ async def test_an_agent_that_comes_back_publishes_which_pods_are_there_and_no_ne
 
 
 def operator_now() -> int:
-    """The revision of an operator's wish: above those of tests before on this broker."""
+    """The revision of an operator's request: above those of tests before on this broker."""
     return int(time.time() * 1000)
 
 
-async def test_a_refused_word_is_said_again_when_an_operator_redrives(
+async def test_a_rejected_message_is_republished_when_an_operator_redrives(
     launcher: Launcher, settings: AgentSettings
 ) -> None:
     async with an_agent(settings):
@@ -280,7 +280,7 @@ async def test_a_refused_word_is_said_again_when_an_operator_redrives(
     journal.close()
 
 
-async def test_a_damaged_journal_is_told_with_what_to_do(settings: AgentSettings) -> None:
+async def test_a_damaged_journal_is_an_error_with_its_fix(settings: AgentSettings) -> None:
     settings.agent_home.mkdir()
     (settings.agent_home / "journal.sqlite").write_bytes(b"no journal " * 1000)
     with pytest.raises(Broken, match="to begin anew"):

@@ -27,11 +27,11 @@ ENDED = (PodState.SUCCEEDED, PodState.FAILED)
 
 
 async def repeat(launcher: Launcher, requests: list[PodRequest]) -> None:
-    """Says again what the agent has not answered, as the Launcher would."""
+    """Republishes what the agent has not answered, as the Launcher would."""
     while True:
         await asyncio.sleep(0.5)
         for request in requests:
-            if launcher.has_said(request.pod) and not launcher.statuses(request.pod):
+            if launcher.has_published(request.pod) and not launcher.statuses(request.pod):
                 await launcher.publish(request, again=True)
 
 

@@ -1,4 +1,4 @@
-"""A pod says that its gang's work is saved by touching a file; the Launcher hears of it."""
+"""A pod touches a file when its gang's work is saved; the agent reports this to the Launcher."""
 
 import json
 import os
@@ -29,23 +29,23 @@ class World:
         self._journal = Journal(home / "journal.sqlite", "id")
         pod = Pod("p", "job", "job-0", Phase.RUNNING, started_at=moment(STARTED_S))
         self._journal.save([Entry(pod, new_subject(pod, "id"), moment(STARTED_S))])
-        self.said: list[dict[str, Any]] = []
+        self.published: list[dict[str, Any]] = []
         self.restart()
 
     def restart(self) -> None:
         """The agent knows what its journal does."""
         memory = Memory(self._journal, Node("n", "boot", 30.0, 30.0), lambda _name: True)
-        self.handlers = Handlers(memory, self._say, lambda: None)
+        self.handlers = Handlers(memory, self._publish, lambda: None)
 
-    def _say(self, records: Sequence[Outgoing]) -> None:
+    def _publish(self, records: Sequence[Outgoing]) -> None:
         assert {record.topic for record in records} <= {"pod-started"}
-        self.said += [json.loads(record.value or b"") for record in records]
+        self.published += [json.loads(record.value or b"") for record in records]
 
     def see(self, saved_at_s: float | None) -> None:
         self.handlers.on_seen([Seen("p", STARTED_S, checkpointed_at_s=saved_at_s)])
 
     def times(self) -> list[float]:
-        found = [datetime.fromisoformat(message["checkpointedAt"]) for message in self.said]
+        found = [datetime.fromisoformat(message["checkpointedAt"]) for message in self.published]
         return [each.timestamp() for each in found]
 
 
@@ -60,17 +60,17 @@ def moment(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def test_the_launcher_hears_when_a_pod_has_saved(tmp_path: Path, clock: list[float]) -> None:
+def test_the_launcher_gets_the_time_of_a_checkpoint(tmp_path: Path, clock: list[float]) -> None:
     world = World(tmp_path)
     world.see(None)
-    assert world.said == []
+    assert world.published == []
     world.see(NOW_S - 5)
     world.see(NOW_S - 5)
     assert world.times() == [NOW_S - 5]
-    assert world.said[0]["state"] == "running"
+    assert world.published[0]["state"] == "running"
 
 
-def test_it_hears_so_now_and_then_and_of_the_last_time(tmp_path: Path, clock: list[float]) -> None:
+def test_it_gets_them_now_and_then_and_always_the_last(tmp_path: Path, clock: list[float]) -> None:
     world = World(tmp_path)
     world.see(NOW_S)
     for second in range(1, 40):
@@ -82,7 +82,7 @@ def test_it_hears_so_now_and_then_and_of_the_last_time(tmp_path: Path, clock: li
     assert world.times()[2:] == [NOW_S + 35]
 
 
-def test_an_agent_that_starts_again_goes_on_from_what_it_has_said(
+def test_an_agent_that_starts_again_goes_on_from_its_last_message(
     tmp_path: Path, clock: list[float]
 ) -> None:
     world = World(tmp_path)
@@ -103,14 +103,14 @@ def test_an_agent_that_starts_again_goes_on_from_what_it_has_said(
 
 
 @pytest.mark.parametrize(
-    ("touched_s", "told_s"), [(-1e15, STARTED_S), (0.0, STARTED_S), (1e15, NOW_S)]
+    ("touched_s", "published_s"), [(-1e15, STARTED_S), (0.0, STARTED_S), (1e15, NOW_S)]
 )
 def test_times_that_can_not_be_are_brought_to_where_they_can(
-    tmp_path: Path, clock: list[float], touched_s: float, told_s: float
+    tmp_path: Path, clock: list[float], touched_s: float, published_s: float
 ) -> None:
     world = World(tmp_path)
     world.see(touched_s)
-    assert world.times() == [told_s]
+    assert world.times() == [published_s]
 
 
 def test_only_a_file_of_its_own_counts(tmp_path: Path) -> None:

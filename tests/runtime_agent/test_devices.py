@@ -81,7 +81,7 @@ def test_gpus_are_listed_with_what_the_driver_tells(node: Node) -> None:
         (0, (0, 1, 1, 1), "could not be remapped"),
     ],
 )
-def test_a_gpu_with_broken_memory_is_unhealthy_and_says_why(
+def test_a_gpu_with_broken_memory_is_unhealthy_with_the_reason(
     node: Node, ecc_errors: int, rows: tuple[int, int, int, int] | None, words: str
 ) -> None:
     node.driver.cards[1] = Card("GPU-b", ecc_errors=ecc_errors, rows=rows)
@@ -282,7 +282,7 @@ def test_a_mig_device_keeps_its_index_and_goes_when_it_is_destroyed(node: Node) 
     assert {gpu.uuid: gpu.index for gpu in node.look()} == {"GPU-a": 0, "GPU-b": 1}
 
 
-def test_a_gpu_in_mig_mode_without_a_device_says_so(node: Node) -> None:
+def test_a_gpu_in_mig_mode_without_a_device_reports_it(node: Node) -> None:
     node.driver.cards[0].parts = []
     empty, whole = node.look()
     assert (empty.uuid, empty.is_healthy) == ("GPU-a", False)
@@ -302,7 +302,7 @@ def test_what_is_wrong_with_a_gpu_is_wrong_with_its_mig_devices(node: Node) -> N
     assert {gpu.uuid for gpu in node.look()} == {"GPU-b", "MIG-1", "MIG-2"}
 
 
-def test_pretended_gpus_say_that_they_are() -> None:
+def test_pretended_gpus_are_reported_as_simulated() -> None:
     gpus = SimulatedDevices("n1", 3).look().gpus
     assert [(gpu.index, gpu.simulated) for gpu in gpus] == [(0, True), (1, True), (2, True)]
 

@@ -59,17 +59,17 @@ def test_every_device_of_the_driver_is_listed_and_well(devices: NvmlDevices) -> 
     assert all(gpu.is_healthy for gpu in look.gpus), [gpu.problem for gpu in look.gpus]
 
 
-def test_whole_gpus_have_the_number_and_memory_that_nvidia_smi_tells(devices: NvmlDevices) -> None:
+def test_whole_gpus_have_the_number_and_memory_that_nvidia_smi_shows(devices: NvmlDevices) -> None:
     query = "--query-gpu=index,uuid,memory.total,mig.mode.current"
-    told = [line.split(", ") for line in nvidia_smi(query, "--format=csv,noheader,nounits")]
-    whole = {(int(number), uuid, int(mb)) for number, uuid, mb, mig in told if mig != "Enabled"}
+    rows = [line.split(", ") for line in nvidia_smi(query, "--format=csv,noheader,nounits")]
+    whole = {(int(number), uuid, int(mb)) for number, uuid, mb, mig in rows if mig != "Enabled"}
     gpus = devices.look().gpus
     assert {
         (g.index, g.uuid, g.memory_mb) for g in gpus if g.uuid in {w[1] for w in whole}
     } == whole
 
 
-def test_a_second_look_and_a_new_agent_say_the_same(devices: NvmlDevices, tmp_path: Path) -> None:
+def test_a_second_look_and_a_new_agent_find_the_same(devices: NvmlDevices, tmp_path: Path) -> None:
     first = devices.look()
     assert devices.look() == first
     again = NvmlDevices(pynvml, 30.0, boot="boot", home=tmp_path, memory=first.memory)

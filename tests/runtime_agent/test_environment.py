@@ -51,7 +51,7 @@ def test_a_task_finds_its_peers_by_their_addresses_and_ports() -> None:
     assert "PAI_PORT_LIST_worker_0_grpc" not in env
 
 
-def test_a_task_is_told_how_many_are_always_there() -> None:
+def test_a_task_gets_the_least_number_of_tasks() -> None:
     worker = a_role("worker", 4).model_copy(update={"min_instances": 2})
     env = task_environment(a_run(roles=(a_role("ps", 1), worker)), PLACE)
     assert env["MUSTER_MIN_TASK_COUNT_worker"] == "2"
@@ -59,7 +59,7 @@ def test_a_task_is_told_how_many_are_always_there() -> None:
     assert env["MUSTER_MIN_TASK_COUNT_ps"] == "1"
 
 
-def test_a_task_is_not_told_of_one_that_has_no_place_yet() -> None:
+def test_a_task_does_not_get_a_peer_without_a_place() -> None:
     worker = RolePeers(
         role="worker",
         addresses=("10.0.0.2",),

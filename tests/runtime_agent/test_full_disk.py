@@ -50,7 +50,7 @@ def agent_of(outer: psutil.Process) -> psutil.Process:
     return next(p for p in outer.children(recursive=True) if p.cmdline() == command)
 
 
-async def test_ends_and_stops_are_told_and_the_next_agent_comes_up_though_no_byte_is_free(
+async def test_ends_and_stops_are_published_and_the_next_agent_starts_though_no_byte_is_free(
     launcher: Launcher, started_anew: psutil.Process
 ) -> None:
     await launcher.run("other", ENDS_WHEN_FULL)
@@ -65,5 +65,5 @@ async def test_ends_and_stops_are_told_and_the_next_agent_comes_up_though_no_byt
     agent.send_signal(signal.SIGTERM)
     await launcher.until(lambda: any(report.is_stopping for report in launcher.reports()))
     await asyncio.to_thread(agent.wait, 60)
-    told = await launcher.report(lambda r: not r.is_stopping)
-    assert "Only 0 MB are free" in str(told.problem)
+    stopped = await launcher.report(lambda r: not r.is_stopping)
+    assert "Only 0 MB are free" in str(stopped.problem)

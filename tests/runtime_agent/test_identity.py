@@ -180,7 +180,7 @@ async def silence(launcher: Launcher, *agents: AgentSettings) -> None:
         answer = await http.get(f"http://127.0.0.1:{agent.http_port}/metrics")
         return "muster_unacknowledged_messages 0.0" in answer.text
 
-    def told() -> int:
+    def pod_messages() -> int:
         return sum(not isinstance(w, NodeHeartbeat | NodeReport) for _, w in launcher.messages)
 
     def heartbeats(journal: str) -> int:
@@ -191,11 +191,11 @@ async def silence(launcher: Launcher, *agents: AgentSettings) -> None:
     assert len(journals) == len(agents)
     async with httpx2.AsyncClient(timeout=60) as http, asyncio.timeout(60):
         while True:
-            before = told()
+            before = pod_messages()
             beats = {journal: heartbeats(journal) for journal in journals}
             while any(heartbeats(j) < beats[j] + HEARTBEATS for j in journals):
                 await asyncio.sleep(0.01)
-            if told() == before and all([await is_settled(agent) for agent in agents]):
+            if pod_messages() == before and all([await is_settled(agent) for agent in agents]):
                 return
 
 
@@ -213,7 +213,7 @@ async def test_two_agents_under_one_name_fall_silent_once_a_pod_has_ended(
             # As a Launcher answers the refusal of the second.
             await launcher.forget(request.model_copy(update={"journal": other}))
             await silence(launcher, first, second)
-        async with an_agent(first):  # which says that its pod is still there
+        async with an_agent(first):  # which reports that its pod is still there
             await silence(launcher, first, second)
             gate.touch()
             await launcher.status("pod-1", PodState.SUCCEEDED)

@@ -113,21 +113,21 @@ def test_a_step_that_fails_changes_nothing(path: Path) -> None:
     journal.close()
 
 
-def test_only_ended_pods_with_nothing_to_say_are_forgotten_and_only_in_time(path: Path) -> None:
+def test_only_ended_pods_without_open_messages_are_forgotten_and_only_in_time(path: Path) -> None:
     journal = Journal(path, "id")
     silent = with_exchange(an_entry("silent", Phase.ENDED), Exchange(revision=2, acknowledged=2))
     fresh = replace(
         silent, pod=replace(silent.pod, pod="fresh"), changed_at=NOW + timedelta(days=7)
     )
-    journal.save([an_entry("lives"), an_entry("speaks", Phase.ENDED), silent, fresh])
+    journal.save([an_entry("lives"), an_entry("unacknowledged", Phase.ENDED), silent, fresh])
     assert journal.drop_ended(NOW + timedelta(days=1), 10) == ["silent"]
-    assert journal.load(["silent", "fresh", "lives", "speaks"]).keys() == {
-        "fresh", "lives", "speaks",
+    assert journal.load(["silent", "fresh", "lives", "unacknowledged"]).keys() == {
+        "fresh", "lives", "unacknowledged",
     }  # fmt: skip
     journal.close()
 
 
-def test_a_journal_of_another_version_is_refused_with_words(path: Path) -> None:
+def test_a_journal_of_another_version_is_refused_with_a_reason(path: Path) -> None:
     with sqlite3.connect(path) as database:
         database.execute("PRAGMA user_version = 99")
     database.close()

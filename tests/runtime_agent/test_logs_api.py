@@ -121,7 +121,7 @@ async def test_a_followed_log_ends_when_the_agent_stops(served: Served) -> None:
     assert [chunk async for chunk in follow] == [b"one\n"]
 
 
-async def test_who_goes_away_before_the_first_piece_does_not_count_as_a_follower(
+async def test_a_client_that_goes_away_before_the_first_piece_is_no_follower(
     served: Served,
 ) -> None:
     request = Request(
@@ -169,7 +169,7 @@ async def test_what_cannot_be_read_is_refused(
         (lambda: a_token(PATH, later_s=300), "clock"),
     ],
 )
-async def test_who_has_no_token_for_this_node_and_pod_reads_nothing(
+async def test_a_client_without_a_token_for_this_node_and_pod_reads_nothing(
     served: Served, http: httpx2.AsyncClient, headers: Callable[[], dict[str, str]], words: str
 ) -> None:
     served.logs.take("stdout", b"one", 0.0)

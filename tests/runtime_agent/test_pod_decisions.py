@@ -43,7 +43,7 @@ def rule_of(decision: Decision) -> str:
     return decision.message.verdict.rule
 
 
-def test_an_accepted_pod_is_launched_and_nothing_is_said_before_it_runs() -> None:
+def test_an_accepted_pod_is_launched_and_nothing_is_published_before_it_runs() -> None:
     decision = decide.requested(None, a_request(gpus=(0,)), AROUND)
     assert (decision.pod.phase, decision.message, decision.effects) == (
         Phase.ACCEPTED, None, (Launch(decision.pod),),
@@ -131,7 +131,7 @@ class OneNode(RuleBasedStateMachine):
         before = self.pods.get(decision.pod.pod)
         if before is not None and before.phase is Phase.ENDED:
             assert decision.pod.phase is Phase.ENDED, "final states never move"
-            assert decision.message is None, "the end is said once"
+            assert decision.message is None, "the end is published once"
         self.pods[decision.pod.pod] = decision.pod
         self.launched += [e.pod.pod for e in decision.effects if isinstance(e, Launch)]
         if decision.message is not None and decision.pod.phase is Phase.ENDED:
@@ -167,7 +167,7 @@ class OneNode(RuleBasedStateMachine):
         assert len(self.launched) == len(set(self.launched))
 
     @invariant()
-    def every_ended_pod_has_said_its_end(self) -> None:
+    def every_ended_pod_has_published_its_end(self) -> None:
         ended = {name for name, pod in self.pods.items() if pod.phase is Phase.ENDED}
         assert ended == self.finals.keys()
 

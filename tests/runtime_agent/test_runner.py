@@ -174,7 +174,7 @@ def test_a_stop_that_the_disk_never_takes_ends_the_pod_with_its_supervisor(
     assert ends[-1].ending.loss is Loss.SUPERVISOR
 
 
-def test_a_launch_that_fails_says_what_hindered_it(
+def test_a_failed_launch_has_its_cause(
     hasty: SupervisedPods, node: Any, patience: Patience, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:

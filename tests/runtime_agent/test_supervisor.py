@@ -44,7 +44,7 @@ def test_broken_pipes_and_unset_variables_fail_the_script(node: Any, script: str
     assert node.run(f"{script}\ntrue").exit_code == 1
 
 
-def test_a_signal_is_told_apart_from_an_exit_code(node: Any) -> None:
+def test_a_signal_is_distinguished_from_an_exit_code(node: Any) -> None:
     end = node.run("kill -SEGV $$")
     assert (end.exit_code, end.signal) == (None, signal.SIGSEGV)
 
@@ -250,7 +250,7 @@ def test_a_pod_that_hangs_before_its_program_begins_can_be_stopped(
     assert (end.stop_reason, end.signal) == ("stopped", signal.SIGTERM)
 
 
-def test_a_supervisor_that_is_ended_stops_its_pod_and_says_so(
+def test_a_supervisor_that_is_ended_stops_its_pod_and_reports_it(
     node: Any, patience: Patience
 ) -> None:
     node.start("sleep 300")
@@ -359,7 +359,7 @@ def test_a_full_disk_loses_lines_and_counts_them_but_never_holds_the_pod(node: A
     assert node.log("pod", "stderr") == "end\n"
 
 
-def test_a_log_says_what_it_has_lost_once_there_is_room(tmp_path: Path) -> None:
+def test_a_log_notes_what_it_has_lost_once_there_is_room(tmp_path: Path) -> None:
     (tmp_path / "log").symlink_to("/dev/full")
     file = BoundedFile(tmp_path / "log", 1000)
     file.append(b"one\ntwo\n")
@@ -379,7 +379,7 @@ def limits(of: cgroup.Limit, amount: int) -> dict[str, dict[str, str]]:
     return {str(parent): cgroup.limit(parent, of, amount)}
 
 
-def test_out_of_memory_is_told_apart_where_a_control_group_can_be_made(node: Any) -> None:
+def test_out_of_memory_is_distinguished_where_a_control_group_can_be_made(node: Any) -> None:
     held = limits("memory", 64 * 1024 * 1024)
     ((parent, files),) = held.items()
     if "swap" in cgroup.usable_parents(["swap"]):  # else swap takes what memory has no room for
@@ -465,7 +465,7 @@ def test_control_groups_that_were_left_behind_are_removed_but_not_those_in_use(
     assert Path(used).is_dir()
 
 
-def test_a_pod_without_a_control_group_still_runs_and_says_so(node: Any) -> None:
+def test_a_pod_without_a_control_group_still_runs_and_reports_it(node: Any) -> None:
     end = node.run("true", cgroups={"/nowhere": {"memory.max": "1"}})
     assert end.exit_code == 0
     assert "no control group" in end.notes[0]

@@ -80,7 +80,7 @@ def test_the_line_that_tells_is_the_evidence() -> None:
     assert judge(Ending(exit_code=1, log_tail=("first", "last", ""))).evidence == "last"
 
 
-def test_a_word_that_only_mentions_an_error_is_no_evidence() -> None:
+def test_a_line_that_only_mentions_an_error_is_no_evidence() -> None:
     lines = ("we handle ImportError: gracefully",)
     assert judge(Ending(exit_code=1, log_tail=lines)).rule == "unrecognised"
 

@@ -1,4 +1,4 @@
-"""What the agent clears away, and what it says again when a clock is set back."""
+"""What the agent removes, and what it republishes when a clock is set back."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ class World:
     def __init__(self, home: Path) -> None:
         self.pods = PodDirectories(home / "pods")
         self.journal = Journal(home / "journal.sqlite", "id")
-        self.said: list[str] = []
+        self.published: list[str] = []
         self.load()
 
     def load(self, runner: Runner | None = None, **more: Any) -> None:
         """As at the start of an agent."""
         registry = CollectorRegistry()
         memory = Memory(self.journal, Node("n", "boot", 30.0), lambda _name: False)
-        self.handlers = Handlers(memory, self._say, lambda: None)
+        self.handlers = Handlers(memory, self._publish, lambda: None)
         settings = AgentSettings(node="n", **({"disk_min_mb": 0} | more))
         runner = runner or PretendedPods(Path("no-doorbell"))
         self.caught_up = asyncio.Event()
@@ -81,9 +81,9 @@ class World:
         """The files that pods have in their work directories, also in removed ones."""
         return {path.name for path in self.pods.root.rglob("of-*")}
 
-    def _say(self, records: Sequence[Outgoing]) -> None:
+    def _publish(self, records: Sequence[Outgoing]) -> None:
         named = (read_message_id(record.event_id) for record in records)
-        self.said += ["an acknowledgement" if each is None else each[2] for each in named]
+        self.published += ["an acknowledgement" if each is None else each[2] for each in named]
 
     def keep(self, name: str, phase: Phase, **more: object) -> None:
         is_forgotten = bool(more.pop("is_forgotten", False))
@@ -290,13 +290,13 @@ async def test_a_stop_of_the_agent_waits_for_no_removal(
     assert proc.start_ticks(pid) is None
 
 
-def test_words_are_said_again_though_the_clock_was_set_back(world: World) -> None:
+def test_messages_are_repeated_though_the_clock_was_set_back(world: World) -> None:
     ahead = moment(time.time()) + timedelta(days=1)
-    world.keep("word", Phase.ENDED, exchange=Exchange(1, 1, repeat_at=ahead))
+    world.keep("message", Phase.ENDED, exchange=Exchange(1, 1, repeat_at=ahead))
     world.keep("answer", Phase.ENDED, exchange=Exchange(1, 1, 1, answer_at=ahead))
     world.load()
     world.handlers.on_time(10)
-    assert sorted(world.said) == ["an acknowledgement", "word"]
+    assert sorted(world.published) == ["an acknowledgement", "message"]
 
 
 @pytest.mark.parametrize("in_one_batch", [True, False])
@@ -351,9 +351,9 @@ async def test_of_an_operators_wishes_the_newest_counts_in_whatever_order_they_a
         world.watch.on_setting(record, message)
     has_begun = asyncio.Event()
     has_begun.set()
-    wishes = asyncio.create_task(world.watch.run_requests(has_begun))
+    requests = asyncio.create_task(world.watch.run_requests(has_begun))
     async with asyncio.timeout(60):
         while world.journal.mark(RESYNC_SETTING) < 6:
             await asyncio.sleep(0.001)
-    wishes.cancel()
-    assert world.said == ["pod"]
+    requests.cancel()
+    assert world.published == ["pod"]

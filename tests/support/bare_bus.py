@@ -50,10 +50,10 @@ async def published_beat(bootstrap: str, service: str) -> int:
         starts = await consumer.beginning_offsets(places)
         await consumer.seek_to_beginning(*places)
         left = sum(ends[place] - starts[place] for place in places)
-        told = [
+        records = [
             ServiceStarted.model_validate_json((await anext(consumer)).value) for _ in range(left)
         ]
-    return max((each.revision for each in told if each.service == service), default=0)
+    return max((each.revision for each in records if each.service == service), default=0)
 
 
 async def unread(bootstrap: str, group: str, topics: Sequence[str]) -> int:

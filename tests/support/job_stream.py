@@ -60,7 +60,7 @@ class Wanted:
 
 @dataclass
 class Jobs:
-    """`wanted`: by name, those that REST accepted. `states` and `attempts`: as REST said last.
+    """`wanted`: by name, those that REST accepted. `states` and `attempts`: as REST showed last.
     `fell`: what REST has taken back: final states and numbers of attempts. `forgotten`: of which a
     restore may have made REST forget the job, or its end.
     """
@@ -79,11 +79,11 @@ class Jobs:
         return self.parts.home.parent / "marks"
 
     def over(self) -> set[str]:
-        """The jobs that have ended, as far as REST has told."""
+        """The jobs that have ended, as far as REST has shown."""
         return {name for name, state in self.states.items() if state in FINAL}
 
     def open(self) -> int:
-        """How many jobs have not ended, as far as REST has told."""
+        """How many jobs have not ended, as far as REST has shown."""
         return sum(state not in FINAL for state in self.states.values())
 
     def _draw(self, name: str) -> tuple[str, Wanted]:
@@ -324,7 +324,7 @@ def errors(log: Path, say: Callable[[str], None]) -> None:
         for line in file.read_text(errors="replace").splitlines():
             if ERRORS.search(line):
                 with contextlib.suppress(ValueError):
-                    told = json.loads(line)
-                    counts[f"{file.stem}: {told.get('event')} {told.get('reason', '')}"] += 1
+                    entry = json.loads(line)
+                    counts[f"{file.stem}: {entry.get('event')} {entry.get('reason', '')}"] += 1
     for what, count in counts.most_common():
         say(f"  {count} x {what[:200]}")

@@ -35,7 +35,7 @@ from runtime_agent.settings import AgentSettings
 from service_auth import CLUSTER_KEY
 
 DEADLINE_S = 60.0
-HEARD = (
+RECEIVED = (
     "pod-started", "pod-succeeded", "pod-failed", "node-reported", "node-heartbeat",
     "revision-acknowledged", "pod-requested.dead-letter",
 )  # fmt: skip
@@ -63,7 +63,7 @@ def settings_for(bootstrap: str, home: Path, **more: Any) -> AgentSettings:
 
 
 class Launcher:
-    """Says words about pods and hears what the agent says, as the Launcher would."""
+    """Publishes messages about pods and receives the agent's, as the Launcher would."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -76,13 +76,13 @@ class Launcher:
         self._producer = AIOKafkaProducer(bootstrap_servers=self._bootstrap)
         await self._producer.start()
         self._consumer = AIOKafkaConsumer(
-            *HEARD,
+            *RECEIVED,
             bootstrap_servers=self._bootstrap,
             auto_offset_reset="earliest",
             fetch_max_wait_ms=10,
         )
         await self._consumer.start()
-        self._task = asyncio.create_task(self._hear())
+        self._task = asyncio.create_task(self._receive())
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -90,7 +90,7 @@ class Launcher:
         await self._consumer.stop()
         await self._producer.stop()
 
-    async def _hear(self) -> None:
+    async def _receive(self) -> None:
         async for record in self._consumer:
             if record.timestamp < self._since_ms:
                 continue  # of another test over the same broker
@@ -106,7 +106,7 @@ class Launcher:
     async def until(self, find: Callable[[], Any]) -> Any:
         deadline = time.monotonic() + DEADLINE_S
         while not (found := find()):
-            assert time.monotonic() < deadline, f"not heard: {self.messages[-8:]}"
+            assert time.monotonic() < deadline, f"not received: {self.messages[-8:]}"
             await asyncio.sleep(0.01)
         return found
 
@@ -125,7 +125,7 @@ class Launcher:
         return [message for _, message in self.messages if isinstance(message, NodeReport)]
 
     async def status(self, pod: str, *states: PodState) -> PodStatus:
-        """The first word about the pod that says one of these states."""
+        """The first message about the pod with one of these states."""
 
         def find() -> PodStatus | None:
             for _, message in self.messages:
@@ -148,10 +148,10 @@ class Launcher:
         return [w for _, w in self.messages if isinstance(w, PodStatus) and w.pod == pod]
 
     def newest(self, pod: str) -> PodStatus:
-        """The word with the highest revision, for topics keep no order among each other."""
+        """The message with the highest revision, for topics keep no order among each other."""
         return max(self.statuses(pod), key=lambda status: status.revision)
 
-    def has_said(self, pod: str) -> bool:
+    def has_published(self, pod: str) -> bool:
         return pod in self._revisions
 
     async def publish(

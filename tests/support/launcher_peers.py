@@ -1,7 +1,7 @@
 """The Launcher's peers as plain objects: a Scheduler and the agents of a cluster without hardware.
 
-They keep the exchange's rules about revisions and answer each word as the contracts say; a test
-chooses what happens, and in which order words arrive. They note what must never be asked of them
+They keep the exchange's rules about revisions and answer each message by the contracts; a test
+chooses what happens, and in which order messages arrive. They note what must never be asked of them
 as an AssertionError.
 """
 
@@ -36,14 +36,14 @@ def failure(behavior: Behavior, fault: Fault = Fault.USER, code: int = 255) -> V
 
 @dataclass
 class FakeScheduler:
-    """Decides when told to; ``decisions`` are its newest words, by gang."""
+    """Decides when a test asks it; ``decisions`` are its newest messages, by gang."""
 
     epoch: int = 1
     gangs: dict[str, GangRequest] = field(default_factory=dict)
     decisions: dict[str, GangDecision] = field(default_factory=dict)
 
     def receive(self, message: GangRequest) -> None:
-        """Apply the Launcher's word on a gang."""
+        """Apply the Launcher's message about a gang."""
         before = self.gangs.get(message.gang)
         if before is not None and message.revision <= before.revision:
             return
@@ -181,7 +181,7 @@ def _pod(name: str, state: PodDecisionState) -> PodDecision:
 
 @dataclass
 class FakeAgents:
-    """The agents of all nodes; ``statuses`` are their newest words, by pod.
+    """The agents of all nodes; ``statuses`` are their newest messages, by pod.
 
     ``stopping``: live pods that were asked to stop. ``forgotten``: names that never come back.
     """
@@ -192,7 +192,7 @@ class FakeAgents:
     forgotten: set[str] = field(default_factory=set)
 
     def receive(self, message: PodRequest, now: datetime) -> None:
-        """Apply the Launcher's word on a pod."""
+        """Apply the Launcher's message about a pod."""
         before = self.requests.get(message.pod)
         if before is not None and message.revision <= before.revision:
             return
@@ -202,7 +202,7 @@ class FakeAgents:
             case PodAction.RUN:
                 assert message.pod not in self.forgotten, f"{message.pod} came back"
                 if not is_known:
-                    self._say(message.pod, PodState.ACCEPTED)
+                    self._publish(message.pod, PodState.ACCEPTED)
             case PodAction.STOP if is_known:
                 if message.pod in self.live():
                     self.stopping.add(message.pod)
@@ -228,18 +228,18 @@ class FakeAgents:
 
     def start(self, pod: str, now: datetime) -> PodStatus:
         """The pod's process runs."""
-        return self._say(pod, PodState.RUNNING, started_at=now)
+        return self._publish(pod, PodState.RUNNING, started_at=now)
 
     def end(self, pod: str, now: datetime, verdict: Verdict | None = None) -> PodStatus:
         """The pod ended: well, or with a verdict."""
         self.stopping.discard(pod)
         if verdict is None:
-            return self._say(pod, PodState.SUCCEEDED, ended_at=now, exit_code=0)
-        return self._say(
+            return self._publish(pod, PodState.SUCCEEDED, ended_at=now, exit_code=0)
+        return self._publish(
             pod, PodState.FAILED, ended_at=now, exit_code=max(0, verdict.code), verdict=verdict
         )
 
-    def _say(self, pod: str, state: PodState, **changes: object) -> PodStatus:
+    def _publish(self, pod: str, state: PodState, **changes: object) -> PodStatus:
         before = self.statuses.get(pod)
         request = self.requests[pod]
         values = {
@@ -261,10 +261,10 @@ class FakeAgents:
 
 
 def never_ran() -> Verdict:
-    """What an agent says of a pod that it knows only to be over."""
+    """An agent's verdict on a pod that it knows only to be over."""
     return failure(Behavior.TRANSIENT, Fault.STOP, -1016)
 
 
 def stopped() -> Verdict:
-    """What an agent says of a pod that it stopped when asked."""
+    """An agent's verdict on a pod that it stopped when asked."""
     return failure(Behavior.PERMANENT, Fault.STOP, -210)

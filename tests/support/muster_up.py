@@ -1,6 +1,6 @@
 """`muster up` as a process of its own, for tests that kill its parts and for benchmarks.
 
-The client speaks plain HTTP/1.1 over kept connections: it must cost little beside what it measures.
+The client uses plain HTTP/1.1 over kept connections: it must cost little beside what it measures.
 """
 
 import asyncio
@@ -179,15 +179,15 @@ class Up:
         return True
 
     def account(self, lines: int = 4, characters: int = 300) -> str:
-        """What each part is and last said, for whoever reads why a test failed."""
-        told = []
+        """Each part's state and last log lines, to explain a failed test."""
+        lines_shown = []
         for part, state in self.status().get("services", {}).items():
-            told.append(f"{part}: {state}")
+            lines_shown.append(f"{part}: {state}")
             log = self.home / "log" / f"{part}.log"
             if log.exists():
-                said = log.read_text(errors="replace").splitlines()[-lines:]
-                told += [f"    {line[-characters:]}" for line in said]
-        return "\n".join(told)
+                last = log.read_text(errors="replace").splitlines()[-lines:]
+                lines_shown += [f"    {line[-characters:]}" for line in last]
+        return "\n".join(lines_shown)
 
     def token(self) -> str:
         """The token that `muster up` keeps for the commands on this machine."""

@@ -50,13 +50,13 @@ def a_gang(chance: Random, name: str, at: float) -> Gang:
 
 
 def check(policies: Mapping[str, OrderPolicy], order_by: Sequence[str], seed: int) -> None:
-    """Where nobody may pass nobody passes; who waits starts; the same again is the same."""
+    """No gang overtakes against the policy; each waiting gang starts; a second run is equal."""
     once, again = (starts(policies, order_by, seed) for _ in range(2))
     assert once == again, seed
 
 
 def starts(policies: Mapping[str, OrderPolicy], order_by: Sequence[str], seed: int) -> list[str]:
-    """Who starts, in order, until all that were asked for have."""
+    """The gangs in the order of their starts, until all requested gangs have started."""
     chance, cluster = Random(seed), a_cluster(policies, order_by)
     ends_at: dict[str, float] = {}
     preempted: dict[str, Gang] = {}

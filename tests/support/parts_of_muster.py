@@ -134,7 +134,7 @@ class Parts:
             await asyncio.to_thread(_copy, self._data, to)
 
     async def base_backup(self, to: Path) -> None:
-        """Take a base backup. Who starts on it recovers, and so begins a timeline of its own."""
+        """Take a base backup. A server that starts on it recovers, and begins its own timeline."""
         options = ["-D", str(to), "-X", "fetch", "-c", "fast", "-d", self.dsn]
         await self._run("pg_basebackup", *options)
         _make_recoverable(to, self._data.stat())
@@ -182,14 +182,14 @@ class Parts:
         end_leftovers(self._data, "postgres", signal.SIGKILL, 30.0)
 
     async def _run(self, program: str, *options: str) -> None:
-        """Raises RuntimeError with the program's words where it fails."""
+        """Raises RuntimeError with the program's output where it fails."""
         binary = readable_binaries(self.postgres.home, None) / "bin" / program
         process = await asyncio.create_subprocess_exec(
             str(binary), *options, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
-        words, _ = await process.communicate()
+        output, _ = await process.communicate()
         if process.returncode != 0:
-            raise RuntimeError(f"{program} failed: {words.decode(errors='replace')[-1000:]}")
+            raise RuntimeError(f"{program} failed: {output.decode(errors='replace')[-1000:]}")
 
     def supervisors(self) -> list[int]:
         """Those that hold the lock of a pod's directory; all look alike, for one process forks
@@ -218,7 +218,7 @@ def _copy(folder: Path, to: Path) -> None:
 
 
 def _make_recoverable(backup: Path, owner: os.stat_result) -> None:
-    """Who starts on the backup recovers to its end, without an archive."""
+    """A server that starts on the backup recovers to its end, without an archive."""
     (backup / "recovery.signal").touch()
     with (backup / "postgresql.auto.conf").open("a") as settings:
         settings.write("restore_command = 'false'\nrecovery_target_timeline = 'current'\n")

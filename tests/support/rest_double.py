@@ -1,4 +1,4 @@
-"""A server that speaks REST's paths with a test's answers, and the command `muster` against it."""
+"""A server that has REST's paths with a test's answers, and the command `muster` against it."""
 
 from __future__ import annotations
 

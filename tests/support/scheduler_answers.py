@@ -28,7 +28,7 @@ AUTH = ServiceAuth(SCHEDULER)
 
 
 class Leader:
-    """Who answers. ``beside``: called at each turn of the others."""
+    """The process that answers. ``beside``: called at each turn of the others."""
 
     epoch = 1
 
@@ -83,7 +83,7 @@ virtualClusters:
 
 def furnished(kit: Kit) -> State:
     """Each of three gangs is where it must be: `v` in a rack of vision, `p` in its pinned switch,
-    `n` in a switch of nlp. n3 has a bad GPU and a guest, n1 is drained.
+    `n` in a switch of nlp. n3 has a bad GPU and an opportunistic gang, n1 is drained.
     """
     reports = [kit.report(f"n{n}", gpus=4) for n in range(5)]
     bad = Gpu(index=2, uuid="n3-2", model="T", memory_mb=1, is_healthy=False, problem="it is hot")
@@ -118,7 +118,7 @@ async def asking(port: int, auth: httpx2.Auth = AUTH) -> AsyncIterator[httpx2.As
 
 @asynccontextmanager
 async def served(state: State, **settings: Any) -> AsyncIterator[tuple[Leader, httpx2.AsyncClient]]:
-    """The answers from this state, and who lives beside them."""
+    """The answers from this state, and the Leader beside them."""
     leader = Leader(state)
     changed = SchedulerSettings(**settings)
     comparisons = Comparisons(changed, SchedulerMetrics(CollectorRegistry()))

@@ -9,8 +9,8 @@ from scheduler_world import NODES, PORTS, World
 
 
 class Invariants(RuleBasedStateMachine):
-    """``requests``: the last word about each gang that is wanted. ``lost_rows``: gangs of which the
-    store has lost all rows.
+    """``requests``: the last message about each gang that is wanted. ``lost_rows``: gangs whose
+    rows the store has lost.
     """
 
     def __init__(self, world: World, state: State) -> None:
@@ -44,7 +44,7 @@ class Invariants(RuleBasedStateMachine):
                         assert not set(running.port_numbers) & set(place.port_numbers)
 
     @invariant()
-    def the_books_are_right(self) -> None:
+    def the_accounting_is_right(self) -> None:
         if not self.state.is_under_way:
             assert [(each.gang, each.text) for each in audited(self.state.cluster)] == []
 

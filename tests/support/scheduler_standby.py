@@ -27,7 +27,7 @@ Name = TypeVar("Name", str, Key, UserKey)
 
 
 class Deciding(Protocol):
-    """Who decides, and what it has stored by now."""
+    """The Scheduler that decides, and what it has stored by now."""
 
     state: State
     store: Store
@@ -73,7 +73,7 @@ def receive(state: Stored, old: State, now: float) -> None:
 
 
 def recall(state: Stored, old: State, now: float, nodes: Collection[str] = tuple(NODES)) -> None:
-    """Whose heartbeats were heard."""
+    """Record heartbeats of these nodes."""
     for node in old.ledger.nodes.values():
         if node.is_alive and node.name in nodes:
             state.ledger.receive(node.name, "", now)
@@ -96,10 +96,10 @@ class Standby:
         self.orders = dict(history.state.orders)
 
     def follow(self, history: Deciding) -> None:
-        """Nodes are heard all the time: before the look, or after it, or both."""
+        """Heartbeats arrive at any time: before the look, or after it, or both."""
         old, store, now, state = history.state, history.store, history.now, self.state
         if self.hears_first:
-            self._hear(history)
+            self._receive(history)
         nodes = _nodes(old)
         gangs = set(_changed(self.gangs, store.gangs))
         for pod in _changed(self.holds, store.holds):
@@ -120,10 +120,10 @@ class Standby:
         self.reservations, self.usage = dict(store.reservations), dict(store.usage)
         self.preemptions, self.calibration = list(store.preemptions), dict(store.calibration)
         _finish(renew(state, changed, _Rows(self, history), now, is_last=True))
-        self._hear(history)
+        self._receive(history)
         state.keep_up(now)
 
-    def _hear(self, history: Deciding) -> None:
+    def _receive(self, history: Deciding) -> None:
         """What nodes have reported since, and what was ordered: each once."""
         old = history.state
         reports, orders = _reports(old), dict(old.orders)
@@ -223,7 +223,7 @@ def believed(state: State) -> dict[str, Any]:
                 cluster.told_to_leave,
                 cluster.nodes.draining,
             ),
-            "said": {said.gang: said for said in cluster.said},
+            "said": {each.gang: each for each in cluster.said},
             "charges": (
                 {(k, p): n for k, v in cluster.charges.leaves.items() for p, n in v.items() if n},
                 cluster.charges.guests,
@@ -247,9 +247,9 @@ def believed(state: State) -> dict[str, Any]:
 
 
 def _of_forecast(forecast: Forecast) -> Any:
-    """What was said, and what came of it."""
+    """The forecasts, and their errors so far."""
     calibration = forecast.calibration
-    kinds = {told.kind for told in forecast.told.values()}
+    kinds = {each.kind for each in forecast.told.values()}
     return forecast.told, {kind: calibration.exported(kind) for kind in sorted(kinds)}
 
 

@@ -16,7 +16,7 @@ def measured(runtime: Runtime, name: str) -> float:
 
 
 async def until_alive(runtime: Runtime, nodes: int) -> None:
-    """Wait until so many nodes have been heard."""
+    """Wait until this number of nodes is alive."""
     name = "muster_scheduler_nodes"
     await until(lambda: runtime.registry.get_sample_value(name, {"state": "alive"}) == nodes)
 

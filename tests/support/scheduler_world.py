@@ -63,10 +63,10 @@ def judged(*order_by: str, **policy: Any) -> ClusterConfig:
 KEEPING = judged(
     "priority", "fair-share", "age", is_backfilling=True, half_life_s=30.0, max_pass_s=100.0
 )
-"""Cells are kept for who can't start, and users take turns."""
+"""The policy reserves cells for a blocked gang, and users take turns."""
 
 STRICT = judged("fair-share", "priority", "age", is_strict=True, half_life_s=30.0)
-"""Nobody passes."""
+"""No gang overtakes another."""
 
 
 class World:
@@ -136,7 +136,7 @@ class Store:
         self.calibration: dict[str, tuple[float, ...]] = {}
 
     def record(self, message: GangRequest) -> None:
-        """A word is recorded before any cycle sees it."""
+        """A message is recorded before any cycle sees it."""
         known = self.gangs.get(message.gang)
         if known is None:
             self.gangs[message.gang] = KnownGang(message)

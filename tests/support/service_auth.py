@@ -1,4 +1,4 @@
-"""How REST shows an agent or the Scheduler who it is, for a test's own client."""
+"""REST's tokens for an agent or the Scheduler, for a test's own client."""
 
 import time
 from collections.abc import Generator

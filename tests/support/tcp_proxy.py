@@ -1,4 +1,4 @@
-"""A network between a process and its database, which stops to carry anything without a word."""
+"""A network between a process and its database, which stops to carry anything without notice."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ class Proxy:
         self.url = ""
 
     def freeze(self) -> None:
-        """From now on nothing passes, and nobody is told."""
+        """From now on nothing goes through, and neither side is notified."""
         self._open.clear()
         self.freeze_those_open()
 
@@ -33,7 +33,7 @@ class Proxy:
             way.answers.clear()
 
     def thaw(self) -> None:
-        """What was kept passes now."""
+        """What was kept goes through now."""
         self._open.set()
         for way in self._ways:
             way.is_open.set()

@@ -1,4 +1,4 @@
-"""Two toy services that speak about jobs, over a real database and broker: the plumbing's tests."""
+"""Two toy services that exchange messages about jobs, over a real database and broker."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -25,13 +25,13 @@ POISON = {"is": True}
 
 @dataclass(frozen=True)
 class Toy:
-    """What a toy service knows of a job: the other side's name for it, and whether it was told of
-    a dead letter.
+    """A toy service's state of a job: the other side's name for it, and whether a message about it
+    was rejected.
     """
 
     job: str
     text: str = ""
-    told_dead: bool = False
+    is_rejected: bool = False
 
 
 def request(job: str, name: str) -> JobRequest:
@@ -55,7 +55,7 @@ def rest_decide(job: str, state: Toy | None, given: Input, _now: datetime) -> De
         case JobStatus():
             return Decision(replace(toy, text=given.name))
         case MessageRejected():
-            return Decision(replace(toy, told_dead=True))
+            return Decision(replace(toy, is_rejected=True))
         case _:
             raise AssertionError(given)
 
@@ -77,7 +77,7 @@ def launcher_decide(job: str, _state: Toy | None, given: Input, _now: datetime) 
 
 async def load(conn: Connection, ids: Sequence[str]) -> Mapping[str, Toy]:
     rows = await conn.fetch("SELECT * FROM toy WHERE job = ANY($1) ORDER BY job FOR UPDATE", ids)
-    return {r["job"]: Toy(r["job"], r["text"], r["told_dead"]) for r in rows}
+    return {r["job"]: Toy(r["job"], r["text"], r["is_rejected"]) for r in rows}
 
 
 async def save(conn: Connection, toys: Sequence[Toy]) -> None:
@@ -85,8 +85,8 @@ async def save(conn: Connection, toys: Sequence[Toy]) -> None:
         await conn.execute("SELECT pg_sleep(3600)")
     await conn.executemany(
         "INSERT INTO toy VALUES ($1, $2, $3) ON CONFLICT (job)"
-        " DO UPDATE SET text = excluded.text, told_dead = excluded.told_dead",
-        [(t.job, t.text, t.told_dead) for t in toys],
+        " DO UPDATE SET text = excluded.text, is_rejected = excluded.is_rejected",
+        [(t.job, t.text, t.is_rejected) for t in toys],
     )
 
 
@@ -104,7 +104,7 @@ async def toy_service(
         async with runtime.pool.acquire() as conn:
             await conn.execute(
                 "CREATE TABLE IF NOT EXISTS toy"
-                " (job text PRIMARY KEY, text text, told_dead boolean)"
+                " (job text PRIMARY KEY, text text, is_rejected boolean)"
             )
         runtime.consume([*reads, "revision-acknowledged"], aggregate)
         yield

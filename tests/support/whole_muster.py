@@ -215,7 +215,7 @@ _SERVICES: dict[Service, tuple[Any, Any]] = {
 async def with_cluster(
     database_url: str, bootstrap: str, home: Path, cluster: str, **settings: dict[str, Any]
 ) -> AsyncIterator[Muster]:
-    """All, with this file of a cluster, whose node has four GPUs; REST soon hears of changes."""
+    """All, with this file of a cluster, whose node has four GPUs; REST soon receives changes."""
     file = home / "cluster.yaml"
     file.write_text(cluster)
     quick = {"virtual_clusters_every_s": 0.2, "virtual_clusters_again_s": 0.01}
@@ -261,7 +261,7 @@ async def a_muster(
         await muster.log_in()
         yield muster
     finally:
-        # Where one has failed, its stop says why; the others are stopped all the same.
+        # Where one has failed, its stop raises the reason; the others are stopped all the same.
         async with contextlib.AsyncExitStack() as stops:
             for service in reversed(list(muster.runtimes)):
                 stops.push_async_callback(muster.stop, service)

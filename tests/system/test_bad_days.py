@@ -296,8 +296,8 @@ async def put_back(pool: Pool, schemas: Sequence[str]) -> None:
 
 
 async def is_noticed(pool: Pool, bootstrap: str, schemas: Sequence[str]) -> bool:
-    """Each service has told the bus of a commit after the backup, and the Launcher reads nothing
-    again of what was before.
+    """Each service has published a beat from after the backup, and the Launcher has no
+    unread records.
     """
     if await unread(bootstrap, "muster-launcher", RECEIVED_TOPICS):
         return False

@@ -1,6 +1,7 @@
 """One long run of random trouble: kills, pauses, stops, restores and bus losses amid many jobs.
 
-`make test-chaos` runs it: MUSTER_CHAOS_EVENTS says how many events, MUSTER_TEST_SEED which.
+`make test-chaos` runs it. MUSTER_CHAOS_EVENTS is the number of events; MUSTER_TEST_SEED chooses
+them.
 """
 
 import asyncio

@@ -110,7 +110,7 @@ async def test_a_job_runs_in_a_new_virtual_cluster_until_that_is_rolled_back(
 
 
 async def released_pods(muster: Muster) -> int:
-    """Pods whose end is in the Scheduler's record: it hears of one after REST tells its job's."""
+    """Pods whose end is in the Scheduler's record; it gets there after REST shows the job's end."""
     answer = await muster.call("GET", "/api/v2/cluster/export?since=2026-01-01T00:00:00Z")
     assert answer.status_code == 200, answer.text
     return sum(json.loads(line).get("event") == "pod-released" for line in answer.text.splitlines())
@@ -119,7 +119,7 @@ async def released_pods(muster: Muster) -> int:
 HALF = "virtualClusters: {default: {cells: [{type: node/simulated, count: 2}]}}\n"
 
 
-async def test_a_change_that_would_have_delayed_what_ran_is_told_so_before(
+async def test_a_change_that_would_have_delayed_recorded_gangs_needs_acceptance(
     database_url: str, fresh_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
     """Four jobs run two at a time; with half of the node one at a time."""

@@ -16,8 +16,8 @@ UNTIL = "until test -e {gate}; do sleep 0.1; done"
 
 
 def an_elastic_job(folder: Path) -> str:
-    """Four tasks of two GPUs, of which one is enough; they note when they run, and run until they
-    are told that they are done.
+    """Four tasks of two GPUs, of which one is enough; they note when they run, and run until a
+    file ends them.
     """
     note = f"touch {folder}/ran-$PAI_TASK_INDEX-$MUSTER_TASK_ATTEMPT"
     least = f"echo $MUSTER_MIN_TASK_COUNT_worker > {folder}/least"
@@ -98,7 +98,7 @@ async def test_an_elastic_job_succeeds_without_tasks_that_never_had_a_place(
         await eventually(muster.unsettled, lambda count: count == 0)
 
 
-async def test_what_a_task_has_saved_is_known_to_who_decides_whom_to_preempt(
+async def test_the_scheduler_gets_the_time_of_a_tasks_checkpoint(
     muster: Muster, tmp_path: Path
 ) -> None:
     save = "sleep 1; touch $MUSTER_CHECKPOINT_FILE"

@@ -1,4 +1,4 @@
-"""What must hold at rest, whoever is asked: all parts agree, secrets are nowhere, nothing flows."""
+"""What must hold at rest: all parts agree, secrets are nowhere, nothing flows."""
 
 import asyncio
 import json
@@ -61,7 +61,7 @@ async def everything_in_the_database(muster: Muster) -> str:
     return text
 
 
-async def test_at_rest_all_parts_agree_on_who_holds_what(muster: Muster) -> None:
+async def test_at_rest_all_parts_agree_on_the_gpus_of_each_pod(muster: Muster) -> None:
     names = [await muster.submit(a_job(f"long-{n}", "exec sleep 600", gpus=2)) for n in range(3)]
     for name in names:
         await eventually(lambda name=name: muster.state(name), lambda s: s == "RUNNING")
@@ -91,7 +91,7 @@ async def test_at_rest_all_parts_agree_on_who_holds_what(muster: Muster) -> None
 
 
 async def _reported(muster: Muster) -> dict[str, list[int]]:
-    """The GPUs of each pod, as its node says."""
+    """The GPUs of each pod, as its node reports."""
     nodes = (await muster.call("GET", "/api/v2/cluster/nodes")).json()["nodes"]
     reported: dict[str, list[int]] = {}
     for gpu in (gpu for node in nodes for gpu in node["gpus"] if gpu.get("pod")):

@@ -89,7 +89,7 @@ async def test_pods_that_may_start_singly_do_not_wait_for_each_other(muster: Mus
     await eventually(muster.unsettled, lambda count: count == 0)
 
 
-async def test_how_long_a_job_will_run_is_learnt_or_said(muster: Muster) -> None:
+async def test_a_jobs_expected_run_time_is_learnt_or_given(muster: Muster) -> None:
     """From the job file to the Scheduler, and from the Launcher's end of a job too."""
     for number in range(2):
         name = await muster.submit(a_job(f"train-{number}", "sleep 1", gpus=1))
@@ -103,14 +103,14 @@ async def test_how_long_a_job_will_run_is_learnt_or_said(muster: Muster) -> None
     )
     await eventually(muster.unsettled, lambda count: count == 0)
     assert (row["user_name"], row["name"], row["shape"]) == ("admin", "train-#", "1")
-    silent = await muster.submit(a_job("train-3", "exec sleep 600", gpus=1))
-    says = "extras: {muster: {expectedSeconds: 700, minRunSeconds: 60, borrow: true}}\n"
-    said = await muster.submit(a_job("train-4", "exec sleep 600", gpus=1) + says)
-    for name in (silent, said):
+    learnt = await muster.submit(a_job("train-3", "exec sleep 600", gpus=1))
+    hints = "extras: {muster: {expectedSeconds: 700, minRunSeconds: 60, borrow: true}}\n"
+    given = await muster.submit(a_job("train-4", "exec sleep 600", gpus=1) + hints)
+    for name in (learnt, given):
         await eventually(lambda name=name: muster.state(name), lambda s: s == "RUNNING")
     rows = await pool.fetch("SELECT expected_s, request::text FROM scheduler.gang")
     found = {json.loads(row["request"])["name"]: row for row in rows}
     assert found["train-3"]["expected_s"] == max(row["seconds"])
     assert found["train-4"]["expected_s"] is None
-    word = json.loads(found["train-4"]["request"])
-    assert (word["expectedS"], word["minRunS"], word["borrow"]) == (700, 60, True)
+    message = json.loads(found["train-4"]["request"])
+    assert (message["expectedS"], message["minRunS"], message["borrow"]) == (700, 60, True)

@@ -18,14 +18,14 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "asyncapi.json"
 
 
 def validator(document: dict[str, Any], topic: str, part: str) -> Draft202012Validator:
-    """What the document says of a topic's payload or headers."""
+    """The document's schema of a topic's payload or headers."""
     (channel,) = [c for c in document["channels"].values() if c["address"] == topic]
     (message,) = channel["messages"].values()
     schema = document["components"]["messages"][message["$ref"].rsplit("/", 1)[1]][part]
     return Draft202012Validator(schema | {"components": document["components"]})
 
 
-async def test_records_are_as_the_asyncapi_document_says(
+async def test_records_are_as_in_the_asyncapi_document(
     muster: Muster, fresh_broker: EmbeddedBroker
 ) -> None:
     name = await muster.submit(a_job("fails", "exit 3", gpus=1))
@@ -43,7 +43,7 @@ async def test_records_are_as_the_asyncapi_document_says(
                 record = await consumer.getone()
                 headers = {key: value.decode() for key, value in record.headers}
                 value = json.loads(record.value)
-                read.setdefault(record.topic, value)  # the first one: the last says that it is over
+                read.setdefault(record.topic, value)  # the first one: the last is about its end
                 validator(document, record.topic, "payload").validate(value)
                 validator(document, record.topic, "headers").validate(headers)
     finally:

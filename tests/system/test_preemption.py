@@ -49,8 +49,8 @@ def long_at_first(folder: Path) -> str:
     return f"test -e {folder}/ran && exit 0; touch {folder}/ran; sleep 600"
 
 
-async def kept(muster: Muster) -> list[dict[str, Any]]:
-    """The gangs' rows that were told to leave, or have a reservation."""
+async def preempting(muster: Muster) -> list[dict[str, Any]]:
+    """The rows of gangs that are preempted or have a nominated placement."""
     rows = await muster.runtimes[Service.REST].pool.fetch(
         "SELECT gang, preempted_for, nominated FROM scheduler.gang"
         " WHERE preempted_until IS NOT NULL OR nominated <> '[]'"
@@ -58,16 +58,16 @@ async def kept(muster: Muster) -> list[dict[str, Any]]:
     return [dict(row) for row in rows]
 
 
-async def test_an_opportunistic_job_gives_its_gpus_back_and_runs_again_at_no_cost(
+async def test_a_preempted_opportunistic_job_runs_again_at_no_cost(
     muster: Muster, tmp_path: Path
 ) -> None:
-    guest = await muster.submit(a_job_of("guest", long_at_first(tmp_path), 6, -1))
-    await eventually(lambda: muster.state(guest), lambda s: s == "RUNNING")
+    victim = await muster.submit(a_job_of("victim", long_at_first(tmp_path), 6, -1))
+    await eventually(lambda: muster.state(victim), lambda s: s == "RUNNING")
     await until((tmp_path / "ran").exists)
     owner = await muster.submit(a_job_of("owner", "sleep 2", 8, 10))
     assert await muster.end_of(owner) == "SUCCEEDED"
-    assert await muster.end_of(guest) == "SUCCEEDED"
-    status = (await muster.job(guest))["jobStatus"]
+    assert await muster.end_of(victim) == "SUCCEEDED"
+    status = (await muster.job(victim))["jobStatus"]
     assert status["retryDetails"]["user"] == 0
     assert status["attemptId"] == 1
     assert (await muster.job(owner))["jobStatus"]["attemptId"] == 0
@@ -78,7 +78,7 @@ async def test_an_opportunistic_job_gives_its_gpus_back_and_runs_again_at_no_cos
 async def test_a_restart_amid_a_preemption_changes_nothing(
     database_url: str, fresh_broker: EmbeddedBroker, tmp_path: Path, away: Service
 ) -> None:
-    """The victim takes its time; who was told to leave for whom is known afterwards."""
+    """The victim takes its time; the preemption and its cause are known afterwards."""
     gate = tmp_path / "gate"
     async with a_muster(
         database_url,
@@ -87,15 +87,15 @@ async def test_a_restart_amid_a_preemption_changes_nothing(
         launcher={"stop_grace_s": 20.0, "retry_backoff_first_s": 0.1},
     ) as muster:
         slow = ON_TERM.format(gate=gate)
-        guest = await muster.submit(a_job_of("guest", slow, 6, -1))
-        await eventually(lambda: muster.state(guest), lambda s: s == "RUNNING")
+        victim = await muster.submit(a_job_of("victim", slow, 6, -1))
+        await eventually(lambda: muster.state(victim), lambda s: s == "RUNNING")
         await until((tmp_path / "gate.awaited").exists)
         other = await muster.submit(a_job_of("other", "sleep 600", 2, 10))
         await eventually(lambda: muster.state(other), lambda s: s == "RUNNING")
         owner = await muster.submit(a_job_of("owner", "sleep 600", 6, 10))
-        before = await eventually(lambda: kept(muster), lambda rows: len(rows) == 2)
+        before = await eventually(lambda: preempting(muster), lambda rows: len(rows) == 2)
         await muster.stop(away)
-        assert await kept(muster) == before
+        assert await preempting(muster) == before
         await muster.start(away)
         gate.touch()
         await eventually(lambda: muster.state(owner), lambda s: s == "RUNNING")
@@ -135,12 +135,12 @@ async def test_a_virtual_cluster_gets_back_what_others_borrow(
             lambda: muster.call("GET", "/api/v2/virtual-clusters"),
             lambda r: r.status_code == 200 and set(r.json()) == {"default", "lab"},
         )
-        guest = await muster.submit(a_job_of("guest", "sleep 600", 3, -1))
-        await eventually(lambda: muster.state(guest), lambda s: s == "RUNNING")
+        victim = await muster.submit(a_job_of("victim", "sleep 600", 3, -1))
+        await eventually(lambda: muster.state(victim), lambda s: s == "RUNNING")
         lab = a_job_of("lab", "sleep 1", 3, 10) + "defaults: {virtualCluster: lab}\n"
         owner = await muster.submit(lab)
         assert await muster.end_of(owner) == "SUCCEEDED"
-        await eventually(lambda: muster.state(guest), lambda s: s == "RUNNING")
+        await eventually(lambda: muster.state(victim), lambda s: s == "RUNNING")
         too_many = await muster.submit(a_job_of("greedy", "true", 2, 10))
         assert await muster.end_of(too_many) == "FAILED"
         shown = (await muster.call("GET", "/api/v2/virtual-clusters")).json()

@@ -1,6 +1,6 @@
-"""A stranger who may submit jobs, on a machine where the agent is root: every attack fails.
+"""Another user who may submit jobs, on a machine where the agent is root: every attack fails.
 
-Each line of docs/security.md about a shared machine is tried by the stranger's own job.
+Each line of docs/security.md about a shared machine is tried by that user's job.
 """
 
 import asyncio
@@ -127,7 +127,7 @@ def _connect(one: Up) -> str:
     return f"import asyncio, asyncpg; asyncio.run(asyncpg.connect({dsn!r}, timeout=10))"
 
 
-async def test_a_strangers_job_opens_nothing(
+async def test_another_users_job_opens_nothing(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     broker = request.config.getoption("--broker")
@@ -153,12 +153,12 @@ async def test_a_strangers_job_opens_nothing(
             if not name.startswith(NOT_FOR_ROOT):  # or the attack proves nothing
                 done = await asyncio.to_thread(subprocess.run, ["bash", "-c", attack], **QUIET)
                 assert done.returncode == 0, name
-        told = [
+        lines = [
             f"if {attack} > /dev/null 2>&1; then echo {shlex.quote(name)}; else echo shut; fi"
             for name, attack in tries.items()
         ]
         script = shared / "attacks"
-        script.write_text("\n".join(told))
+        script.write_text("\n".join(lines))
         await run(eve, "attacker", "id -u", f"bash {script} | tee {shared}/found")
         found = await wait_for(eve, "eve~attacker", "SUCCEEDED", "FAILED", "STOPPED")
         assert found["jobStatus"]["state"] == "SUCCEEDED", found

@@ -80,8 +80,8 @@ def test_a_bomb_is_refused_at_little_cost(bomb: object) -> None:
 
 def test_warnings_are_bounded_and_the_rest_is_counted() -> None:
     roles = "".join(f"  r{n}: {{{ROLE % ''}, commands: [x]}}\n" for n in range(150))
-    wishes = ", ".join(f"r{n}: {{fast: 1}}" for n in range(150))
-    extras = f"extras: {{hivedScheduler: {{taskRoles: {{{wishes}}}}}}}\n"
+    hints = ", ".join(f"r{n}: {{fast: 1}}" for n in range(150))
+    extras = f"extras: {{hivedScheduler: {{taskRoles: {{{hints}}}}}}}\n"
     job = parse_job(f"{HEAD}{IMAGE}taskRoles:\n{roles}{extras}".encode())
     assert len(job.warnings) == 101
     assert job.warnings[-1].message == "51 more like these are not shown"

@@ -113,7 +113,7 @@ def test_musters_own_time_limit() -> None:
     assert parsed(JOB).spec.time_limit_s is None
 
 
-def test_all_problems_are_told_at_once_each_with_its_line() -> None:
+def test_all_problems_are_listed_at_once_each_with_its_line() -> None:
     text = (
         JOB.replace("name: a-job", "name: a job")
         .replace("instances: 2", "instances: 0")
@@ -168,9 +168,9 @@ def test_a_wrong_field_is_refused_at_its_line(old: str, new: str, path: str, lin
     assert (path, line) in places
 
 
-def test_another_word_where_one_is_wanted_is_called_so() -> None:
-    ((_, _, said),) = problems(edited("type: job", "type: task"))
-    assert said == "must be `job`, not another string"
+def test_another_string_than_the_constant_is_refused() -> None:
+    ((_, _, message),) = problems(edited("type: job", "type: task"))
+    assert message == "must be `job`, not another string"
 
 
 def test_names_must_be_unique_within_their_type_only() -> None:
@@ -214,7 +214,7 @@ def test_a_job_whose_records_would_not_fit_is_refused() -> None:
     assert found[0] == "taskRoles"
 
 
-def test_what_each_pod_is_told_counts_its_command_and_all_its_peers_ports() -> None:
+def test_the_size_of_a_pods_request_counts_its_command_and_all_its_peers_ports() -> None:
     many = edited("sync: 2", "sync: 1000").replace("instances: 2", "instances: 124")
     assert parsed(many).tasks == 124
     (found,) = problems(many.replace("python train.py", "y" * 250_000))
@@ -240,12 +240,12 @@ def test_the_schema_for_editors_agrees_with_the_parser() -> None:
 
 def expect_only_protocol_errors(data: bytes) -> None:
     lines = max(1, len(data.decode(errors="replace").splitlines()))
-    told: tuple[Problem, ...]
+    found: tuple[Problem, ...]
     try:
-        told = parse_job(data).warnings
+        found = parse_job(data).warnings
     except ProtocolError as error:
-        told = error.problems or (Problem("", "nothing is told", 0),)
-    for problem in told:
+        found = error.problems or (Problem("", "no problem is listed", 0),)
+    for problem in found:
         assert 1 <= (problem.line or 0) <= lines
         assert (problem.column or 0) >= 1
 
@@ -268,7 +268,7 @@ def test_any_near_yaml_is_a_job_or_a_protocol_error(text: str) -> None:
         ["", "x", ": ", "- ", "\n", "[", "{", "&a ", "*a", "<% $data %>", "~", "9" * 50]
     ),
 )
-def test_any_damage_to_a_job_is_told_inside_the_file(at: int, cut: int, put: str) -> None:
+def test_any_damage_to_a_job_is_a_problem_inside_the_file(at: int, cut: int, put: str) -> None:
     expect_only_protocol_errors((JOB[:at] + put + JOB[at + cut :]).encode())
 
 

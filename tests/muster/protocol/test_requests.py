@@ -1,5 +1,5 @@
-"""What a job file wishes of the scheduler: understood in OpenPAI's words and in Muster's, refused
-where it contradicts itself, and told where it has no effect.
+"""A job file's requests to the Scheduler, in OpenPAI's fields and in Muster's: a contradiction is
+refused, and a field without effect is a warning.
 """
 
 import pytest
@@ -35,7 +35,7 @@ def work(job: ParsedJob) -> TaskRoleSpec:
 
 
 def warned(job: ParsedJob) -> dict[str, str]:
-    """The warnings about wishes, by path."""
+    """The warnings about requests, by path."""
     return {w.path: w.message for w in job.warnings if w.path.startswith("extras")}
 
 
@@ -118,7 +118,7 @@ def test_a_priority_that_is_a_class_has_its_name(priority: int, shown: str) -> N
         ),
     ],
 )
-def test_what_is_said_twice_is_refused_with_what_to_keep(
+def test_a_request_in_both_fields_is_refused_with_the_field_to_keep(
     hived: str, muster: str, path: str, line: int
 ) -> None:
     ((found, at, message),) = problems(hived, muster)
@@ -158,13 +158,13 @@ def test_wishes_that_make_no_sense_are_refused_at_their_place(muster: str, path:
     assert [(p, line) for p, line, _ in problems(muster=muster)] == [(f"{MUSTER}.{path}", 10)]
 
 
-def test_a_field_that_is_misspelt_is_told_its_name() -> None:
+def test_a_misspelt_field_is_refused_with_the_right_name() -> None:
     ((_, _, message),) = problems(muster="taskRoles: {work: {gpuType: [a]}}")
     assert message == "is no field here; did you mean `gpuTypes`?"
 
 
 @pytest.mark.parametrize(
-    ("hived", "path", "said"),
+    ("hived", "path", "message"),
     [
         ("gangReleaseEnable: true", "gangReleaseEnable", "as soon as it has ended"),
         ("ignoreK8sSuggestedNodes: false", "ignoreK8sSuggestedNodes", "nobody suggests nodes"),
@@ -184,10 +184,10 @@ def test_a_field_that_is_misspelt_is_told_its_name() -> None:
         ),
     ],
 )
-def test_what_has_no_effect_is_told(hived: str, path: str, said: str) -> None:
+def test_a_field_without_effect_is_a_warning(hived: str, path: str, message: str) -> None:
     job = parsed(hived)
     assert list(warned(job)) == [f"{HIVED}.{path}"]
-    assert said in warned(job)[f"{HIVED}.{path}"]
+    assert message in warned(job)[f"{HIVED}.{path}"]
 
 
 def test_every_gpu_type_and_pin_is_named_with_its_place() -> None:
@@ -244,9 +244,9 @@ def test_times_that_are_none_are_refused_at_their_line(field: str) -> None:
 
 
 def test_a_job_that_is_ended_before_it_is_done_is_refused() -> None:
-    ((path, line, said),) = problems(muster="timeLimitSeconds: 60, expectedSeconds: 61")
+    ((path, line, message),) = problems(muster="timeLimitSeconds: 60, expectedSeconds: 61")
     assert (path, line) == (f"{MUSTER}.expectedSeconds", 10)
-    assert said == (
+    assert message == (
         "is above `timeLimitSeconds`, after which the job is ended; lower it, or raise the limit"
     )
 
@@ -269,16 +269,16 @@ def test_how_many_tasks_are_enough_reaches_the_specification(
 
 
 def test_a_gang_that_needs_more_tasks_than_there_are_is_refused() -> None:
-    ((path, line, said),) = problems(muster="taskRoles: {work: {minInstances: 3}}")
+    ((path, line, message),) = problems(muster="taskRoles: {work: {minInstances: 3}}")
     assert (path, line) == (f"{MUSTER_WORK}.minInstances", 10)
-    assert said == "is more than the 2 instances; lower it, or raise `instances`"
+    assert message == "is more than the 2 instances; lower it, or raise `instances`"
 
 
 def test_a_gang_that_needs_no_task_at_all_is_refused() -> None:
-    wish = "minInstances: 0"
-    ((path, line, said),) = problems(muster=f"taskRoles: {{ps: {{{wish}}}, work: {{{wish}}}}}")
+    least = "minInstances: 0"
+    ((path, line, message),) = problems(muster=f"taskRoles: {{ps: {{{least}}}, work: {{{least}}}}}")
     assert (path, line) == (f"{MUSTER}.taskRoles.ps.minInstances", 10)
-    assert said == (
+    assert message == (
         "is 0 for every task role, so that nothing would have to start; raise one of them"
     )
 

@@ -1,4 +1,4 @@
-"""Plain scalars mean what YAML 1.2 says."""
+"""Plain scalars have their meaning in YAML 1.2."""
 
 import math
 
@@ -39,7 +39,7 @@ from muster.protocol.scalars import convert, resolve
         ("<<", "<<"),
     ],
 )
-def test_a_plain_scalar_is_what_yaml_1_2_says(text: str, value: object) -> None:
+def test_a_plain_scalar_has_its_meaning_in_yaml_1_2(text: str, value: object) -> None:
     resolved = resolve(text)
     assert resolved == value
     assert type(resolved) is type(value)

@@ -64,7 +64,7 @@ def test_a_reference_becomes_the_value_as_written(text: str, result: str) -> Non
         ("<% $secretsx.y %>", "is unknown"),
     ],
 )
-def test_what_cannot_be_filled_in_is_told(text: str, why: str) -> None:
+def test_a_field_without_a_value_is_an_error(text: str, why: str) -> None:
     (error,) = render(text, SCOPES).errors
     assert why in error.message
 
