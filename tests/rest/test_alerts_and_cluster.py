@@ -100,8 +100,8 @@ async def test_an_admin_gives_a_subscription_no_more_than_its_owner_may_have(res
     path = f"{SUBSCRIPTIONS}/{made['id']}"
     nodes = await rest.client.put(path, json=own | {"events": ["node-lost"]})
     assert (nodes.status_code, nodes.json()["code"]) == (403, "ForbiddenUserError")
-    stranger = await rest.client.put(path, json=own | {"email": "eve@example.org"})
-    assert (stranger.status_code, stranger.json()["code"]) == (409, "UnconfirmedEmailError")
+    foreign = await rest.client.put(path, json=own | {"email": "eve@example.org"})
+    assert (foreign.status_code, foreign.json()["code"]) == (409, "UnconfirmedEmailError")
     wide = await rest.client.put(path, json=own | {"filter": {"users": ["admin"]}})
     assert wide.status_code == 200
     shown = (await rest.client.get(path)).json()
