@@ -372,6 +372,9 @@ def test_a_log_notes_what_it_has_lost_once_there_is_room(tmp_path: Path) -> None
     assert file.dropped_lines == 2
 
 
+MEMORY_BYTES = 64 * 1024 * 1024
+
+
 def limits(of: cgroup.Limit, amount: int) -> dict[str, dict[str, str]]:
     parent = cgroup.usable_parents([of]).get(of)
     if parent is None:
@@ -379,8 +382,22 @@ def limits(of: cgroup.Limit, amount: int) -> dict[str, dict[str, str]]:
     return {str(parent): cgroup.limit(parent, of, amount)}
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root separates users")
+def test_a_pod_reads_its_own_limit_whatever_the_agents_umask(node: Any) -> None:
+    """Runtimes size themselves by it."""
+    before = os.umask(0o077)
+    try:
+        held = limits("memory", MEMORY_BYTES)
+        ((parent, files),) = held.items()
+        group = f"{parent}/{cgroup.name_for(node.pods.path('pod'))}"
+        node.run(f"cat {group}/{next(iter(files))}", cgroups=held, uid=2_001_000_001)
+    finally:
+        os.umask(before)
+    assert node.log("pod", "stdout").strip() == str(MEMORY_BYTES)
+
+
 def test_out_of_memory_is_distinguished_where_a_control_group_can_be_made(node: Any) -> None:
-    held = limits("memory", 64 * 1024 * 1024)
+    held = limits("memory", MEMORY_BYTES)
     ((parent, files),) = held.items()
     if "swap" in cgroup.usable_parents(["swap"]):  # else swap takes what memory has no room for
         held = {parent: files | cgroup.limit(Path(parent), "swap", 1)}

@@ -180,7 +180,7 @@ async def test_a_gang_for_which_cells_are_kept_is_told_when_it_is_expected(kit: 
     async with served(state) as (_, client):
         first, behind = [(await client.get(f"/gangs/{n}")).json() for n in ("first", "behind")]
         start = first["expectedStart"]
-        assert start["source"] == "kept"
+        assert start["source"] == "reserved"
         reason = state.reason_of("first")
         assert reason is not None
         assert reason.numbers["expectedStart"] == start["at"]

@@ -30,7 +30,7 @@ REPLACED = {
     r"hear(s|d|ing)?": "receive",
     r"spoken?|speak(s|ing)?": "send, publish",
     r"one-way words?": "broadcast message",
-    r"(latest|newest|stray) words?": "message",
+    r"(last|latest|newest|stray) words?": "message",
     r"null records?": "tombstone",
     r"bur(y|ies|ied)": "dead-letter",
     r"mend(s|ed|ing)?": "fix",

@@ -9,6 +9,10 @@ from pathlib import Path
 _PR_SET_DUMPABLE = 4  # linux/prctl.h
 _PRIVATE_UMASK = 0o077
 _PRIVATE_FOLDER = 0o700
+_OF_OTHERS = 0o077
+_LOCK = "lock"
+_EMPTY = frozenset(["lost+found"])
+"""What a new file system has."""
 
 
 def make_process_private() -> None:
@@ -25,12 +29,21 @@ def make_process_private() -> None:
 
 
 def make_folder_private(folder: Path) -> None:
-    """Makes a folder that its owner alone enters. One that exists and is this user's is closed to
-    others. Raises OSError, also for a folder that others share (with the sticky bit, as /tmp).
+    """Makes a folder that its owner alone enters. One of this user's is closed to others if it is
+    empty or has Muster's lock. Raises OSError, also for an open folder with other files, as /opt,
+    and for one that others share (with the sticky bit, as /tmp).
     """
     folder.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
     found = folder.stat()
     if found.st_mode & stat.S_ISVTX:
         raise OSError(errno.EPERM, f"{folder} is shared with others: choose a folder in it")
-    if found.st_uid == os.geteuid():
-        folder.chmod(_PRIVATE_FOLDER)
+    if found.st_uid != os.geteuid() or not found.st_mode & _OF_OTHERS:
+        return
+    names = {each.name for each in folder.iterdir()}
+    if names - _EMPTY and _LOCK not in names:
+        raise OSError(
+            errno.EPERM,
+            f"{folder} is open to others and has files that are not Muster's: choose a folder in"
+            f" it, or run `chmod 700 {folder}`",
+        )
+    folder.chmod(_PRIVATE_FOLDER)

@@ -69,9 +69,9 @@ class Timers:
         self._metrics.paused.set(counts.paused)
         self._metrics.disabled.set(counts.disabled)
         if time.monotonic() - self._cleaned >= self._settings.clean_rows_every_s:
-            self._cleaned = time.monotonic()
-            while await self._clean() == self._settings.clean_rows:
-                pass
+            cleaned = time.monotonic()
+            if await self._clean() < self._settings.clean_rows:  # else the next look goes on
+                self._cleaned = cleaned
 
     def _is_settled(self) -> bool:
         if not self._bus.is_up:

@@ -70,7 +70,7 @@ class Cluster:
         return KnownNode(report, self._lost[name][1] if name in self._lost else None)
 
     def log_url(self, node: str | None) -> str | None:
-        """Where a node's agent serves logs now; it may have moved since a job's last word."""
+        """Where a node's agent serves logs now; it may have moved since a job's last message."""
         report = self._reports.get(node or "")
         return report.log_url if report else None
 

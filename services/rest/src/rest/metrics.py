@@ -54,7 +54,8 @@ class RestMetrics:
         )
         self.limited = Counter(
             "muster_rest_requests_limited",
-            "Requests answered 429, by the kind of caller that sent too many: user or address.",
+            "Requests over the limits of requests a second or in progress, by the kind of caller:"
+            " user or address.",
             ["caller"],
             registry=registry,
         )

@@ -101,7 +101,7 @@ async def get_whole(here: Context, job: str) -> WholeJob:
 
 
 def status_of(job: WholeJob) -> JobStatus | None:
-    """The Launcher's last word about a job."""
+    """The Launcher's latest message about a job."""
     return None if job.status is None else JobStatus.model_validate(job.status)
 
 
@@ -297,7 +297,7 @@ async def set_job_execution_type(
 
 
 def _why_it_waits(scheduler: Any) -> Any:
-    """The Scheduler's word of the first gang that waits, which is newer than the job's; None: it
+    """The Scheduler's answer about the first waiting gang, newer than the job's; None: it
     has none.
     """
     gangs = scheduler.get("gangs") if isinstance(scheduler, dict) else None

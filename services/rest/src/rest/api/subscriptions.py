@@ -231,7 +231,7 @@ async def _check_count(here: Context, conn: Connection, owner: str) -> None:
     elif published >= MAX_PUBLISHED:
         message = (
             f"You have made {MAX_PUBLISHED} subscriptions, the limit; each removed one counts for"
-            f" {here.settings.removed_days} days (MUSTER_REMOVED_DAYS)."
+            f" {here.settings.removed_days} days after its removal (MUSTER_REMOVED_DAYS)."
         )
     if message is not None:
         raise Rejected("InvalidParametersError", message)

@@ -10,7 +10,7 @@ FINAL = frozenset((JobState.SUCCEEDED, JobState.STOPPED, JobState.FAILED))
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """What a change must know of a job. ``status`` is the Launcher's word where it has just come
+    """What a change must know of a job. ``status`` is the Launcher's message where it has just come
     in; ``reason`` says why the job waits.
     """
 

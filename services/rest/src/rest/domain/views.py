@@ -128,7 +128,7 @@ def _retries(job: ListedJob) -> Json:
 
 
 def detail(job: WholeJob, status: JobStatus | None, state: str | None = None) -> Json:
-    """One job, or one attempt of it: ``status`` is the Launcher's word about that attempt.
+    """One job, or one attempt of it: ``status`` is the Launcher's message about that attempt.
     ``state``: of an attempt that is not the latest; what the job waits for is none of its.
     """
     listed = job.listed
@@ -159,7 +159,7 @@ def detail(job: WholeJob, status: JobStatus | None, state: str | None = None) ->
 
 
 def _task_roles(job: WholeJob, status: JobStatus | None) -> Sequence[TaskRoleStatus]:
-    """The tasks as the Launcher tells them; before its first word, as the file asks for them."""
+    """The tasks as the Launcher publishes them; before its first message, those of the job file."""
     if status is not None:
         return status.task_roles
     if job.spec is None:

@@ -1,4 +1,4 @@
-"""The Launcher's words about jobs become the read model; final states never move."""
+"""The Launcher's messages about jobs become the read model; final states never change."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -23,7 +23,7 @@ REJECTED_REASON = Reason(
 
 
 def jobs_aggregate() -> Aggregate[JobRow]:
-    """How words about jobs are applied."""
+    """How messages about jobs are applied."""
     return Aggregate(
         of=lambda _kind, job: job, load=load_jobs, decide=decide_update, save=save_jobs
     )

@@ -77,7 +77,7 @@ async def load_jobs(conn: Connection, ids: Sequence[str]) -> Mapping[str, JobRow
 
 
 async def save_jobs(conn: Connection, jobs: Sequence[JobRow]) -> None:
-    """Write what has become of jobs; the last word about a retried attempt is kept."""
+    """Write what has become of jobs; the latest message about a retried attempt stays."""
     updated = [(job, job.status) for job in jobs if job.status is not None]
     if updated:
         ids = [job.id for job, _ in updated]
@@ -134,7 +134,7 @@ async def mark_stopping(conn: Connection, job: str, by: str) -> None:
 
 
 async def find_job(pool: Pool, username: str, name: str) -> WholeJob | None:
-    """A job with the Launcher's last word."""
+    """A job with the Launcher's latest message."""
     row = await pool.fetchrow(_FIND, username, name)
     if row is None:
         return None
@@ -142,7 +142,7 @@ async def find_job(pool: Pool, username: str, name: str) -> WholeJob | None:
 
 
 async def find_attempt(pool: Pool, job: str, attempt: int) -> dict[str, Any] | None:
-    """The last word about a job attempt that was retried."""
+    """The latest message about a job attempt that was retried."""
     status: dict[str, Any] | None = await pool.fetchval(
         "SELECT status FROM job_attempt WHERE job = $1 AND attempt = $2", job, attempt
     )

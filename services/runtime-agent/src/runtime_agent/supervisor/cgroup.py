@@ -132,7 +132,7 @@ def name_for(pod_directory: Path) -> str:
 def make(parent: Path, name: str, files: Mapping[str, str]) -> Path:
     """Makes a group and sets its limits. Raises OSError where that is not possible."""
     directory = parent / name
-    directory.mkdir(exist_ok=True)
+    _make_readable(directory)
     try:
         for file, content in files.items():
             (directory / file).write_text(content)
@@ -141,6 +141,13 @@ def make(parent: Path, name: str, files: Mapping[str, str]) -> Path:
             directory.rmdir()
         raise
     return directory
+
+
+def _make_readable(group: Path) -> None:
+    """Also by pods, whatever the umask: programs read their limits to size themselves."""
+    if not group.exists():
+        group.mkdir(exist_ok=True)
+        group.chmod(0o755)
 
 
 def limit(parent: Path, of: Limit, amount: int) -> Files:
@@ -213,9 +220,9 @@ def _delegated_group() -> Path | None:
         return None
     group, leaf = place
     if leaf is not None:
-        leaf.mkdir(exist_ok=True)
+        _make_readable(leaf)
         (leaf / "cgroup.procs").write_text(str(os.getpid()))
-    group.mkdir(exist_ok=True)
+    _make_readable(group)
     return group
 
 

@@ -37,7 +37,7 @@ CANNOT_SEPARATE = 3
 _CLONE_NEWNS = 0x00020000  # linux/sched.h
 _MS_BIND, _MS_REC, _MS_SLAVE = 0x1000, 0x4000, 0x80000  # linux/mount.h
 _JOIN_SESSION_KEYRING = 1  # linux/keyctl.h
-_KEYCTL = {"x86_64": 250, "aarch64": 219, "ppc64le": 271}
+_KEYCTL = {"x86_64": 250, "aarch64": 219, "ppc64le": 271, "riscv64": 219, "s390x": 280}
 """The number of the system call, for which libc has no function."""
 _TO_ALL = 0o001
 """A folder without this bit stops other users on their way."""
@@ -154,7 +154,7 @@ def _open(path: Path) -> int:
 
 
 def _open_without_links(path: Path) -> int:
-    """A link could lead anywhere: whoever may write to a folder on the way can put one there."""
+    """A link could lead anywhere: any user who may write to a folder on the way can put one there."""
     found = _open(path)
     if (place := Path(f"/proc/self/fd/{found}").readlink()) != path:
         raise OSError(errno.ELOOP, f"{path} has become a link to {place}")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from scheduler.domain.core.cluster import Cluster
 
 AHEAD_NAMED = 5
-KEPT, COUNTED = "kept", "counted"
+KEPT, COUNTED = "reserved", "counted"
 """Where an expectation comes from: cells that are kept, or leaves that are counted."""
 
 ANY = ""
