@@ -9,7 +9,17 @@ from pathlib import Path
 
 import pytest
 from cli.home import Credentials, write_credentials
-from rest_double import AWAY, JOB, LOG, TIMEOUT_S, Rest, job_status, muster, run_cli
+from rest_double import (
+    AWAY,
+    JOB,
+    LOG,
+    TIMEOUT_S,
+    Rest,
+    job_status,
+    muster,
+    on_a_terminal,
+    run_cli,
+)
 
 
 def test_a_submission_is_sent_whole_and_only_once(rest: Rest, tmp_path: Path) -> None:
@@ -119,11 +129,22 @@ def test_why_and_job_show_how_a_job_failed(rest: Rest, tmp_path: Path) -> None:
         "reason": None,
         "appExitDiagnostics": "No rule knows it.",
         "appExitTriggerMessage": "train[0] failed: 1 of minFailedInstances 1",
-        "appExitSpec": {"symptom": "Exit code 7.", "evidence": "\x1b[31mno room"},
+        "appExitSpec": {
+            "rule": "unrecognised",
+            "type": "UNKNOWN_FAILURE",
+            "behavior": "UNKNOWN",
+            "symptom": "Exit code 7.",
+            "evidence": "\x1b[31mno room",
+        },
+        "retryDetails": {"user": 2, "platform": 1, "resource": 0},
     }
     rest.answer(f"GET /api/v2/jobs/{JOB}", detail)
     assert muster(rest, tmp_path, "why", JOB).out == (
         f"{JOB} is FAILED: No rule knows it.\n"
+        "  rule: unrecognised\n"
+        "  at fault: unknown\n"
+        "  retries: 2 of its own, 1 of the platform's; this failure is retried as jobRetryCount"
+        " allows\n"
         "  ended by: train[0] failed: 1 of minFailedInstances 1\n"
         "  symptom: Exit code 7.\n"
         "  it wrote: \\u001b[31mno room\n"
@@ -131,6 +152,78 @@ def test_why_and_job_show_how_a_job_failed(rest: Rest, tmp_path: Path) -> None:
     text = muster(rest, tmp_path, "job", JOB).out
     assert "Exit code 7." in text
     assert "no room" in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "behavior", "party", "retried"),
+    [
+        ("USER_FAILURE", "PERMANENT", "the job", "never retried"),
+        ("PLATFORM_FAILURE", "TRANSIENT", "the platform", "retried at no cost"),
+        ("PLATFORM_FAILURE", "TRANSIENT_CONFLICT", "the platform", "retried at no cost"),
+    ],
+)
+def test_why_names_the_party_at_fault_and_whether_the_failure_is_retried(
+    rest: Rest, tmp_path: Path, kind: str, behavior: str, party: str, retried: str
+) -> None:
+    rest.answer(f"GET /api/v2/jobs/{JOB}/why", {"name": JOB, "state": "FAILED", "reason": "Ended."})
+    detail = job_status("FAILED")
+    detail["jobStatus"] |= {"appExitSpec": {"type": kind, "behavior": behavior}}
+    rest.answer(f"GET /api/v2/jobs/{JOB}", detail)
+    assert muster(rest, tmp_path, "why", JOB).out == (
+        f"{JOB} is FAILED: Ended.\n"
+        f"  at fault: {party}\n"
+        f"  retries: none; this failure is {retried}\n"
+    )
+
+
+def test_a_job_shows_its_retries_by_cause_and_its_newest_earlier_attempts(
+    rest: Rest, tmp_path: Path
+) -> None:
+    now = job_status("RUNNING")
+    counts = {"user": 1, "platform": 10, "resource": 1}
+    now["jobStatus"] |= {"reason": None, "attemptId": 12, "retryDetails": counts}
+    rest.answer(f"GET /api/v2/jobs/{JOB}", now)
+    for attempt in range(12):
+        earlier = job_status("FAILED")
+        earlier["jobStatus"] |= {
+            "attemptId": attempt,
+            "appLaunchedTime": 1_700_000_000_000,
+            "appCompletedTime": 1_700_000_065_000,
+            "appExitCode": -1001,
+            "appExitDiagnostics": f"The Scheduler declared placement {attempt} lost.",
+        }
+        if attempt != 5:
+            rest.answer(f"GET /api/v2/jobs/{JOB}/attempts/{attempt}", earlier)
+    lines = muster(rest, tmp_path, "job", JOB).out.splitlines()
+    table = [re.split("  +", line) for line in lines]
+    causes = "1 of its own, 10 of the platform's, 1 for conflicts over resources"
+    assert ["retries", causes] in table
+    heading = table.index(["ATTEMPT", "STATE", "ENDED (UTC)", "TOOK", "EXIT", "WHY"])
+    assert [row[0] for row in table[heading + 1 :]] == [
+        str(n) for n in (11, 10, 9, 8, 7, 6, 4, 3, 2)
+    ]
+    assert table[heading + 1][1:-1] == ["FAILED", "11-14 22:14", "1m05s", "-1001"]
+    assert lines[heading + 1].endswith("The Scheduler declared placement 11 lost.")
+    cut = on_a_terminal(rest, tmp_path, "job", JOB)[-1]
+    assert len(cut) <= 80
+    assert "…" in cut
+
+
+def test_a_server_that_is_away_hides_no_attempts_of_a_job(rest: Rest, tmp_path: Path) -> None:
+    now = job_status("RUNNING")
+    now["jobStatus"]["attemptId"] = 1
+    rest.answer(f"GET /api/v2/jobs/{JOB}", now)
+    rest.answers[f"GET /api/v2/jobs/{JOB}/attempts/0"] = AWAY
+    assert muster(rest, tmp_path, "job", JOB).code == 3
+
+
+def test_states_are_taken_in_any_case_and_no_retry_is_zero(rest: Rest, tmp_path: Path) -> None:
+    job = job_status("RUNNING")["jobStatus"] | {"name": "digits", "totalGpuNumber": 8}
+    listed = [job | {"totalTaskNumber": 2, "launchedTime": 0, "completedTime": 65_000}]
+    rest.answer("GET /api/v2/jobs?state=RUNNING%2CWAITING&limit=50", listed)
+    heading, row = on_a_terminal(rest, tmp_path, "jobs", "--state", "running,Waiting")
+    columns = zip(re.split("  +", heading), re.split("  +", row), strict=True)
+    assert dict(columns)["RETRIES"] == "0"
 
 
 def test_a_job_shows_the_lender_of_its_gpus_and_how_much_of_it_waits_to_grow(

@@ -49,6 +49,21 @@ def detail(client: Client, job: str, attempt: int | None = None) -> Json:
     return answer
 
 
+def earlier_attempts(client: Client, job: str, status: Json, most: int) -> list[Json]:
+    """The statuses of a job's earlier attempts, newest first; those that REST no longer has are
+    left out.
+    """
+    latest = status.get("attemptId") or 0
+    found: list[Json] = []
+    for attempt in range(latest - 1, max(latest - most, 0) - 1, -1):
+        try:
+            found.append(detail(client, job, attempt)["jobStatus"])
+        except CommandError as error:
+            if error.code is not Exit.REFUSED:
+                raise
+    return found
+
+
 def detail_when_back(
     client: Client, job: str, patience_s: float = AWAY_S, attempt: int | None = None
 ) -> Json:

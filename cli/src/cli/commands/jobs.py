@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,6 +25,18 @@ from cli.output import (
 from cli.reasons import gang_class, scheduler_details
 
 POLL_S = 0.5
+ATTEMPTS_SHOWN = 10
+AT_FAULT = {
+    "USER_FAILURE": "the job",
+    "PLATFORM_FAILURE": "the platform",
+    "UNKNOWN_FAILURE": "unknown",
+}
+RETRIED = {
+    "PERMANENT": "never retried",
+    "TRANSIENT": "retried at no cost",
+    "TRANSIENT_CONFLICT": "retried at no cost",
+    "UNKNOWN": "retried as jobRetryCount allows",
+}
 
 
 def submit(
@@ -61,7 +73,8 @@ def jobs(
     output: Output = Format.TABLE,
 ) -> None:
     """List jobs, newest first."""
-    query = {"state": state, "username": user, "keyword": keyword, "limit": limit}
+    states = state.upper() if state else None
+    query = {"state": states, "username": user, "keyword": keyword, "limit": limit}
     found = client().get("/jobs", query).json()
     if output is Format.JSON:
         print_json(found)
@@ -75,7 +88,7 @@ def jobs(
                 each["virtualCluster"],
                 each["totalGpuNumber"],
                 each["totalTaskNumber"],
-                each["retries"] or "",
+                each["retries"],
                 when(each["submissionTime"])[5:-3],
                 length(each.get("launchedTime"), each.get("completedTime")),
             )
@@ -86,8 +99,8 @@ def jobs(
 
 def job(name: JobName, *, output: Output = Format.TABLE) -> None:
     """Everything about one job."""
-    job = full_name(name)
-    content = rest.detail(client(), job)
+    server, job = client(), full_name(name)
+    content = rest.detail(server, job)
     if output is Format.JSON:
         print_json(content)
         return
@@ -101,7 +114,7 @@ def job(name: JobName, *, output: Output = Format.TABLE) -> None:
             "class": gang_class(status.get("gangClass"), status.get("lender")),
             "size": rest.size(content),
             "attempt": status.get("attemptId") or None,
-            "retries": status["retries"] or None,
+            "retries": _retries(status),
             "submitted": when(status.get("submissionTime")),
             "started": when(status.get("launchedTime")),
             "ended": when(status.get("completedTime")),
@@ -127,6 +140,27 @@ def job(name: JobName, *, output: Output = Format.TABLE) -> None:
             )
             for role, tasks in content["taskRoles"].items()
             for task in tasks["taskStatuses"]
+        ],
+    )
+    _print_attempts(rest.earlier_attempts(server, job, status, ATTEMPTS_SHOWN))
+
+
+def _print_attempts(attempts: Sequence[dict[str, Any]]) -> None:
+    if not attempts:
+        return
+    print_line("")
+    print_table(
+        ("ATTEMPT", "STATE", "ENDED (UTC)", "TOOK", "EXIT", "WHY"),
+        [
+            (
+                each["attemptId"],
+                each["state"],
+                when(each.get("appCompletedTime"))[5:-3],
+                length(each.get("appLaunchedTime"), each.get("appCompletedTime")),
+                each.get("appExitCode"),
+                each.get("appExitDiagnostics"),
+            )
+            for each in attempts
         ],
     )
 
@@ -168,11 +202,16 @@ def why(name: JobName, *, output: Output = Format.TABLE) -> None:
 
 
 def _how_it_failed(status: dict[str, Any]) -> Iterator[tuple[str, object]]:
-    """The task whose end failed the job, how it ended, and what it wrote last."""
+    """The verdict, the task whose end failed the job, how it ended, and what it wrote last."""
     if status["state"] != "FAILED":
         return
     spec = status.get("appExitSpec") or {}
+    retried = RETRIED.get(str(spec.get("behavior")))
+    retries = _retries(status) or "none"
     problem_text = {
+        "rule": spec.get("rule"),
+        "at fault": AT_FAULT.get(str(spec.get("type"))),
+        "retries": f"{retries}; this failure is {retried}" if retried else retries,
         "ended by": status.get("appExitTriggerMessage"),
         "symptom": spec.get("symptom"),
         "it wrote": spec.get("evidence"),
@@ -180,6 +219,17 @@ def _how_it_failed(status: dict[str, Any]) -> Iterator[tuple[str, object]]:
     for name, value in problem_text.items():
         if value:
             yield name, " ".join(str(value).split())
+
+
+def _retries(status: dict[str, Any]) -> str | None:
+    """How many retries there were, by their cause: ``2 of its own, 1 of the platform's``."""
+    details = status.get("retryDetails") or {}
+    causes = {
+        "user": "of its own",
+        "platform": "of the platform's",
+        "resource": "for conflicts over resources",
+    }
+    return ", ".join(f"{details[k]} {text}" for k, text in causes.items() if details.get(k)) or None
 
 
 def _reason(status: dict[str, Any]) -> str | None:
