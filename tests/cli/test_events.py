@@ -33,6 +33,8 @@ async def test_events_are_followed_as_json_lines(
     producer = AIOKafkaProducer(bootstrap_servers=fresh_broker.bootstrap)
     await producer.start()
     try:
+        for chatter in ("service-started", "node-heartbeat", "revision-acknowledged"):
+            await producer.send_and_wait(chatter, b"{}", b"chatter")
         headers = [("ce_type", b"muster.job-submitted.v1")]
         await producer.send_and_wait("job-submitted", b'{"job": "j1"}', b"j1", headers=headers)
         await producer.send_and_wait("job-updated", None, b"j1")

@@ -14,6 +14,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord
 from aiokafka.errors import KafkaError
 from cyclopts import App, Parameter
 from muster.contracts.acls import OPERATOR
+from muster.contracts.services import SERVICE_STARTED
 from muster.contracts.topics import DEAD_LETTER, TOPICS
 from muster.settings import KafkaSettings, problems
 from pydantic import ValidationError
@@ -24,7 +25,7 @@ from cli.embedded.apache import login
 from cli.home import find_home, read_json
 from cli.output import Format, cut, print_line, printable
 
-CHATTER = ("node-heartbeat", "revision-acknowledged")
+CHATTER = ("node-heartbeat", SERVICE_STARTED, "revision-acknowledged")
 BOOKKEEPING = ("revision", "seen", "job", "gang", "epoch", "journal", "boot")
 ROWS, VALUE = 2, 48  # of a terminal, for one record; characters of each value
 TIMEOUT_MS = 10_000
@@ -46,7 +47,9 @@ def follow(
         str | None, Parameter(help="Only what is about this job: user~name, or its id.")
     ] = None,
     from_start: Annotated[bool, Parameter(help="Also what the bus still has.")] = False,
-    chatter: Annotated[bool, Parameter(help="Heartbeats and acknowledgements, too.")] = False,
+    chatter: Annotated[
+        bool, Parameter(help="Heartbeats, beats and acknowledgements, too.")
+    ] = False,
     output: Output = Format.TABLE,
 ) -> None:
     """Follow the bus, as a plain consumer without a group, until Ctrl-C."""
