@@ -33,14 +33,16 @@ async def test_events_are_followed_as_json_lines(
     producer = AIOKafkaProducer(bootstrap_servers=fresh_broker.bootstrap)
     await producer.start()
     try:
-        for chatter in ("service-started", "node-heartbeat", "revision-acknowledged"):
-            await producer.send_and_wait(chatter, b"{}", b"chatter")
         headers = [("ce_type", b"muster.job-submitted.v1")]
         await producer.send_and_wait("job-submitted", b'{"job": "j1"}', b"j1", headers=headers)
         await producer.send_and_wait("job-updated", None, b"j1")
         assert following.stdout is not None
         async with asyncio.timeout(TIMEOUT_S):
             seen = [json.loads(await following.stdout.readline()) for _ in range(2)]
+            for topic in ("service-started", "node-heartbeat", "revision-acknowledged"):
+                await producer.send_and_wait(topic, b"{}", b"chatter")
+            await producer.send_and_wait("pod-failed", b"{}", b"p1")
+            after_chatter = json.loads(await following.stdout.readline())
     finally:
         await producer.stop()
         following.send_signal(signal.SIGINT)
@@ -49,6 +51,7 @@ async def test_events_are_followed_as_json_lines(
     assert by_topic["job-submitted"]["value"] == {"job": "j1"}
     assert by_topic["job-submitted"]["headers"] == {"ce_type": "muster.job-submitted.v1"}
     assert by_topic["job-updated"]["value"] is None
+    assert after_chatter["topic"] == "pod-failed"
     assert following.returncode == 130
 
 
