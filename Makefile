@@ -7,7 +7,6 @@ BIN := .venv/bin
 UV := .uv/bin/uv
 MEMBERS := shared services/rest services/launcher services/scheduler services/runtime-agent services/alerting cli
 PACKAGES := muster rest launcher scheduler runtime_agent alerting cli
-KAFKA ?= embedded
 KAFKA_NEEDS := $(if $(filter apache,$(KAFKA)),kafka)
 # Many images set PYTHONDONTWRITEBYTECODE; without bytecode every start compiles every library anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -102,10 +101,10 @@ experiment-judgement: .venv/.installed ## What backfill, reservations, protectio
 	$(BIN)/python tests/bench/judgement.py
 
 run: .venv/.installed $(KAFKA_NEEDS) ## Run Muster on this machine and a sample job (KAFKA=apache: with a real Apache Kafka)
-	@$(BIN)/muster up --demo --kafka $(KAFKA)
+	@$(BIN)/muster up --demo $(if $(KAFKA),--kafka $(KAFKA))
 
 demo: .venv/.installed $(KAFKA_NEEDS) ## The same, but end after the sample job, with its exit status
-	@$(BIN)/muster demo --kafka $(KAFKA)
+	@$(BIN)/muster demo $(if $(KAFKA),--kafka $(KAFKA))
 
 kafka: .kafka/.prepared ## Fetch Apache Kafka's jars from Maven Central and prepare quick starts
 

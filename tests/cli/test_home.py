@@ -74,6 +74,13 @@ def test_ports_and_secrets_are_the_same_at_the_next_start(tmp_path: Path) -> Non
     assert stat.S_IMODE((tmp_path / "state.json").stat().st_mode) == 0o600
 
 
+def test_a_choice_holds_until_another_one_is_made(tmp_path: Path) -> None:
+    for chosen, expected in ((None, "embedded"), ("apache", "apache"), (None, "apache")):
+        state = HomeState(tmp_path)
+        assert state.choice("kafka", chosen, "embedded") == expected
+        state.save()
+
+
 def test_two_parts_never_get_one_port(tmp_path: Path) -> None:
     state, wanted = HomeState(tmp_path), free_port()
     assert state.port("one", wanted) == wanted

@@ -157,6 +157,7 @@ def test_what_dies_comes_back_and_nothing_is_left_running(here: Here) -> None:
         assert status["services"].keys() == PARTS
         assert status["rest"] == f"http://127.0.0.1:{here.environment['MUSTER_PORT']}"
         assert "password" not in json.dumps(status)
+        assert status["services"]["rest"]["address"] == status["rest"]
         second = here.run("up")
         assert second.returncode == 9
         assert "already runs" in second.stderr
@@ -178,6 +179,19 @@ def test_what_dies_comes_back_and_nothing_is_left_running(here: Here) -> None:
     assert not (here.home / "first-password").exists()
     outside = {path.name for path in here.home.parent.iterdir()}
     assert outside == {"home", "home.up.log"}, "nothing outside of MUSTER_HOME is written"
+
+
+def test_the_next_start_has_the_same_port_and_token(here: Here) -> None:
+    port = here.environment["MUSTER_PORT"]
+    with here.up() as up:
+        assert here.run("logout").returncode == 0
+        assert here.run("jobs").returncode == 5, "nobody is logged in"
+        up.send_signal(signal.SIGINT)
+        assert up.wait(DEADLINE_S) == 0
+    del here.environment["MUSTER_PORT"]
+    with here.up():
+        assert here.json("status")["rest"] == f"http://127.0.0.1:{port}"
+        assert here.run("jobs").returncode == 0
 
 
 def test_servers_elsewhere_are_used_and_none_is_started(

@@ -91,9 +91,9 @@ async def test_an_admin_keeps_users(rest: Any, tmp_path: Path) -> None:
         ["default"],
     )
     listed = (await people.run("admin", "users")).out.splitlines()
-    assert listed[0].split() == ["USER", "ADMIN", "E-MAIL", "VIRTUAL", "CLUSTERS"]
-    assert listed[1].split() == ["admin", "yes", "default"]
-    assert listed[2].split() == ["ann", "ann@example.org", "default"]
+    assert listed[0].split() == ["USER", "NUMBER", "ADMIN", "E-MAIL", "VIRTUAL", "CLUSTERS"]
+    assert listed[1].split() == ["admin", "1", "yes", "default"]
+    assert listed[2].split() == ["ann", "2", "ann@example.org", "default"]
     assert (await people.run("admin", "users", "set", "ann", "--admin")).code == 0
     assert (await people.json("admin", "users", "show", "ann"))["admin"] is True
     assert (await people.run("admin", "users", "set", "ann", "--no-admin")).code == 0

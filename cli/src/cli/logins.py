@@ -20,7 +20,7 @@ def log_in(client: Client, user: str, password: str) -> Credentials:
     return Credentials(client.url, answer["token"], user, _half_way(answer["expiresAt"]))
 
 
-def give_back(credentials: Credentials) -> None:
+def revoke(credentials: Credentials) -> None:
     """Revoke a token. An expired one is no error; CommandError where the server is away."""
     try:
         Client(credentials.url, credentials.token).call("DELETE", f"{API}/authn/basic/logout")

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from cli.client import Client, CommandError, Exit
 from cli.commands.session import ask_password
 from cli.home import Credentials, find_home, read_credentials, write_credentials
-from cli.logins import give_back, log_in
+from cli.logins import log_in, revoke
 from cli.output import print_line
 
 
@@ -19,27 +19,29 @@ def login(
     url: Annotated[str | None, Parameter(help="The server; by default the last one.")] = None,
 ) -> Exit:
     """Log in. The password is asked for, or read from the standard input where that is a pipe. An
-    earlier token here is revoked.
+    earlier login here is revoked.
     """
     home = find_home()
     before = read_credentials(home, _without_token())
     client = Client((url or before.url).rstrip("/"))
     write_credentials(home, log_in(client, user, ask_password("Password")))
-    if before.token:
+    if before.renew_at:  # not the token of `muster up`
         with contextlib.suppress(CommandError):  # its server may be gone
-            give_back(before)
+            revoke(before)
     print_line(f"Logged in at {client.url} as {user}.")
     return Exit.OK
 
 
 def logout() -> Exit:
-    """Revoke the token and forget it."""
+    """Revoke the login and forget it."""
     home = find_home()
     stored = read_credentials(home, _without_token())
     if not stored.token:
         raise CommandError(Exit.USAGE, "Nobody is logged in here.")
-    give_back(stored)
+    if stored.renew_at:  # not the token of `muster up`
+        revoke(stored)
     write_credentials(home, Credentials(stored.url, "", ""))
+    print_line(f"Logged out at {stored.url}.")
     return Exit.OK
 
 

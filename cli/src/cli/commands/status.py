@@ -24,7 +24,7 @@ def status(*, output: Output = Format.TABLE) -> Exit:
         "kafka": running["kafka"],
         "database": running["database"],
         "simulatedGpus": running["simulatedGpus"],
-        "users": _users(),
+        "users": _users(bus_is_open=running["kafkaIsOpen"]),
         "services": running["services"],
     }
     if output is Format.JSON:
@@ -35,9 +35,9 @@ def status(*, output: Output = Format.TABLE) -> Exit:
     return Exit.OK if all_ready and content["phase"] == "up" else Exit.NOT_ALL_READY
 
 
-def _users() -> str | None:
+def _users(*, bus_is_open: bool) -> str | None:
     try:
-        return separation(client())
+        return separation(client(), bus_is_open=bus_is_open)
     except CommandError:  # REST is away, or nobody is logged in here
         return None
 
@@ -67,9 +67,9 @@ def _print(content: dict[str, Any]) -> None:
         }
     )
     print_table(
-        ("PART", "STATE", "PID", "RESTARTS"),
+        ("PART", "STATE", "PID", "RESTARTS", "ADDRESS"),
         [
-            (name, part["state"], part["pid"], part["restarts"] or "")
+            (name, part["state"], part["pid"], part["restarts"], part["address"])
             for name, part in content["services"].items()
         ],
     )

@@ -34,13 +34,15 @@ class State(StrEnum):
 @dataclass(frozen=True)
 class Patience:
     """Times in seconds. A part that ran for `steady_s` starts again after `first_s`; the wait
-    doubles up to `longest_s`. One that has not answered /healthz for `hung_s` is killed.
+    doubles up to `longest_s`. One that has not answered /healthz for `hung_s`, or for `starting_s`
+    after its start, is killed.
     """
 
     first_s: float = 0.5
     longest_s: float = 30.0
     steady_s: float = 60.0
     hung_s: float = 60.0
+    starting_s: float = 300.0
 
 
 PATIENCE = Patience()
@@ -193,20 +195,18 @@ class ServiceProcess:
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
         """Follow the health of one run; kill it when it hangs."""
-        answered_at = time.monotonic()
+        answered_at, patience_s = time.monotonic(), self._patience.starting_s
         while process.returncode is None and not self._stopping.is_set():
             if await answers(self.program.port, "/readyz"):
-                answered_at = time.monotonic()
+                answered_at, patience_s = time.monotonic(), self._patience.hung_s
                 self._note_readiness(True)
             elif await answers(self.program.port, "/healthz"):
-                answered_at = time.monotonic()
+                answered_at, patience_s = time.monotonic(), self._patience.hung_s
                 self._note_readiness(False)
             elif self.part.state is State.READY:
                 self._note_readiness(False)
-            if time.monotonic() - answered_at > self._patience.hung_s:
-                self._show(
-                    f"{self.program.name} has not answered for {self._patience.hung_s:.0f} s"
-                )
+            if time.monotonic() - answered_at > patience_s:
+                self._show(f"{self.program.name} has not answered for {patience_s:.0f} s")
                 _send(process, signal.SIGKILL)
                 return
             ready_now = self.part.state is State.READY

@@ -20,8 +20,12 @@ class UpSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="MUSTER_", extra="ignore")
 
-    port: Port = Field(8080, description="Where REST listens, on 127.0.0.1.")
-    kafka: Literal["embedded", "apache"] = Field("embedded", description="Which broker to bring.")
+    port: Port | None = Field(
+        None, description="Where REST listens, on 127.0.0.1; else as at the last start, else 8080."
+    )
+    kafka: Literal["embedded", "apache"] | None = Field(
+        None, description="Which broker to bring; else as at the last start, else embedded."
+    )
     kafka_home: Path | None = Field(
         None, description="Apache Kafka as `make kafka` prepared it; else .kafka in the checkout."
     )

@@ -36,14 +36,24 @@ def owning(home: Path) -> Iterator[None]:
 
 
 class HomeState:
-    """The remembered ports and secrets of one MUSTER_HOME."""
+    """The remembered ports, choices and secrets of one MUSTER_HOME."""
 
     def __init__(self, home: Path) -> None:
         self._path = home / FILE
         content = read_json(self._path)
         self._ports: dict[str, int] = dict(content.get("ports", {}))
         self._secrets: dict[str, str] = dict(content.get("secrets", {}))
+        self._choices: dict[str, str] = dict(content.get("choices", {}))
         self._done: list[str] = list(content.get("done", []))
+
+    def choice(self, name: str, chosen: str | None, default: str) -> str:
+        """What a person has chosen, now or at an earlier start; else the default."""
+        self._choices[name] = chosen or self._choices.get(name, default)
+        return self._choices[name]
+
+    def last_port(self, name: str) -> int | None:
+        """The port of the last start."""
+        return self._ports.get(name)
 
     def fixed_port(self, name: str, wanted: int, variable: str) -> int:
         """A port that people know; EmbeddedServerError if another process holds it."""
@@ -71,6 +81,10 @@ class HomeState:
             self._secrets[name] = secrets.token_urlsafe(32)
         return self._secrets[name]
 
+    def keep_secret(self, name: str, value: str) -> None:
+        """Remember a secret that was made elsewhere."""
+        self._secrets[name] = value
+
     def is_done(self, step: str) -> bool:
         """Whether a step of the first start was completed."""
         return step in self._done
@@ -86,6 +100,7 @@ class HomeState:
         content: Mapping[str, object] = {
             "ports": self._ports,
             "secrets": self._secrets,
+            "choices": self._choices,
             "done": self._done,
         }
         write_json(self._path, content)

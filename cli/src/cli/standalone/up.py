@@ -7,7 +7,7 @@ import secrets
 import signal
 import time
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from cli.home import (
     write_json,
     write_private,
 )
-from cli.logins import give_back, log_in
+from cli.logins import log_in, revoke
 from cli.separation import separation
 from cli.standalone.demo import follow_demo
 from cli.standalone.logs import keep_bounded
@@ -38,6 +38,8 @@ STATUS_S = 1.0
 MIB = 1 << 20
 LAST_END_S, LAST_POLL_S = 20.0, 0.1
 RUNNING_FILE = "running.json"
+TOKEN = "token"
+"""The secret of the folder's state that commands on this machine use."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +64,12 @@ def run_up(settings: UpSettings, options: Options) -> Exit:
         raise CommandError(Exit.FAILED, f"Muster can't run over {home}: {error}") from error
 
 
-def _users(client: Client) -> str:
+def _users(client: Client, bus_is_open: bool) -> str:
     try:
-        return separation(client, wait=True) or "unknown: the agent has not reported yet"
+        return (
+            separation(client, bus_is_open=bus_is_open, wait=True)
+            or "unknown: the agent has not reported yet"
+        )
     except CommandError as error:
         return f"unknown: {error}"
 
@@ -131,7 +136,10 @@ class _Up:
             client = await asyncio.to_thread(self._log_in, password)
             self._print_addresses()
             if client is not None:
-                self.screen.show(f"Users     {await asyncio.to_thread(_users, client)}")
+                assert self.whole.notes is not None
+                is_open = self.whole.notes.kafka_is_open
+                users = await asyncio.to_thread(_users, client, is_open)
+                self.screen.show(f"Users     {users}")
             self.screen.show("Muster is up; Ctrl-C stops it.")
             self._phase = "up"
             self._write_status()
@@ -202,13 +210,17 @@ class _Up:
         client = Client(self.whole.notes.rest)
         if password is None:
             stored = read_credentials(self.home, {})
-            if stored.url != client.url:  # the same REST on another port
-                write_credentials(self.home, Credentials(client.url, stored.token, stored.user))
-            mine = Client(client.url, stored.token)
+            if not stored.token:  # nobody is logged in here: commands use this folder's token
+                write_credentials(self.home, Credentials(client.url, self._token(), ADMIN))
+            elif stored.url != client.url:  # the same REST on another port
+                write_credentials(self.home, replace(stored, url=client.url))
+            mine = Client(client.url, self._token())
             try:
                 mine.get("/tokens/check")
-            except CommandError as error:
-                self.screen.show(f"The token of this folder is of no use: {error}")
+            except CommandError:
+                self.screen.show(
+                    "The token `muster up` of this folder was revoked: log in by `muster login`."
+                )
                 return None
             return mine
         try:
@@ -217,6 +229,7 @@ class _Up:
             self.screen.show(f"The local login failed ({error}): log in by `muster login`.")
             return None
         write_credentials(self.home, lasting)
+        self.state.keep_secret(TOKEN, lasting.token)
         self.state.mark_done("login")
         (self.home / "first-password").unlink(missing_ok=True)
         if self.settings.admin_password is None:
@@ -224,12 +237,17 @@ class _Up:
             self.screen.show("  (shown this once; commands on this machine need none)")
         return Client(client.url, lasting.token)
 
+    def _token(self) -> str:
+        """The application token that the first start has made."""
+        return self.state.secret(TOKEN)
+
     def _print_addresses(self) -> None:
         notes = self.whole.notes
         assert notes is not None
         own = {True: "its own", False: "elsewhere"}
+        broker = "its own, without log-in" if notes.kafka_is_open else own[notes.kafka_is_own]
         self.screen.show(f"REST      {notes.rest}/api/v2  (described in /openapi.json)")
-        self.screen.show(f"Kafka     {notes.kafka}  ({own[notes.kafka_is_own]})")
+        self.screen.show(f"Kafka     {notes.kafka}  ({broker})")
         self.screen.show(f"Database  {notes.database}  ({own[notes.database_is_own]})")
         if notes.simulated_gpus:
             why = "no driver was found" if self.settings.fake_gpus is None else "MUSTER_FAKE_GPUS"
@@ -259,10 +277,16 @@ class _Up:
             "rest": notes.rest if notes else None,
             "kafka": notes.kafka if notes else None,
             "kafkaIsClosed": bool(notes and notes.kafka_is_closed),
+            "kafkaIsOpen": bool(notes and notes.kafka_is_open),
             "database": notes.database if notes else None,
             "simulatedGpus": notes.simulated_gpus if notes else None,
             "services": {
-                part.name: {"state": part.state, "pid": part.pid, "restarts": part.restarts}
+                part.name: {
+                    "state": part.state,
+                    "pid": part.pid,
+                    "restarts": part.restarts,
+                    "address": notes.addresses.get(part.name) if notes else None,
+                }
                 for part in self.whole.parts
             },
         }
@@ -275,5 +299,5 @@ def _lasting_login(client: Client, password: str) -> Credentials:
     login = log_in(client, ADMIN, password)
     mine = Client(client.url, login.token)
     token = mine.send("POST", "/tokens/application", {"name": "muster up"}).json()["token"]
-    give_back(login)
+    revoke(login)
     return Credentials(client.url, token, ADMIN)

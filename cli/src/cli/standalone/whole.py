@@ -3,7 +3,7 @@
 import asyncio
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,21 +33,26 @@ from cli.standalone.servers import ServerRunner
 from cli.standalone.settings import UpSettings
 from cli.standalone.state import HomeState
 
-KAFKA_PORT, DATABASE_PORT = 9092, 15432
+REST_PORT, KAFKA_PORT, DATABASE_PORT = 8080, 9092, 15432
 MIGRATION_TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True)
 class Notes:
-    """What the screen shows about the running parts."""
+    """What the screen shows about the running parts. `kafka_is_closed`: services log in to it;
+    `kafka_is_open`: every process of this machine may publish. One elsewhere may be either.
+    `addresses`: of the services, by name.
+    """
 
     rest: str
     kafka: str
     kafka_is_own: bool
     kafka_is_closed: bool
+    kafka_is_open: bool
     database: str
     database_is_own: bool
     simulated_gpus: int
+    addresses: Mapping[str, str]
 
 
 class Whole:
@@ -71,6 +76,7 @@ class Whole:
         self._services: list[ServiceProcess] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._apache: ApacheKafka | None = None
+        self._kafka = state.choice("kafka", settings.kafka, "embedded")
         self.notes: Notes | None = None
 
     @property
@@ -84,7 +90,8 @@ class Whole:
         Raises EmbeddedServerError where a part can't be started or is not ready in time.
         """
         (self.home / "log").mkdir(mode=0o700, parents=True, exist_ok=True)
-        rest_port = self._state.fixed_port("rest", self._settings.port, "MUSTER_PORT")
+        wanted = self._settings.port or self._state.last_port("rest") or REST_PORT
+        rest_port = self._state.fixed_port("rest", wanted, "MUSTER_PORT")
         database_url = self._start_database()
         bootstrap = self._start_broker()
         if self._apache is not None:
@@ -100,9 +107,11 @@ class Whole:
             kafka=bootstrap,
             kafka_is_own=self._settings.kafka_bootstrap is None,
             kafka_is_closed=self._apache is not None,
+            kafka_is_open=self._brings_embedded_broker(),
             database=_without_password(database_url),
             database_is_own=self._settings.database_url is None,
             simulated_gpus=choices.fake_gpus,
+            addresses={name: endpoints.url(name) for name in SERVICES},
         )
         self._tasks = [asyncio.create_task(runner.run()) for runner in self._runners]
         await self._migrate(database_url)
@@ -167,7 +176,7 @@ class Whole:
         return os.environ.get(f"MUSTER_{name.upper()}") or self._state.secret(name)
 
     def _brings_embedded_broker(self) -> bool:
-        return self._settings.kafka_bootstrap is None and self._settings.kafka == "embedded"
+        return self._settings.kafka_bootstrap is None and self._kafka == "embedded"
 
     def _start_database(self) -> str:
         if self._settings.database_url is not None:
@@ -198,7 +207,7 @@ class Whole:
         return server.bootstrap
 
     def _broker(self, port: int) -> EmbeddedBroker | ApacheKafka:
-        if self._settings.kafka == "apache":
+        if self._kafka == "apache":
             installation = self._settings.kafka_installation()
             self._apache = ApacheKafka(self.home / "kafka", installation, port=port)
             return self._apache
