@@ -66,7 +66,7 @@ class AlertingMetrics:
         )
         self.file_ok = Gauge(
             "muster_alerting_subscriptions_file_ok",
-            "0 while the subscriptions file is invalid, and the last valid one stays in force; else 1.",
+            "0 while the subscriptions file is invalid, and the last valid one is used; else 1.",
             registry=registry,
         )
         self.file_ok.set(1)

@@ -154,7 +154,7 @@ def _open(path: Path) -> int:
 
 
 def _open_without_links(path: Path) -> int:
-    """A link could lead anywhere: any user who may write to a folder on the way can put one there."""
+    """A link could lead anywhere: any user who may write to a folder on the way can make one."""
     found = _open(path)
     if (place := Path(f"/proc/self/fd/{found}").readlink()) != path:
         raise OSError(errno.ELOOP, f"{path} has become a link to {place}")
