@@ -31,7 +31,7 @@ VirtualClusterNames = Annotated[
 ]
 
 
-AUDITED = frozenset({"admin", "email", "maxPriority", "virtualCluster"})
+AUDITED = {"admin", "email", "maxPriority", "virtualCluster"}
 """The audit log has the values of these. A password is secret, an extension large."""
 
 PriorityCaps = Annotated[
