@@ -77,6 +77,7 @@ def test_the_last_good_file_counts_until_it_is_fixed(
     def is_ok() -> float | None:
         return registry.get_sample_value("muster_alerting_subscriptions_file_ok")
 
+    assert is_ok() == 1  # as where no file is set
     watcher.look()
     assert (len(seen), is_ok()) == (0, 0)
     file.write_bytes(GOOD)

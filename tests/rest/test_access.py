@@ -218,6 +218,24 @@ async def test_the_first_start_prints_the_password_once(start_rest: Any, capsys:
         assert made not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("is_removed", [False, True])
+async def test_a_lost_administrator_is_back_after_a_start(
+    start_rest: Any, *, is_removed: bool
+) -> None:
+    """By the statement of services/rest/docs/operations.md."""
+    async with start_rest() as rest, await rest.make_user("ann", admin=True) as ann:
+        if is_removed:
+            assert (await ann.delete("/api/v2/users/admin")).status_code == 200
+        await rest.runtime.pool.execute("UPDATE rest.account SET is_admin = false WHERE is_admin")
+        await rest.runtime.pool.execute("UPDATE account SET password_hash = 'lost'")
+    async with start_rest() as rest:  # it logs in as admin
+        entries = (await rest.client.get("/api/v2/audit")).json()["entries"]
+        assert ("user.recover", "admin", {"admin": True}) in [
+            (entry["action"], entry["object"], entry["detail"]) for entry in entries
+        ]
+        assert (await rest.client.get("/api/v2/users/ann")).json()["admin"] is False
+
+
 def test_a_password_that_is_too_short_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUSTER_ADMIN_PASSWORD", "a1b2")
     with pytest.raises(ValueError, match="8 to 256 characters") as caught:

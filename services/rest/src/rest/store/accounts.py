@@ -208,6 +208,14 @@ async def update_password(conn: Connection, username: str, password_hash: str) -
     await conn.execute("DELETE FROM token WHERE username = $1 AND NOT is_application", username)
 
 
+async def recover_admin(conn: Connection, username: str, password_hash: str) -> None:
+    """Make a user an admin with this password, also a removed one."""
+    await conn.execute(
+        "UPDATE account SET is_admin = true, removed_at = NULL WHERE username = $1", username
+    )
+    await update_password(conn, username, password_hash)
+
+
 async def remove_account(conn: Connection, username: str) -> None:
     """Remove a user and their tokens. Their jobs stay, and nobody gets the name again."""
     await conn.execute(_REMOVE, username)
