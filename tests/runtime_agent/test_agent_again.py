@@ -281,7 +281,7 @@ async def test_a_rejected_message_is_republished_when_an_operator_redrives(
 
 
 async def test_a_damaged_journal_is_an_error_with_its_fix(settings: AgentSettings) -> None:
-    settings.agent_home.mkdir()
+    settings.agent_home.mkdir(mode=0o700)
     (settings.agent_home / "journal.sqlite").write_bytes(b"no journal " * 1000)
     with pytest.raises(Broken, match="to begin anew"):
         async with an_agent(settings):

@@ -142,7 +142,7 @@ async def test_a_machine_that_gets_another_id_ends_the_pods_that_it_still_runs(
 async def test_a_journal_without_a_machine_belongs_to_the_one_that_first_opens_it(
     launcher: Launcher, first: AgentSettings
 ) -> None:
-    first.agent_home.mkdir()
+    first.agent_home.mkdir(mode=0o700)
     Journal(first.agent_home / "journal.sqlite", "from before").close()
     for machine, is_same in (("machine a", True), ("machine a", True), ("machine b", False)):
         async with an_agent(first.model_copy(update={"machine_id": machine})):

@@ -130,7 +130,7 @@ class Up:
             "MUSTER_FAKE_GPUS": "8",
             "MUSTER_TASK_PATHS": str(self.home.parent),
         } | self.environment
-        self.home.mkdir(parents=True, exist_ok=True)
+        self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (self.home / "up.out").open("ab") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "cli", "up", *options],
