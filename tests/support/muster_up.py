@@ -33,6 +33,9 @@ class Answer:
         return json.loads(self.body)
 
 
+ADMIN_PASSWORD = "a-password-for-tests"
+
+
 class Http:
     """A few kept connections to REST."""
 
@@ -126,7 +129,7 @@ class Up:
             "MUSTER_PORT": str(self.port),
             "MUSTER_KAFKA_PORT": str(self.kafka_port),
             "MUSTER_DATABASE_PORT": str(self.database_port),
-            "MUSTER_ADMIN_PASSWORD": "a-password-for-tests",
+            "MUSTER_ADMIN_PASSWORD": ADMIN_PASSWORD,
             "MUSTER_FAKE_GPUS": "8",
             "MUSTER_TASK_PATHS": str(self.home.parent),
         } | self.environment

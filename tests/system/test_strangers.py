@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from muster_up import Http, Up, up
+from muster_up import ADMIN_PASSWORD, Http, Up, up
 from runtime_agent.supervisor.records import WORK_DIR
 
 pytestmark = [
@@ -62,9 +62,13 @@ async def a_user(admin: Http, name: str) -> Http:
     body = {"username": name, "password": PASSWORD, "virtualCluster": ["default"]}
     made = await admin.call("POST", "/api/v2/users", json.dumps(body).encode())
     assert made.status == 201, made.body
-    login = json.dumps({"username": name, "password": PASSWORD}).encode()
-    answer = await admin.call("POST", "/api/v2/authn/basic/login", login)
-    return Http(admin.port, answer.json()["token"], connections=2)
+    return await logged_in(admin, name, PASSWORD)
+
+
+async def logged_in(server: Http, name: str, password: str) -> Http:
+    login = json.dumps({"username": name, "password": password}).encode()
+    answer = await server.call("POST", "/api/v2/authn/basic/login", login)
+    return Http(server.port, answer.json()["token"], connections=2)
 
 
 async def run(user: Http, name: str, *commands: str) -> None:
@@ -134,7 +138,8 @@ async def test_another_users_job_opens_nothing(
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o777)
-    async with up(tmp_path / "home", "--kafka", broker) as (one, admin):
+    async with up(tmp_path / "home", "--kafka", broker) as (one, server):
+        admin = await logged_in(server, "admin", ADMIN_PASSWORD)
         ada, eve = await a_user(admin, "ada"), await a_user(admin, "eve")
         hide = "umask 0; echo secret | tee mine /tmp/mine"
         share = f"pwd > {shared}/where; echo $$ > {shared}/pid"
