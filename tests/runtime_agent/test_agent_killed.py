@@ -88,9 +88,9 @@ async def test_a_killed_supervisor_ends_its_pod_once_and_leaves_nothing(
     print(f"MUSTER_TEST_SEED={seed}")
     chance = random.Random(seed)
     agent = agent_process(settings)
-    pods = PodDirectories(settings.agent_home / "pods")
     try:
         report = await launcher.report()
+        pods = PodDirectories(settings.agent_home / "pods")
         requests = [
             wanted(f"pod-{n}", f"setsid sleep 4242{n} & echo $!; sleep 300", report.journal)
             for n in range(10)
