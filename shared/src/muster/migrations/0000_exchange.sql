@@ -2,7 +2,7 @@
 
 -- One row for each subject that this service is a side of. The columns up to answer_at are
 -- muster.exchange.Exchange; topic, key and word (JSON without its
--- revision and seen) are the latest message, traceparent the last span about the subject.
+-- revision and seen) are the last word that was said, traceparent the last span about the subject.
 CREATE TABLE subject (
     kind         text        NOT NULL,
     subject      text        NOT NULL,
@@ -20,7 +20,7 @@ CREATE TABLE subject (
     word         text,
     traceparent  text,
     changed_at   timestamptz NOT NULL DEFAULT now(),
-    -- When the latest message is republished for receivers that never answer; NULL: none is due.
+    -- The times at which a last word is said again for those who only listen; NULL: none is due.
     encore_at    timestamptz,
     encores      integer     NOT NULL DEFAULT 0,
     PRIMARY KEY (kind, subject)
@@ -31,8 +31,8 @@ CREATE INDEX subject_answer ON subject (answer_at) WHERE answer_at IS NOT NULL;
 CREATE INDEX subject_encore ON subject (encore_at) WHERE encore_at IS NOT NULL;
 CREATE INDEX subject_closed ON subject (changed_at) WHERE NOT is_open;
 
--- Messages to publish for the first time, written in the transaction of their state; deleted when
--- the bus has them. A row with parked_for is not tried until a later message replaces it.
+-- Words that are said for the first time, written beside the state that they tell; deleted when
+-- the bus has them. A row with parked_for is not tried until a later word replaces it.
 CREATE TABLE outbox (
     id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     topic       text        NOT NULL,

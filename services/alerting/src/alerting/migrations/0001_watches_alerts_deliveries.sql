@@ -1,6 +1,6 @@
--- What Alerting keeps: received messages, alerts, and deliveries to receivers.
+-- What Alerting keeps: what it has heard, what fires, and what is to be sent to whom.
 
--- One row for each job: its latest message, and since when nothing has changed.
+-- One row for each job that was heard of: its last word, and since when nothing has changed.
 -- due_at: when it counts as stuck if nothing changes before.
 CREATE TABLE job_watch (
     job             text        PRIMARY KEY,
@@ -69,7 +69,7 @@ CREATE TABLE subscription (
     value    jsonb  NOT NULL
 );
 
--- An event in the text that receivers get: once for all its deliveries.
+-- What is told, in the words that receivers get: once for all its deliveries.
 CREATE TABLE event (
     key         text        PRIMARY KEY,
     name        text        NOT NULL,

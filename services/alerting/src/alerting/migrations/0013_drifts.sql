@@ -1,4 +1,4 @@
--- One row for each gang of which the Scheduler's accounting is, or was, wrong; its alert fires while
+-- One row for each gang of which the Scheduler's books are, or were, wrong; its alert fires while
 -- since is there.
 CREATE TABLE drift_watch (
     gang      text        PRIMARY KEY,

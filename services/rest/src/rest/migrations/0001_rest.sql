@@ -1,4 +1,4 @@
--- Users.
+-- Who may ask.
 CREATE TABLE account (
     username         text        PRIMARY KEY,
     password_hash    text        NOT NULL,
@@ -9,7 +9,7 @@ CREATE TABLE account (
     created_at       timestamptz NOT NULL DEFAULT now()
 );
 
--- Only digests: REST shows a token once, when it is made.
+-- Only digests: a token is shown once, to whom it was made for.
 CREATE TABLE token (
     digest         bytea       PRIMARY KEY,
     id             text        NOT NULL UNIQUE,
@@ -22,7 +22,7 @@ CREATE TABLE token (
 CREATE INDEX token_username ON token (username);
 CREATE INDEX token_expiry ON token (expires_at) WHERE expires_at IS NOT NULL;
 
--- The read model of jobs: what a list shows in columns, the Launcher's latest message in status.
+-- The read model of jobs: what a list shows in columns, the Launcher's last word in status.
 CREATE TABLE job (
     id                text        PRIMARY KEY,
     username          text        NOT NULL,
@@ -62,7 +62,7 @@ CREATE TABLE job_file (
     warnings jsonb NOT NULL
 );
 
--- The latest message about each job attempt that was retried.
+-- The last word about each job attempt that was retried.
 CREATE TABLE job_attempt (
     job     text    NOT NULL REFERENCES job ON DELETE CASCADE,
     attempt integer NOT NULL,
@@ -83,7 +83,7 @@ CREATE TABLE idempotency (
 
 CREATE INDEX idempotency_made ON idempotency (made_at);
 
--- Published on settings-changed. A removed one is published as removed for a while.
+-- What Alerting is told on settings-changed. A removed one is told as removed for a while.
 CREATE TABLE subscription (
     id         text        PRIMARY KEY,
     owner      text        NOT NULL,

@@ -1,5 +1,5 @@
--- Operators' orders about nodes, published on settings-changed. An order that is over is published
--- as over for a while.
+-- What operators ordered of nodes, told to the Scheduler on settings-changed. An order that is over
+-- is told so for a while.
 CREATE TABLE node_order (
     node       text        PRIMARY KEY,
     "order"    text        NOT NULL,

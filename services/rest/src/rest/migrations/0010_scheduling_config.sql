@@ -1,5 +1,5 @@
--- Virtual clusters and policy as administrators have set them, version by version; the newest is
--- published on settings-changed. content: JSON, in the order in which it was given; NULL: what
+-- Virtual clusters and policy as administrators have set them, version by version; the newest is told
+-- to the Scheduler on settings-changed. content: JSON, in the order in which it was said; NULL: what
 -- was set is removed. rolled_back_to: the version whose content this is again.
 CREATE TABLE scheduling_config (
     version        bigint      PRIMARY KEY,

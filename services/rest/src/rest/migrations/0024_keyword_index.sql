@@ -1,7 +1,7 @@
 -- The list of jobs is searched by any part of a name. An index of all parts of three characters
 -- answers that; the extension pg_trgm would too, but not every PostgreSQL brings it.
 -- A part is a number here, of which ten bits are a character's: numbers are quicker to make and to
--- sort. The list itself tells characters apart that share these bits.
+-- sort. Characters that share these bits are told apart by the list itself.
 CREATE FUNCTION trigrams(words text) RETURNS integer[]
 LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE COST 1000 AS $$
 DECLARE
@@ -19,7 +19,7 @@ BEGIN
 END
 $$;
 
--- A short pending list: the writer that fills it sorts it in, and a submission must not wait long.
+-- A short pending list: whoever fills it sorts it in, and a submission must not wait long for that.
 CREATE INDEX job_trigrams ON job
 USING gin (trigrams(username || ' ' || name || ' ' || virtual_cluster))
 WITH (gin_pending_list_limit = 512);

@@ -1,5 +1,5 @@
--- A mail address is confirmed where an admin has set it, or where its user has sent the code that was
--- mailed to it.
+-- A mail address is confirmed where an admin has set it, or where its user has given back the code
+-- that was mailed to it.
 ALTER TABLE account ADD COLUMN email_confirmed boolean NOT NULL DEFAULT false;
 
 -- Each row stands for one code that is mailed to an address. The code itself is derived from the

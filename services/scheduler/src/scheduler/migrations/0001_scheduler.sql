@@ -7,7 +7,7 @@ CREATE TABLE leader (
 );
 INSERT INTO leader DEFAULT VALUES;
 
--- The Launcher's latest message about each gang that is not over (muster.contracts.gangs.GangRequest).
+-- The Launcher's newest word about each gang that is not over (muster.contracts.gangs.GangRequest).
 -- is_dirty: no cycle has seen it yet. reason: what the last word about it gave.
 CREATE TABLE gang (
     gang       text    PRIMARY KEY,
@@ -55,7 +55,7 @@ CREATE TABLE held_port (
 );
 CREATE INDEX held_port_pod ON held_port (pod);
 
--- Every node that ever reported. lease: how often it was lost.
+-- Every node that was ever heard. lease: how often it was lost.
 CREATE TABLE node (
     node       text        PRIMARY KEY,
     lease      bigint      NOT NULL DEFAULT 0,

@@ -1,5 +1,5 @@
 -- What a process that stands by has to read anew: gangs of which a row, or a placement, was written
--- or deleted, and nodes, each with the transaction that did it. Every writer notes it. Rows are
+-- or deleted, and nodes, each with the transaction that did it. Whoever writes, it is noted. Rows are
 -- deleted after a while: none is kept of a transaction before leader.changes_from.
 CREATE TABLE change (
     xid  xid8 NOT NULL DEFAULT pg_current_xact_id(),
