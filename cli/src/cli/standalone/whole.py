@@ -39,20 +39,23 @@ MIGRATION_TIMEOUT_S = 300.0
 
 @dataclass(frozen=True)
 class Notes:
-    """What the screen shows about the running parts. `kafka_is_closed`: services log in to it;
-    `kafka_is_open`: every process of this machine may publish. One elsewhere may be either.
-    `addresses`: of the services, by name.
+    """What the screen shows about the running parts. `kafka_is_closed`: services log in to it
+    with what `muster up` has made. `addresses`: of the services, by name.
     """
 
     rest: str
     kafka: str
     kafka_is_own: bool
     kafka_is_closed: bool
-    kafka_is_open: bool
     database: str
     database_is_own: bool
     simulated_gpus: int
     addresses: Mapping[str, str]
+
+    @property
+    def kafka_is_open(self) -> bool:
+        """Whether every process of this machine may publish."""
+        return self.kafka_is_own and not self.kafka_is_closed
 
 
 class Whole:
@@ -107,7 +110,6 @@ class Whole:
             kafka=bootstrap,
             kafka_is_own=self._settings.kafka_bootstrap is None,
             kafka_is_closed=self._apache is not None,
-            kafka_is_open=self._brings_embedded_broker(),
             database=_without_password(database_url),
             database_is_own=self._settings.database_url is None,
             simulated_gpus=choices.fake_gpus,
