@@ -13,9 +13,10 @@ from muster.telemetry import span
 from opentelemetry.trace import SpanKind
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rest.api.context import Context, bearer
+from rest.api.context import Context, address_of, bearer
 from rest.api.errors import rejection
 from rest.domain.throttle import TooManyRequests
 
@@ -85,7 +86,8 @@ class Edge:
             str(scope["method"]), kind=SpanKind.SERVER, parent=headers.get("traceparent")
         ) as opened:
             try:
-                with self._limits.request(self._user(headers), _address(scope)):
+                address = await address_of(Request(scope))
+                with self._limits.request(self._user(headers), address):
                     await self._app(scope, body, sending)
             except TooManyRequests as error:
                 await rejection(error)(scope, receive, sending)
@@ -124,10 +126,6 @@ class Edge:
         if self._held + count > self._settings.bodies_bytes:
             raise HTTPException(503, "The server receives too many requests. Try again later.")
         self._held += count
-
-
-def _address(scope: Scope) -> str:
-    return str(scope["client"][0]) if scope["client"] else ""
 
 
 def _route(scope: Scope) -> str:

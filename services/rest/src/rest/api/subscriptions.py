@@ -223,7 +223,8 @@ async def delete_subscription(ident: Ident, here: Here, caller: User, address: A
 
 
 async def _check_count(here: Context, conn: Connection, owner: str) -> None:
-    """Raises Rejected where an owner may have no more."""
+    """Raises Rejected where an owner may have no more. Others who count meanwhile wait."""
+    await accounts.lock_to_change(conn, owner)
     count, published = await subscriptions.count_subscriptions(conn, owner)
     message = None
     if count >= MAX_SUBSCRIPTIONS:

@@ -260,7 +260,7 @@ async def renew_login(conn: Connection, ident: str, life_s: int, longest_s: int)
 
 async def count_application_tokens(conn: Connection, username: str) -> int:
     """How many live application tokens a user has. Others who count meanwhile wait."""
-    await conn.execute("SELECT FROM account WHERE username = $1 FOR UPDATE", username)
+    await lock_to_change(conn, username)
     count: int = await conn.fetchval(
         "SELECT count(*) FROM token WHERE username = $1 AND is_application"
         " AND (expires_at IS NULL OR expires_at > now())",

@@ -84,10 +84,7 @@ async def count_listed(conn: Connection, owner: str | None) -> int:
 
 
 async def count_subscriptions(conn: Connection, owner: str) -> tuple[int, int]:
-    """How many an owner has, and how many are published, removed ones included. Others who count
-    meanwhile wait.
-    """
-    await conn.execute("SELECT FROM account WHERE username = $1 FOR UPDATE", owner)
+    """How many an owner has, and how many are published, removed ones included."""
     row = await conn.fetchrow(
         "SELECT count(*) FILTER (WHERE removed_at IS NULL), count(*) FROM subscription"
         " WHERE owner = $1",
