@@ -225,7 +225,7 @@ class Cluster:
         setting = f"subscription/{subscription.id}"
         value = subscription.model_dump(mode="json", by_alias=True)
         changed = SettingChanged(setting=setting, revision=revision, value=value)
-        await self.publish("settings-changed", setting, changed)
+        await self.publish("receivers-changed", setting, changed)
 
     async def job(
         self,

@@ -25,7 +25,7 @@ async def ask(cluster: Any, confirmation: Confirmation, revision: int = 1) -> No
     setting = f"confirmation/{confirmation.id}"
     value = confirmation.model_dump(mode="json", by_alias=True)
     changed = SettingChanged(setting=setting, revision=revision, value=value)
-    await cluster.publish("settings-changed", setting, changed)
+    await cluster.publish("receivers-changed", setting, changed)
 
 
 async def test_an_address_gets_its_code_once(
@@ -57,7 +57,7 @@ async def test_an_expired_or_ended_confirmation_is_not_mailed(
     async with cluster.alerting(**away):
         await ask(cluster, a_confirmation("ended"))
         await cluster.until("SELECT attempts, lease FROM delivery", [(1, None)])
-        await cluster.publish("settings-changed", "confirmation/ended", None)
+        await cluster.publish("receivers-changed", "confirmation/ended", None)
         await cluster.until("SELECT state, why FROM delivery", [("given-up", "unsubscribed")])
         await cluster.until(KEPT, [])
     async with cluster.alerting(smtp_host="127.0.0.1", smtp_port=mailbox.port):

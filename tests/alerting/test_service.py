@@ -294,7 +294,7 @@ async def test_a_removed_subscription_gets_nothing_more(
     async with cluster.alerting():
         await cluster.job("j1", 1, JobState.FAILED)
         await cluster.until("SELECT attempts FROM delivery WHERE lease IS NULL", [(1,)])
-        await cluster.publish("settings-changed", "subscription/s1", None)
+        await cluster.publish("receivers-changed", "subscription/s1", None)
         await cluster.until("SELECT setting FROM subscription", [])
         await cluster.until("SELECT state, why FROM delivery", [("given-up", "unsubscribed")])
         await cluster.job("j2", 1, JobState.FAILED)

@@ -20,11 +20,11 @@ def some_subscriptions(key: str = "key") -> Subscriptions:
 def remove(subscriptions: Subscriptions, revision: int) -> None:
     """A tombstone: the event's id names its revision."""
     headers = {"ce_id": f"rest/setting/{SETTING}/{revision}"}
-    subscriptions.on_record(Received("settings-changed", 1, 0, SETTING, headers, None), None)
+    subscriptions.on_record(Received("receivers-changed", 1, 0, SETTING, headers, None), None)
 
 
 def publish(subscriptions: Subscriptions, revision: int | None, **fields: Any) -> None:
-    record = Received("settings-changed", 0, 0, SETTING, {}, None)
+    record = Received("receivers-changed", 0, 0, SETTING, {}, None)
     value = {"id": "s1", "owner": "ada", "events": ["job-failed"], "email": "a@b.c", **fields}
     model = SettingChanged(setting=SETTING, revision=revision or 0, value=value)
     subscriptions.on_record(record, model if revision else None)
@@ -76,7 +76,7 @@ def test_a_removal_from_before_what_is_kept_removes_nothing() -> None:
 def test_what_is_no_subscription_is_left_alone() -> None:
     subscriptions = some_subscriptions()
     publish(subscriptions, 1, email=None)
-    record = Received("settings-changed", 0, 0, "virtual-cluster/a", {}, None)
+    record = Received("receivers-changed", 0, 0, "virtual-cluster/a", {}, None)
     subscriptions.on_record(
         record, SettingChanged(setting="virtual-cluster/a", revision=1, value={})
     )

@@ -277,21 +277,21 @@ def test_nodes_are_shown_with_the_orders_that_stand(rest: Rest, tmp_path: Path) 
 
 
 def test_nodes_and_status_say_where_users_are_not_separated(rest: Rest, tmp_path: Path) -> None:
-    why = "the agent is not root"
+    why = "the agent is not root, so all tasks run as its user"
     nodes = [node("n1"), node("n2", singleUser=why), node("n3", singleUser=why)]
-    all_run = f"everybody's tasks run as the agent's user ({why})"
     running = dict.fromkeys(("rest", "kafka", "database", "simulatedGpus"))
     running |= {"pid": os.getpid(), "phase": "up", "services": {}}
-    for reports, is_open, expected in (
-        (nodes[:1], False, "separated: each task runs under a uid of its user"),
-        (nodes[:1], True, "separated by uid, but the embedded broker has no log-in"),
-        (nodes, True, f"not separated on 2 of 3 nodes: {all_run}"),
-        (nodes[1:2], False, f"not separated: {all_run}"),
+    for reports, is_here, expected in (
+        (nodes[:1], True, "separated: each task runs under a uid of its user"),
+        (nodes, True, f"not separated on 2 of 3 nodes: {why}"),
+        (nodes[1:2], True, f"not separated: {why}"),
+        (nodes[1:2], False, f"not separated: {why}"),
     ):
-        write_json(tmp_path / "running.json", running | {"kafkaIsOpen": is_open})
+        write_json(tmp_path / "running.json", running if is_here else {})
+        rest.answer("GET /api/v2/info", {})
         rest.answer("GET /api/v2/cluster/nodes", {"nodes": reports, "total": len(reports)})
         status = muster(rest, tmp_path, "status", "--output", "json")
-        assert json.loads(status.out)["users"].startswith(expected)
+        assert json.loads(status.out)["users"] == expected
     lines = muster(rest, tmp_path, "nodes").out.splitlines()
     assert lines[1].endswith(f"users not separated: {why}")
 

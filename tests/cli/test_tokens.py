@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from rest_double import Rest, muster, on_a_terminal
+from rest_double import Rest, muster, on_a_terminal, rest_double
 
 
 def token(**more: Any) -> dict[str, Any]:
@@ -53,6 +53,18 @@ def test_a_password_is_never_an_argument(rest: Rest, tmp_path: Path) -> None:
     assert sent == {"data": {"username": "ann", "password": "blue-kettle-9"}}
     ran = muster(rest, tmp_path, "users", "add", "bob")
     assert (ran.code, "No password was given" in ran.err) == (2, True)
+
+
+def test_a_login_at_another_server_revokes_the_earlier_one(rest: Rest, tmp_path: Path) -> None:
+    with rest_double() as other:
+        for server, token in ((rest, "first"), (other, "second")):
+            login = {"token": token, "expiresAt": "2100-01-01T00:00:00Z"}
+            server.answer("POST /api/v2/authn/basic/login", login)
+            server.answer("DELETE /api/v2/authn/basic/logout", {"message": "Done."})
+            assert muster(server, tmp_path, "login", "ada", text="secret\n").code == 0
+        assert [method for method, _, _, _ in other.asked] == ["POST"]
+    _, revoked = rest.asked
+    assert (revoked[0], revoked[3]["Authorization"]) == ("DELETE", "Bearer first")
 
 
 def test_a_token_of_the_environment_is_left_as_it_is(rest: Rest, tmp_path: Path) -> None:

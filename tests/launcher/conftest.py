@@ -259,6 +259,8 @@ def received(message: Model) -> Received:
         PodStatus: ("pod-started", "job"),
         RevisionAcknowledged: ("revision-acknowledged", "sender"),
     }[type(message)]
+    if isinstance(message, RevisionAcknowledged) and message.sender == Service.RUNTIME_AGENT:
+        topic = "pod-acknowledged"
     value = message.model_dump_json().encode()
     return Received(topic, 0, 0, getattr(message, key), {}, value)
 

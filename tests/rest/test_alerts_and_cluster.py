@@ -115,7 +115,7 @@ async def test_a_removed_user_gets_no_notification_any_more(
         mail = {"events": ["job-finished"], "email": "ann@example.org"}
         async with await rest.make_user("ann", email="ann@example.org") as ann:
             made = (await ann.post(SUBSCRIPTIONS, json=mail)).json()
-        consumer = await reader(bootstrap, "settings-changed")
+        consumer = await reader(bootstrap, "receivers-changed")
         key = f"subscription/{made['id']}"
         assert (await next_record(consumer, key)).value is not None
         assert (await rest.client.delete("/api/v2/users/ann")).status_code == 200
@@ -157,7 +157,7 @@ async def reader(bootstrap: str, topic: str) -> AIOKafkaConsumer:
 
 async def test_subscriptions_are_published_without_secrets(start_rest: Any, bootstrap: str) -> None:
     async with start_rest(kafka_bootstrap=bootstrap, settings_repeat_s=0.2) as rest:
-        consumer = await reader(bootstrap, "settings-changed")
+        consumer = await reader(bootstrap, "receivers-changed")
         made = (await rest.client.post(SUBSCRIPTIONS, json=WEBHOOK)).json()
         key = f"subscription/{made['id']}"
         record = await next_record(consumer, key)
@@ -203,7 +203,7 @@ async def test_subscriptions_of_a_restored_backup_are_published_above_earlier_re
 
 async def published_above(bootstrap: str, key: str, revision: int) -> SettingChanged:
     """A setting as it is published under a higher revision."""
-    consumer = await reader(bootstrap, "settings-changed")
+    consumer = await reader(bootstrap, "receivers-changed")
     try:
         while True:
             record = await next_record(consumer, key)
@@ -216,7 +216,7 @@ async def published_above(bootstrap: str, key: str, revision: int) -> SettingCha
 
 async def until_removed(bootstrap: str, key: str) -> None:
     """Wait until a setting is published as removed."""
-    consumer = await reader(bootstrap, "settings-changed")
+    consumer = await reader(bootstrap, "receivers-changed")
     while (await next_record(consumer, key)).value is not None:
         pass
     await consumer.stop()

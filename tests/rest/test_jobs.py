@@ -282,6 +282,21 @@ async def test_a_submission_that_the_launcher_could_not_handle_shows_it(rest: An
     assert why["reason"]["code"] == "dead-letter"
 
 
+async def test_a_job_shows_a_message_of_the_launcher_that_was_rejected(rest: Any) -> None:
+    await rest.submit("stuck")
+    job = await rest.job_id("stuck")
+    path = "/api/v2/jobs/admin~stuck"
+    rejected = "gang g-0: the other side rejected the Launcher's latest message."
+    status = rest.status(job, 1, JobState.WAITING)
+    await rest.receive("job-updated", job, status.model_copy(update={"dead_letter": rejected}))
+    reason = (await rest.client.get(f"{path}/why")).json()["reason"]
+    assert reason["code"] == "dead-letter"
+    assert reason["text"].startswith(rejected)
+    assert "muster events redrive" in reason["text"]
+    await rest.receive("job-updated", job, rest.status(job, 2, JobState.WAITING))
+    assert (await rest.client.get(path)).json()["jobStatus"]["reason"] is None
+
+
 async def test_only_the_owner_or_an_admin_stops_a_job(rest: Any) -> None:
     await rest.submit("mine")
     other = await rest.make_user("other")

@@ -225,6 +225,28 @@ async def test_streams_end_when_the_server_stops(start_rest: Any, agent: Any) ->
         assert "event: end" not in lines
 
 
+async def test_a_followed_log_ends_when_its_reader_is_removed(start_rest: Any, agent: Any) -> None:
+    async with start_rest(stream_heartbeat_s=0.05, token_cache_s=0.01) as rest:
+        await run_task(rest, agent)
+        agent.logs["/logs/pod-1/stdout"] = b"line\n"
+
+        async def follow(username: str, path: str) -> str:
+            read = ""
+            async with await rest.make_user(username) as user, user.stream("GET", path) as response:
+                async for text in response.aiter_text():
+                    if "line" in text:
+                        await rest.client.delete(f"/api/v2/users/{username}")
+                    read += text
+            return read
+
+        async with asyncio.timeout(60):
+            read = await follow("ann", f"{LOGS}/stdout/events")
+            assert read.endswith(": The token is not valid any more.\n\n")
+            assert "event: end" not in read
+            with pytest.raises(httpx2.RemoteProtocolError):  # so a text does not look whole
+                await follow("bob", f"{LOGS}/stdout?follow=true")
+
+
 async def test_an_agent_that_goes_away_ends_the_events_without_the_last_one(
     rest: Any, agent: Any
 ) -> None:

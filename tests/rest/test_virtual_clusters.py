@@ -4,6 +4,8 @@ and shows its figures in OpenPAI's shape.
 
 from typing import Any
 
+import pytest
+
 VISION = {
     "cells": [{"quota": "v100-rack/v100-node", "count": 2, "bound": 1}],
     "pins": ["lab"],
@@ -107,6 +109,21 @@ async def test_a_job_for_a_virtual_cluster_that_is_not_there_is_refused_with_tho
         accepted = await submit(rest.client, job_file(rest, "found", "vision"))
         assert accepted.status_code == 202
         assert [w["path"] for w in accepted.json()["warnings"]] == ["prerequisites[0].uri"]
+
+
+@pytest.mark.parametrize("where", [{"virtualCluster": ["visoin"]}, {"maxPriority": {"visoin": 5}}])
+async def test_a_user_of_a_misspelt_virtual_cluster_is_refused(
+    start_rest: Any, scheduler: Any, where: dict[str, Any]
+) -> None:
+    scheduler.answers[PATH] = CLUSTERS
+    async with start_rest(scheduler_url=scheduler.url) as rest:
+        await until_known(rest)
+        async with await rest.make_user("ann", maxPriority={"*": 9, "vision": 10}):
+            body = {"data": {"username": "ann"} | where}
+            refused = await rest.client.put("/api/v2/users", json=body)
+        assert (refused.status_code, refused.json()["code"]) == (404, "NoVirtualClusterError")
+        user = {"username": "bob", "password": "a-password-for-tests"} | where
+        assert (await rest.client.post("/api/v2/users", json=user)).status_code == 404
 
 
 async def test_a_new_virtual_cluster_takes_jobs_at_once(start_rest: Any, scheduler: Any) -> None:

@@ -37,7 +37,7 @@ from service_auth import CLUSTER_KEY
 DEADLINE_S = 60.0
 RECEIVED = (
     "pod-started", "pod-succeeded", "pod-failed", "node-reported", "node-heartbeat",
-    "revision-acknowledged", "pod-requested.dead-letter",
+    "pod-acknowledged", "pod-requested.dead-letter",
 )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from muster.contracts.topics import SIDES, Kind, Service
 from muster.records import Received
 
 ACKNOWLEDGED = "revision-acknowledged"
+ACKNOWLEDGED_BY_AGENTS = "pod-acknowledged"
 _NAMES = frozenset(service.value for service in Service)
 MOST_SUBJECTS = 500
 """In one record, which so stays far below Kafka's limit."""
@@ -47,8 +48,13 @@ def acknowledgements(me: Service, due: Iterable[Acknowledgement], at: float) -> 
             )
             value = notice.model_dump_json(exclude_defaults=True).encode()
             event_id = f"{me.value}/{receiver.value}/acknowledged/{uuid4().hex}"
-            records.append(Outgoing(ACKNOWLEDGED, key or some[0].subject, value, event_id, at))
+            topic = _topic_of(me.value)
+            records.append(Outgoing(topic, key or some[0].subject, value, event_id, at))
     return records
+
+
+def _topic_of(sender: str) -> str:
+    return ACKNOWLEDGED_BY_AGENTS if sender == Service.RUNTIME_AGENT else ACKNOWLEDGED
 
 
 def is_for_others(me: Service, record: Received) -> bool:
@@ -59,11 +65,15 @@ def is_for_others(me: Service, record: Received) -> bool:
     return receiver != me.value and receiver in _NAMES
 
 
-def addressed_to(me: Service, notice: RevisionAcknowledged) -> list[AppliedRevision]:
-    """What a record acknowledges of my messages; nothing where it is not to me."""
+def addressed_to(me: Service, notice: RevisionAcknowledged, topic: str) -> list[AppliedRevision]:
+    """What a record acknowledges of my messages; nothing where it is not to me, or its sender may
+    not write to this topic.
+    """
+    if notice.receiver != me.value or topic != _topic_of(notice.sender):
+        return []
     kinds = {
         kind.value
         for kind, sides in SIDES.items()
         if me in (sides.opener, sides.other) and sides.across(me).value == notice.sender
     }
-    return [a for a in notice.applied if notice.receiver == me.value and a.kind in kinds]
+    return [each for each in notice.applied if each.kind in kinds]

@@ -188,7 +188,7 @@ def _read(me: Service, record: Received) -> list[_Incoming]:
         case RevisionAcknowledged():
             return [
                 _Incoming(record, (Kind(applied.kind), applied.subject), 0, applied, model.journal)
-                for applied in addressed_to(me, model)
+                for applied in addressed_to(me, model, record.topic)
                 if is_name(applied.subject)
             ]
         case StateMessage():

@@ -109,6 +109,13 @@ class KafkaSettings(BaseSettings):
             }
         return options
 
+    @property
+    def kafka_has_login(self) -> bool:
+        """Whether clients prove to Kafka who they are."""
+        is_certified = self.kafka_certificate_file is not None
+        protocol = self.kafka_security_protocol
+        return "SASL" in protocol or ("SSL" in protocol and is_certified)
+
     def _tls(self) -> ssl.SSLContext:
         name, files = "MUSTER_KAFKA_CA_FILE", str(self.kafka_ca_file)
         try:

@@ -25,7 +25,7 @@ from cli.embedded.apache import login
 from cli.home import find_home, read_json
 from cli.output import Format, cut, print_line, printable
 
-CHATTER = ("node-heartbeat", SERVICE_STARTED, "revision-acknowledged")
+CHATTER = ("node-heartbeat", SERVICE_STARTED, "revision-acknowledged", "pod-acknowledged")
 BOOKKEEPING = ("revision", "seen", "job", "gang", "epoch", "journal", "boot")
 ROWS, VALUE = 2, 48  # of a terminal, for one record; characters of each value
 TIMEOUT_MS = 10_000

@@ -22,8 +22,8 @@ def login(
     earlier login here is revoked.
     """
     home = find_home()
-    before = read_credentials(home, _without_token())
-    client = Client((url or before.url).rstrip("/"))
+    before = read_credentials(home, {})
+    client = Client((url or read_credentials(home).url).rstrip("/"))
     write_credentials(home, log_in(client, user, ask_password("Password")))
     if before.renew_at:  # not the token of `muster up`
         with contextlib.suppress(CommandError):  # its server may be gone

@@ -31,7 +31,10 @@ def client() -> Client:
 def ask_password(what: str) -> str:
     """A password: asked for on a terminal, else the next line of the standard input."""
     if sys.stdin.isatty():
-        return getpass.getpass(f"{what}: ")
+        try:
+            return getpass.getpass(f"{what}: ")
+        except EOFError:
+            raise CommandError(Exit.USAGE, "No password was given.") from None
     return sys.stdin.readline().rstrip("\n")
 
 

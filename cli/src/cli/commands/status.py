@@ -24,7 +24,7 @@ def status(*, output: Output = Format.TABLE) -> Exit:
         "kafka": running["kafka"],
         "database": running["database"],
         "simulatedGpus": running["simulatedGpus"],
-        "users": _users(bus_is_open=running["kafkaIsOpen"]),
+        "users": _users(client()),
         "services": running["services"],
     }
     if output is Format.JSON:
@@ -35,9 +35,9 @@ def status(*, output: Output = Format.TABLE) -> Exit:
     return Exit.OK if all_ready and content["phase"] == "up" else Exit.NOT_ALL_READY
 
 
-def _users(*, bus_is_open: bool) -> str | None:
+def _users(server: Client) -> str | None:
     try:
-        return separation(client(), bus_is_open=bus_is_open)
+        return separation(server)
     except CommandError:  # REST is away, or nobody is logged in here
         return None
 
@@ -45,11 +45,20 @@ def _users(*, bus_is_open: bool) -> str | None:
 def _elsewhere(server: Client, output: Format) -> Exit:
     """Nothing was started here: is there a REST that commands would talk to?"""
     info = server.get("/info").json()
-    content = {"rest": server.url, "kafka": None, "database": None, "services": {}, "info": info}
+    users = _users(server)
+    content = {
+        "rest": server.url,
+        "kafka": None,
+        "database": None,
+        "users": users,
+        "services": {},
+        "info": info,
+    }
     if output is Format.JSON:
         print_json(content)
     else:
-        print_facts({"REST": server.url, **{str(name): value for name, value in info.items()}})
+        known = {str(name): value for name, value in info.items()}
+        print_facts({"REST": server.url, **known, "Users": users})
     return Exit.OK
 
 

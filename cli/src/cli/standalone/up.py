@@ -38,6 +38,7 @@ STATUS_S = 1.0
 MIB = 1 << 20
 LAST_END_S, LAST_POLL_S = 20.0, 0.1
 RUNNING_FILE = "running.json"
+OPEN_BROKER = "its own, without log-in: before a second user comes, start with --kafka apache"
 TOKEN = "token"  # noqa: S105 - a name
 """The secret of the folder's state that commands on this machine use."""
 
@@ -64,12 +65,9 @@ def run_up(settings: UpSettings, options: Options) -> Exit:
         raise CommandError(Exit.FAILED, f"Muster can't run over {home}: {error}") from error
 
 
-def _users(client: Client, bus_is_open: bool) -> str:
+def _users(client: Client) -> str:
     try:
-        return (
-            separation(client, bus_is_open=bus_is_open, wait=True)
-            or "unknown: the agent has not reported yet"
-        )
+        return separation(client, wait=True) or "unknown: the agent has not reported yet"
     except CommandError as error:
         return f"unknown: {error}"
 
@@ -129,16 +127,15 @@ class _Up:
         self.screen.show(f"Starting Muster over {self.home}")
         await self._await_end_of_last()
         password = self._first_password()
+        last_port = self.state.last_port("rest")
         await self.whole.start(password)
         folders = [self.home / name for name in ("log", "postgres", "kafka")]
         logs = asyncio.create_task(keep_bounded(folders, self.settings.log_max_mb * MIB))
         try:
-            client = await asyncio.to_thread(self._log_in, password)
+            client = await asyncio.to_thread(self._log_in, password, last_port)
             self._print_addresses()
             if client is not None:
-                assert self.whole.notes is not None
-                is_open = self.whole.notes.kafka_is_open
-                users = await asyncio.to_thread(_users, client, is_open)
+                users = await asyncio.to_thread(_users, client)
                 self.screen.show(f"Users     {users}")
             self.screen.show("Muster is up; Ctrl-C stops it.")
             self._phase = "up"
@@ -204,7 +201,7 @@ class _Up:
             write_private(pending, secrets.token_urlsafe(12))
         return pending.read_text()
 
-    def _log_in(self, password: str | None) -> Client | None:
+    def _log_in(self, password: str | None, last_port: int | None) -> Client | None:
         """Have a token in MUSTER_HOME, so that commands on this machine just work."""
         assert self.whole.notes is not None
         client = Client(self.whole.notes.rest)
@@ -212,8 +209,10 @@ class _Up:
             stored = read_credentials(self.home, {})
             if not stored.token:  # nobody is logged in here: commands use this folder's token
                 write_credentials(self.home, Credentials(client.url, self._token(), ADMIN))
-            elif stored.url != client.url:  # the same REST on another port
+            elif stored.url == f"http://127.0.0.1:{last_port}":
                 write_credentials(self.home, replace(stored, url=client.url))
+            elif stored.url != client.url:
+                self.screen.show(f"Commands go to {stored.url}, where {stored.user} is logged in.")
             mine = Client(client.url, self._token())
             try:
                 mine.get("/tokens/check")
@@ -245,7 +244,8 @@ class _Up:
         notes = self.whole.notes
         assert notes is not None
         own = {True: "its own", False: "elsewhere"}
-        broker = "its own, without log-in" if notes.kafka_is_open else own[notes.kafka_is_own]
+        is_open = notes.kafka_is_own and not notes.kafka_is_closed
+        broker = OPEN_BROKER if is_open else own[notes.kafka_is_own]
         self.screen.show(f"REST      {notes.rest}/api/v2  (described in /openapi.json)")
         self.screen.show(f"Kafka     {notes.kafka}  ({broker})")
         self.screen.show(f"Database  {notes.database}  ({own[notes.database_is_own]})")
@@ -277,7 +277,6 @@ class _Up:
             "rest": notes.rest if notes else None,
             "kafka": notes.kafka if notes else None,
             "kafkaIsClosed": bool(notes and notes.kafka_is_closed),
-            "kafkaIsOpen": bool(notes and notes.kafka_is_open),
             "database": notes.database if notes else None,
             "simulatedGpus": notes.simulated_gpus if notes else None,
             "services": {

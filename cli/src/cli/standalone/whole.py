@@ -52,11 +52,6 @@ class Notes:
     simulated_gpus: int
     addresses: Mapping[str, str]
 
-    @property
-    def kafka_is_open(self) -> bool:
-        """Whether every process of this machine may publish."""
-        return self.kafka_is_own and not self.kafka_is_closed
-
 
 class Whole:
     """Starts, keeps and stops all parts. `show` takes a line for people."""

@@ -31,7 +31,7 @@ from alerting.timers import Timers
 
 _log = structlog.get_logger()
 
-TOPICS_FOLLOWED = ("settings-changed", REPORTED)
+TOPICS_FOLLOWED = ("receivers-changed", REPORTED)
 
 LINGER_S = 0.1
 """A notification may wait this long: larger batches cost the database less."""

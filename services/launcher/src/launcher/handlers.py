@@ -30,6 +30,7 @@ RECEIVED_TOPICS = (
     *message_topics(Kind.GANG, Service.SCHEDULER),
     *message_topics(Kind.POD, Service.RUNTIME_AGENT),
     "revision-acknowledged",
+    "pod-acknowledged",
 )
 
 

@@ -18,7 +18,7 @@ from rest.handlers.confirm import EmailConfirmations
 from rest.handlers.limit import RequestLimits
 from rest.handlers.maintain import maintain
 from rest.handlers.passwords import Passwords
-from rest.handlers.publish import TOPIC as SETTINGS
+from rest.handlers.publish import TOPICS as SETTINGS
 from rest.handlers.publish import SettingsPublisher
 from rest.handlers.submit import Submissions
 from rest.handlers.updates import TOPICS, jobs_aggregate
@@ -44,7 +44,7 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
     submissions = Submissions(runtime.relay, settings, metrics)
     runtime.spawn("submissions", submissions.run)
     publisher = SettingsPublisher(runtime.pool, runtime.bus, settings, metrics)
-    runtime.follow([SETTINGS], publisher.on_record)
+    runtime.follow(SETTINGS, publisher.on_record)
     runtime.incarnations.on_restored.append(publisher.resync)
     runtime.spawn("settings", publisher.run)
     runtime.spawn("maintenance", lambda: maintain(runtime.pool, settings))

@@ -168,7 +168,9 @@ class RestSettings(DatabaseSettings, ClusterKeySettings):
     log_tail_bytes: PositiveInt = Field(16 * 1024, description="What tail-mode shows.")
     log_bytes: PositiveInt = Field(16 * 1024 * 1024, description="Of one plain answer.")
     stream_heartbeat_s: PositiveFloat = Field(
-        15.0, description="How often a silent stream sends a heartbeat."
+        15.0,
+        description="How often a silent stream sends a heartbeat, and a followed log checks its"
+        " caller's token.",
     )
 
     settings_repeat_s: PositiveFloat = Field(

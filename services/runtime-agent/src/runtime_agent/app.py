@@ -293,8 +293,14 @@ def _facts(
         port_range=(settings.port_first, settings.port_last),
         simulated=simulated,
         missing_limits=confinement.missing,
-        single_user=confinement.single_user,
+        single_user=confinement.single_user or _open_bus(settings),
     )
+
+
+def _open_bus(settings: AgentSettings) -> str | None:
+    if settings.kafka_has_login:
+        return None
+    return "Kafka has no log-in, so a task can act as any user"
 
 
 def _spawn(runtime: Runtime, agent: Agent) -> None:

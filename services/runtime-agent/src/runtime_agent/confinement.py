@@ -64,7 +64,7 @@ def confinement_of(settings: AgentSettings) -> Confinement:
             " MUSTER_CLUSTER_KEY"
         )
     if single_user is not None:
-        _log.warning("all tasks run as the agent's user, for a single user only", why=single_user)
+        _log.warning("this node is for a single user only", why=single_user)
     return Confinement(parents, missing, single_user, task_folders)
 
 
@@ -104,7 +104,7 @@ def _is_wanted(of: cgroup.Limit, settings: AgentSettings) -> bool:
 
 def _why_single_user(settings: AgentSettings) -> str | None:
     if os.geteuid() != 0:
-        return "the agent is not root"
+        return "the agent is not root, so all tasks run as its user"
     uid = str(settings.task_uid_first + settings.task_uid_count)
     command = [sys.executable, "-I", "-m", "runtime_agent.supervisor", "--separate", uid]
     try:
@@ -118,7 +118,7 @@ def _why_single_user(settings: AgentSettings) -> str | None:
     if done.returncode == 0:
         return None
     if done.returncode == isolation.CANNOT_SEPARATE:
-        return done.stderr.strip()
+        return f"{done.stderr.strip()}, so all tasks run as the agent's user"
     raise Broken(  # never a reason to run all users' tasks as root
         f"the trial to separate users ended with status {done.returncode}"
         f" ({done.stderr.strip()[-500:] or 'without a message'}); start again"

@@ -93,7 +93,7 @@ class Step:
                 self._take_request(record, model)
             case RevisionAcknowledged():
                 if model.journal == self._memory.journal.id:
-                    for applied in addressed_to(Service.RUNTIME_AGENT, model):
+                    for applied in addressed_to(Service.RUNTIME_AGENT, model, record.topic):
                         self._take_acknowledgement(applied)
             case _:
                 return

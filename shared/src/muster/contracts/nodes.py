@@ -41,8 +41,8 @@ class NodeReport(Model):
     ``lease``: the highest lease number that the agent has read from ``node-returned``.
     ``foreign_ports``: ports in ``port_range`` (first and last, inclusive) that another process
     held, with the time until which to avoid them. ``missing_limits``: the node can't hold pods
-    to these (memory, swap, cpu, processes). ``single_user``: why all tasks run as the agent's user;
-    None: each runs under a uid of its own user.
+    to these (memory, swap, cpu, processes). ``single_user``: why users are not separated from one
+    another; None: they are.
     """
 
     node: str

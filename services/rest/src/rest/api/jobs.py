@@ -178,7 +178,8 @@ async def list_jobs(  # noqa: PLR0913 - OpenPAI's query has these parameters
     vc: Annotated[str | None, _comma_list("Virtual clusters", 2000)] = None,
     state: Annotated[str | None, _comma_list(f"Of {', '.join(STATES)}", 2000)] = None,
     keyword: Annotated[
-        str | None, Query(max_length=255, description="A part of the job's or the owner's name.")
+        str | None,
+        Query(max_length=255, description="A part of the name of job, owner or virtual cluster."),
     ] = None,
     tags_contain: Annotated[str | None, _comma_list("Tags", 2000, "tagsContain")] = None,
     tags_not_contain: Annotated[

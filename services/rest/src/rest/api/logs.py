@@ -1,21 +1,24 @@
 """Logs of tasks: where they are, their text, and following them (text or server-sent events)."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
 import structlog
-from fastapi import APIRouter, Depends, Header, Path, Query
+from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from muster.contracts.jobs import JobStatus, TaskStatus
+from muster.db import is_transient
 from muster.errors import Rejected, Transient
 from starlette.types import Receive, Scope, Send
 
-from rest.api.context import Context, Here, User
+from rest.api.context import Context, Here, User, user_of
 from rest.api.jobs import Attempt, JobName, attempt_status, get_whole
 from rest.api.models import LogLocations, TaskAttempts
+from rest.domain.callers import Caller
 from rest.domain.streams import LineEvents, until_limit
 from rest.domain.views import WholeJob, attempt_state, find_task, task, verdict_reason
 from rest.peers import LogAsk, LogPiece, OpenLog
@@ -73,7 +76,20 @@ class Part:
     follow: Annotated[bool, Query(description="Go on until the task has ended.")] = False
 
 
+@dataclass(frozen=True, slots=True)
+class LogReader:
+    """Who reads a log. ``check`` raises Rejected once their token is not valid any more."""
+
+    username: str
+    check: Callable[[], Awaitable[Caller]]
+
+
+async def _log_reader(caller: User, request: Request) -> LogReader:
+    return LogReader(caller.username, partial(user_of, request))
+
+
 Where = Annotated[AttemptPath, Depends()]
+Reader = Annotated[LogReader, Depends(_log_reader)]
 
 
 @router.get(TASK, response_model=TaskAttempts)
@@ -117,7 +133,7 @@ async def read_task_log(
     stream: StreamName,
     part: Annotated[Part, Depends()],
     here: Here,
-    caller: User,
+    reader: Reader,
 ) -> Response:
     """A log as text, from a byte on; with ``follow`` it goes on until the task has ended, else an
     answer has 16 MiB at the most. ``X-Log-Offset`` says at which byte it begins, and ``X-Log-End``
@@ -126,9 +142,9 @@ async def read_task_log(
     node, log_url, pod = await _place(here, where)
     tail = here.settings.log_tail_bytes if part.tail else None
     ask = LogAsk(node, log_url, pod, stream, part.offset, tail, part.follow)
-    held, log = await _open(here, caller.username, ask)
+    held, log = await _open(here, reader.username, ask)
     if part.follow:
-        content = _text(here, log.pieces)
+        content = _text(here, reader, log.pieces)
     else:
         all_of_it = (piece.content async for piece in log.pieces)
         content = until_limit(all_of_it, here.settings.log_bytes)
@@ -154,15 +170,16 @@ async def follow_task_log(
     stream: StreamName,
     start: Annotated[int, Depends(followed_from)],
     here: Here,
-    caller: User,
+    reader: Reader,
 ) -> Response:
     """Follow a log by server-sent events: lines, each with the offset after it as its id, so that
     ``Last-Event-ID`` goes on where a connection broke. The event ``end`` is the last one.
     """
     node, log_url, pod = await _place(here, where)
     ask = LogAsk(node, log_url, pod, stream, start, None, follow=True)
-    held, log = await _open(here, caller.username, ask)
-    return Held(held, _events(here, log.pieces, start), "text/event-stream", {})
+    held, log = await _open(here, reader.username, ask)
+    events = _events(here, reader, log.pieces, start)
+    return Held(held, events, "text/event-stream", {})
 
 
 def _extent(log: OpenLog) -> dict[str, str]:
@@ -261,19 +278,21 @@ class Held(StreamingResponse):
                 _log.warning("an answer could not be sent to its end", error=str(error))
 
 
-async def _text(here: Context, pieces: AsyncIterator[LogPiece]) -> AsyncIterator[bytes]:
-    async for piece in until_stop(here, pieces):
+async def _text(
+    here: Context, reader: LogReader, pieces: AsyncIterator[LogPiece]
+) -> AsyncIterator[bytes]:
+    async for piece in until_stop(here, pieces, reader):
         if piece is not None:
             yield piece.content
 
 
 async def _events(
-    here: Context, pieces: AsyncIterator[LogPiece], start: int
+    here: Context, reader: LogReader, pieces: AsyncIterator[LogPiece], start: int
 ) -> AsyncIterator[bytes]:
     lines = LineEvents(start)
     yield b": following\n\n"
     try:
-        async for piece in until_stop(here, pieces):
+        async for piece in until_stop(here, pieces, reader):
             if piece is None:
                 yield b": still here\n\n"
                 continue
@@ -287,20 +306,29 @@ async def _events(
             yield event
 
 
-async def until_stop(here: Context, pieces: AsyncIterator[Piece]) -> AsyncIterator[Piece | None]:
-    """The pieces, and None at each heartbeat without one; ends when the server stops."""
+async def until_stop(
+    here: Context, pieces: AsyncIterator[Piece], reader: LogReader | None = None
+) -> AsyncIterator[Piece | None]:
+    """The pieces, and None at each heartbeat without one; ends when the server stops.
+
+    Raises Transient once the token of ``reader`` is not valid any more.
+    """
     stop: asyncio.Task[Any] = asyncio.create_task(here.stopping.wait())
+    refused = None if reader is None else asyncio.create_task(_refused(here, reader))
+    ends = {stop} if refused is None else {stop, refused}
     coming: asyncio.Task[Piece | None] | None = None
     try:
         while True:
             coming = coming or asyncio.create_task(_next(pieces))
             done, _ = await asyncio.wait(
-                {coming, stop},
+                {coming, *ends},
                 timeout=here.settings.stream_heartbeat_s,
                 return_when=asyncio.FIRST_COMPLETED,
             )
             if stop in done:
                 return
+            if refused in done:
+                raise Transient("The token is not valid any more.")
             if not done:
                 yield None
                 continue
@@ -309,10 +337,23 @@ async def until_stop(here: Context, pieces: AsyncIterator[Piece]) -> AsyncIterat
                 return
             yield piece
     finally:
-        unfinished = [task for task in (stop, coming) if task is not None]
+        unfinished = [task for task in (*ends, coming) if task is not None]
         for each in unfinished:
             each.cancel()
         await asyncio.gather(*unfinished, return_exceptions=True)
+
+
+async def _refused(here: Context, reader: LogReader) -> None:
+    """Returns once the token is not valid any more, however long that takes."""
+    while True:
+        await asyncio.sleep(here.settings.stream_heartbeat_s)
+        try:
+            await reader.check()
+        except Rejected:
+            return
+        except Exception as error:  # a database that is away refuses nobody
+            if not is_transient(error):
+                raise
 
 
 async def _next(pieces: AsyncIterator[Piece]) -> Piece | None:

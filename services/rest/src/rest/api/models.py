@@ -247,7 +247,7 @@ class ShownGpu(BaseModel):
 class ShownNode(BaseModel):
     """A node as it was last reported. ``order``: cordon or drain, where an operator wants it.
     ``missingLimits``: memory, swap, cpu or processes, where the node can't limit a pod's.
-    ``singleUser``: why all tasks run as the agent's user; null: each runs under its user's uid.
+    ``singleUser``: why users are not separated from one another; null: they are.
     """
 
     model_config = ConfigDict(extra="allow")

@@ -184,7 +184,7 @@ class ExpectedStart(Answered):
     at: str
     """The time."""
     source: Literal["reserved", "counted"]
-    """`kept`: of its reserved cells; `counted`: of the expected ends of other gangs."""
+    """`reserved`: of its reserved cells; `counted`: of the expected ends of other gangs."""
     error: float | None
     """The median error of earlier forecasts, as a part of the wait; null: too few are known."""
     known: int

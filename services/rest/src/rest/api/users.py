@@ -163,7 +163,7 @@ async def get_user(username: Username, here: Here, caller: User) -> ShownUser:
 async def create_user(new: NewUser, here: Here, caller: Admin, address: Address) -> Done:
     """Make a user. An application token may not, as it may set no password."""
     check_person(caller)
-    await _check_virtual_clusters(here, new.virtualCluster or [])
+    await _check_virtual_clusters(here, _named(new))
     password_hash = await here.passwords.hash(new.password, new.username)
     async with transaction(here.pool) as conn:
         await accounts.check_rights(conn, caller)
@@ -243,7 +243,7 @@ async def change_user(change: UserChange, here: Here, caller: Admin, address: Ad
     """
     if change.data.password is not None or change.data.admin is not None:
         check_person(caller)
-    await _check_virtual_clusters(here, change.data.virtualCluster or [])
+    await _check_virtual_clusters(here, _named(change.data))
     await _change(here, caller, address, change.data)
     return Done(message=f"The user {change.data.username} is changed.")
 
@@ -286,6 +286,11 @@ async def _taken(conn: Connection, username: str) -> Rejected:
         " another name."
     )
     return Rejected("ConflictUserError", message)
+
+
+def _named(user: NewUser | UserData) -> list[str]:
+    """The virtual clusters that a request names."""
+    return [*(user.virtualCluster or ()), *((user.maxPriority or {}).keys() - {"*"})]
 
 
 async def _check_virtual_clusters(here: Context, names: list[str]) -> None:

@@ -16,6 +16,9 @@ still get in. So an attacker needs this many addresses to lock a user out.
 IPV6_NETWORK_BITS = 64
 """What one subscriber has: an attacker can use all its addresses."""
 
+LOOPBACK = "loopback"
+"""A process of this machine can use each of the 16 million addresses of 127.0.0.0/8."""
+
 
 class TooManyRequests(Rejected):
     """The caller has to wait."""
@@ -52,10 +55,12 @@ def network_of(address: str) -> str:
         parsed = ip_address(address)
     except ValueError:
         return address
+    if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is not None:
+        parsed = parsed.ipv4_mapped
+    if parsed.is_loopback:
+        return LOOPBACK
     if not isinstance(parsed, IPv6Address):
         return str(parsed)
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
     return str(ip_network((int(parsed), IPV6_NETWORK_BITS), strict=False))
 
 

@@ -1,5 +1,5 @@
-"""REST publishes settings on settings-changed: subscriptions, addresses to confirm, orders about
-nodes, virtual clusters and policy.
+"""REST publishes settings. On receivers-changed: subscriptions and addresses to confirm. On
+settings-changed: orders about nodes, virtual clusters and policy.
 
 It publishes a setting when it changes, and all of them every few minutes, for receivers that lost
 one. For a while, removed settings are published as removed.
@@ -24,11 +24,18 @@ from muster.records import Received
 
 from rest.metrics import RestMetrics
 from rest.settings import RestSettings
-from rest.store.settings import Published, is_own, lift_revisions, load_published
+from rest.store.settings import (
+    RECEIVER_PREFIXES,
+    Published,
+    is_own,
+    lift_revisions,
+    load_published,
+)
 
 _log = structlog.get_logger()
 
-TOPIC = "settings-changed"
+SETTINGS, RECEIVERS = "settings-changed", "receivers-changed"
+TOPICS = (SETTINGS, RECEIVERS)
 BELIEVABLE = 2**53
 """Revisions below this are somebody's: milliseconds of a clock reach it in 285,000 years."""
 
@@ -143,5 +150,6 @@ class SettingsPublisher:
         if row.content is not None:
             model = SettingChanged(setting=setting, revision=row.revision, value=row.content)
         event_id = f"rest/setting/{setting}/{row.revision}"
-        await self._bus.broadcast(TOPIC, setting, model, event_id=event_id, at=time.time())
+        topic = RECEIVERS if setting.startswith(RECEIVER_PREFIXES) else SETTINGS
+        await self._bus.broadcast(topic, setting, model, event_id=event_id, at=time.time())
         self._metrics.settings_published.inc()

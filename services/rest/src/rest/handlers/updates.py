@@ -48,9 +48,16 @@ def _apply(job: str, row: JobRow | None, status: JobStatus) -> Decision[JobRow]:
     if row is None or _is_forgotten(row, status):
         return Decision(row, () if status.state in FINAL else (_stop(job, status),))
     state = shown_state(status.state, row.execution)
-    changed = JobRow(row.id, row.execution, state, status.attempt, status, status.reason)
+    changed = JobRow(row.id, row.execution, state, status.attempt, status, _reason(status))
     # A Launcher that has forgotten the job must not begin it again. One that has not knows it.
     return Decision(changed, (_stop(job, status, only_if_missed=True),) if state in FINAL else ())
+
+
+def _reason(status: JobStatus) -> Reason | None:
+    if status.dead_letter is None:
+        return status.reason
+    text = f"{status.dead_letter} An admin finds the reason on the topic's dead-letter topic, fixes"
+    return Reason(code="dead-letter", text=f"{text} the cause and runs `muster events redrive`.")
 
 
 def _is_forgotten(row: JobRow, status: JobStatus) -> bool:

@@ -1,5 +1,5 @@
-"""What REST publishes on settings-changed: subscriptions to alerts, addresses to confirm, orders
-about nodes, virtual clusters and policy.
+"""The settings that REST publishes: subscriptions to alerts, addresses to confirm, orders about
+nodes, virtual clusters and policy.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,9 @@ from muster.db import Connection, fetch
 
 from rest.store import confirmations, scheduling
 
-PREFIXES = (SUBSCRIPTION_SETTING, CONFIRMATION_SETTING, NODE_SETTING)
+RECEIVER_PREFIXES = (SUBSCRIPTION_SETTING, CONFIRMATION_SETTING)
+"""What the settings begin with that name receivers of alerts."""
+PREFIXES = (*RECEIVER_PREFIXES, NODE_SETTING)
 """What most settings of REST's begin with."""
 
 
