@@ -15,7 +15,7 @@ import pytest
 from cli.client import Client, CommandError
 from cli.embedded.broker import EmbeddedBroker
 from cli.embedded.process import free_port
-from cli.home import read_credentials, read_json
+from cli.home import Credentials, read_credentials, read_json, write_credentials
 from cli.jobs import detail
 
 pytestmark = [
@@ -194,6 +194,17 @@ def test_the_next_start_has_the_same_port_and_token(here: Here) -> None:
         assert here.run("jobs").returncode == 0
 
 
+def test_a_start_sends_the_login_of_another_server_nowhere(here: Here) -> None:
+    with here.up() as up:
+        up.send_signal(signal.SIGINT)
+        assert up.wait(DEADLINE_S) == 0
+    elsewhere = Credentials("http://127.0.0.1:1", "a-token-of-another-server", "ann")
+    write_credentials(here.home, elsewhere)
+    here.environment["MUSTER_PORT"] = str(free_port())
+    with here.up():
+        assert read_credentials(here.home, {}) == elsewhere
+
+
 def test_servers_elsewhere_are_used_and_none_is_started(
     here: Here, empty_database_url: str, fresh_broker: EmbeddedBroker
 ) -> None:
@@ -217,6 +228,9 @@ def test_on_apache_kafka_each_service_has_a_log_in_of_its_own(
     with here.up("--kafka", "apache"):
         quick = SLEEPER.replace("echo attempt; while", "exit 0; while")
         assert here.run("submit", "-", "--wait", text=quick).returncode == 0
+        users = json.loads(here.run("status", "--output", "json").stdout)["users"]
+        expected = "separated: " if os.geteuid() == 0 else "not separated: the agent is not root"
+        assert users.startswith(expected)
         passwords = read_json(here.home / "kafka" / "passwords.json")
         for service, pid in here.pids().items():
             if service in ("database", "kafka"):

@@ -183,6 +183,15 @@ async def test_a_record_that_cannot_be_read_is_a_dead_letter_and_its_neighbours_
         )
 
 
+async def test_a_node_whose_bus_has_no_log_in_is_for_a_single_user(
+    launcher: Launcher, settings: AgentSettings
+) -> None:
+    async with an_agent(settings):
+        report = await launcher.report()
+        why = "Kafka has no log-in" if os.geteuid() == 0 else "the agent is not root"
+        assert (report.single_user or "").startswith(why)
+
+
 async def test_the_pretending_agent_starts_nothing_and_shows_as_simulated(
     launcher: Launcher, settings: AgentSettings
 ) -> None:
