@@ -126,7 +126,7 @@ def test_the_cluster_shows_what_each_virtual_cluster_owns_and_uses(
     assert max(len(line) for line in lines) <= COLUMNS
     words = [line.split() for line in lines]
     assert ["GPUs", "128"] in words
-    assert "nodes  16, 15 ready, 2 below" in lines
+    assert "nodes  16, 15 ready, 2 listed below" in lines
     assert ["vision", "80", "60", "8", "16", "4", "2", "a100", "v100", "lab"] in words
     assert ["vision", "v100-rack", "1", "1"] in words
     assert ["vision", "v100-rack/v100-node", "2", "0"] in words
@@ -378,7 +378,7 @@ def test_why_tells_what_would_have_to_be_otherwise(rest: Rest, tmp_path: Path) -
         "  or now: would start now with 6 pods of worker instead of 8",
         "  or now: would start now as opportunistic (nothing is guaranteed then)",
         "  or now: would start now on what speech lends (borrow: true; it is preempted on demand)",
-        "  or: could start if n1 was well",
+        "  or: could start if n1 was usable",
         "  left out: ends: not found in the time that an answer may take",
     ]
     ends = {"gangs": [], "count": 0, "gpus": 0, "at": soon, "isLeast": True}

@@ -143,7 +143,7 @@ def test_why_and_job_show_how_a_job_failed(rest: Rest, tmp_path: Path) -> None:
         f"{JOB} is FAILED: No rule knows it.\n"
         "  rule: unrecognised\n"
         "  at fault: unknown\n"
-        "  retries: 2 of its own, 1 of the platform's; this failure is retried as jobRetryCount"
+        "  retries: 2 of its own, 1 of the platform's; such a failure is retried as jobRetryCount"
         " allows\n"
         "  ended by: train[0] failed: 1 of minFailedInstances 1\n"
         "  symptom: Exit code 7.\n"
@@ -172,7 +172,7 @@ def test_why_names_the_party_at_fault_and_whether_the_failure_is_retried(
     assert muster(rest, tmp_path, "why", JOB).out == (
         f"{JOB} is FAILED: Ended.\n"
         f"  at fault: {party}\n"
-        f"  retries: none; this failure is {retried}\n"
+        f"  retries: none; such a failure is {retried}\n"
     )
 
 

@@ -39,6 +39,13 @@ def test_an_installed_command_keeps_its_state_with_the_users_other_state(
     assert find_home({"XDG_STATE_HOME": "/state"}) == Path("/state/muster")
 
 
+def test_a_user_who_may_not_write_to_the_checkout_has_a_home_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("cli.home.os.access", lambda *_: False)
+    assert find_home({"XDG_STATE_HOME": "/state"}) == Path("/state/muster")
+
+
 def test_credentials_are_private_and_for_their_server_only(tmp_path: Path) -> None:
     login = Credentials("http://one", "secret", "ada", renew_at=7.5)
     write_credentials(tmp_path, login)

@@ -43,7 +43,8 @@ def test_users_fit_a_terminal(rest: Rest, tmp_path: Path) -> None:
 
 
 def test_a_password_is_never_an_argument(rest: Rest, tmp_path: Path) -> None:
-    rest.answer("GET /api/v2/tokens/check", {"username": "admin", "admin": True})
+    me = {"username": "admin", "admin": True, "application": False}
+    rest.answer("GET /api/v2/tokens/check", me)
     rest.answer("PUT /api/v2/users", {"message": "Done."}, 201)
     ran = muster(rest, tmp_path, "users", "set", "ann", "--password", "secret-word", text="x\n")
     assert (ran.code, rest.asked) == (2, [])

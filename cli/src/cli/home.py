@@ -1,8 +1,8 @@
 """MUSTER_HOME: the one folder in which a machine's own Muster keeps everything.
 
 Nothing outside it is written. It is `MUSTER_HOME` if set; `.muster` in the checkout when the
-command runs from one; else `muster` in the user's state folder (XDG_STATE_HOME, by default
-~/.local/state). What is secret in it is readable by its user alone.
+command runs from one of this user; else `muster` in the user's state folder (XDG_STATE_HOME, by
+default ~/.local/state). What is secret in it is readable by its user alone.
 """
 
 import json
@@ -21,7 +21,7 @@ def find_home(environment: Mapping[str, str] = os.environ) -> Path:
     if chosen := environment.get("MUSTER_HOME"):
         return Path(chosen).expanduser().absolute()
     checkout = checkout_root()
-    if checkout is not None:
+    if checkout is not None and os.access(checkout, os.W_OK):
         return checkout / ".muster"
     state = environment.get("XDG_STATE_HOME") or str(Path.home() / ".local/state")
     return Path(state) / "muster"

@@ -98,7 +98,7 @@ def _prospects(gang: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
         yield "or now", f"would start now on what {lender} lends ({terms})"
     if nodes := otherwise.get("nodes"):
         are = "were" if len(nodes) > 1 else "was"
-        yield "or", f"could start if {', '.join(nodes[:AHEAD_SHOWN])} {are} well{_more(nodes)}"
+        yield "or", f"could start if {', '.join(nodes[:AHEAD_SHOWN])} {are} usable{_more(nodes)}"
     if left_out := otherwise.get("leftOut"):
         yield "left out", f"{', '.join(left_out)}: not found in the time that an answer may take"
 
@@ -129,7 +129,7 @@ def _more(names: Sequence[str]) -> str:
 def _so_far(expected: Mapping[str, Any]) -> str:
     error = expected.get("error")
     if not isinstance(error, int | float):
-        return ""
+        return " (a guess: a job without `expectedSeconds` or earlier runs counts as 24 h)"
     return f" (half of the last {expected.get('known')} starts were off by {error:.0%} or less)"
 
 

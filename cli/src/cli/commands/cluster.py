@@ -83,7 +83,7 @@ def cluster(*, output: Output = Format.TABLE) -> None:
     print_facts(
         {
             "GPUs": found["gpuTotal"],
-            "nodes": f"{nodes['total']}, {nodes['ready']} ready, {nodes['troubled']} below",
+            "nodes": f"{nodes['total']}, {nodes['ready']} ready, {nodes['troubled']} listed below",
         }
     )
     print_line("")

@@ -102,7 +102,8 @@ async def _follow(
         raise CommandError(
             Exit.UNREACHABLE,
             f"Kafka does not answer at {settings.kafka_bootstrap} ({error or 'too late'}): "
-            "start Muster by `muster up`, or set MUSTER_KAFKA_BOOTSTRAP.",
+            "start Muster by `muster up`, or set MUSTER_KAFKA_BOOTSTRAP. The bus is for operators;"
+            " users see their jobs by `muster job` and `muster why`.",
         ) from error
     finally:
         await consumer.stop()

@@ -211,7 +211,7 @@ def _how_it_failed(status: dict[str, Any]) -> Iterator[tuple[str, object]]:
     problem_text = {
         "rule": spec.get("rule"),
         "at fault": AT_FAULT.get(str(spec.get("type"))),
-        "retries": f"{retries}; this failure is {retried}" if retried else retries,
+        "retries": f"{retries}; such a failure is {retried}" if retried else retries,
         "ended by": status.get("appExitTriggerMessage"),
         "symptom": spec.get("symptom"),
         "it wrote": spec.get("evidence"),

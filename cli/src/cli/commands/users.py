@@ -92,6 +92,8 @@ def add(
     """
     caps = _read_caps(max_priority)
     server = client()
+    if server.get("/tokens/check").json()["application"]:  # before a password is asked for
+        raise CommandError(Exit.UNAUTHORISED, "Users are made with a login: run `muster login`.")
     wanted = {
         "username": user,
         "password": ask_new_password(),

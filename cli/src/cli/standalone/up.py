@@ -233,7 +233,7 @@ class _Up:
         (self.home / "first-password").unlink(missing_ok=True)
         if self.settings.admin_password is None:
             self.screen.show(f"The administrator is `{ADMIN}` with the password {password}")
-            self.screen.show("  (shown this once; commands on this machine need none)")
+            self.screen.show("  (shown this once; on this machine only users and tokens need it)")
         return Client(client.url, lasting.token)
 
     def _token(self) -> str:

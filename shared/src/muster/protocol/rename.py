@@ -19,7 +19,8 @@ def renamed(text: str, name: str) -> str:
     text, root = read_document(text.encode())
     node = look_up(root, ("name",))
     if node is None or node.text is None:
-        raise ProtocolError([Problem("name", "is missing; give the job a name", 1, 1)])
+        message = "is missing; start the file with `protocolVersion: 2` and `name: …`"
+        raise ProtocolError([Problem("name", message, 1, 1)])
     lines = text.splitlines(keepends=True)
     key = _KEY.match(text, sum(map(len, lines[: node.line - 1])) + node.column - 1)
     if key is not None:

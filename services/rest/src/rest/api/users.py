@@ -264,7 +264,9 @@ async def delete_user(username: Username, here: Here, caller: Admin, address: Ad
         await _note(conn, caller.username, "user.delete", username, address)
     here.access.forget_cached()
     here.publisher.wake()
-    return Done(message=f"The user {username} is removed.")
+    return Done(
+        message=f"The user {username} is removed. Their jobs go on until they end or are stopped."
+    )
 
 
 async def _is_admin_but_not_the_last(conn: Connection, username: str) -> bool:

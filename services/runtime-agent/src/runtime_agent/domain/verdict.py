@@ -107,7 +107,7 @@ _STOPS: Mapping[str, _Rule] = {
     ),
     PREEMPTED: _Rule(
         "preempted", -1003, "PodPreemptedForCriticalPod", Fault.PLATFORM, _TRANSIENT,
-        "The pod's GPUs were given to another job.",
+        "The pod had to leave its place: for another job, or because its node is drained.",
     ),
     COMPLETED: _Rule(
         "completed", -220, "FrameworkAttemptCompletion", Fault.STOP, _PERMANENT,

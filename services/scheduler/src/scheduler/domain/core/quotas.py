@@ -124,7 +124,10 @@ class _Resolver:
         for found in cells.path.split("/"):
             if found not in known:
                 if self.gaps.has_all_types:
-                    message = f"{found} is no cell type; there are {listed(known)}"
+                    message = (
+                        f"{found} is no cell type; there are {listed(known)}. A type below the top"
+                        " of its chain is written from the top: `rack/node`"
+                    )
                     self.findings.append(Finding(f"{path}.type", message, cells.line))
                 return False
         return True

@@ -106,7 +106,10 @@ class Explainer:
         count = len(self.bad)
         names = ", ".join(machine.name for machine in self.bad[:NODES_NAMED])
         nodes = "1 node is" if count == 1 else f"{count} nodes are"
-        text = f"It would be placed if all were well: {nodes} not ({names})."
+        text = (
+            f"It would be placed if all nodes were usable: {nodes} not ({names})."
+            " `muster nodes` says why."
+        )
         return Reason(HEALTH, text, wanted(live) | {"badNodes": count})
 
     def _rest(self, live: Live) -> Reason:

@@ -32,11 +32,12 @@ def refusal(cluster: Cluster, line: Line) -> Reason | None:
     where = "the whole cluster" if gang.priority == OPPORTUNISTIC else gang.virtual_cluster
     if gang.allowed_nodes is not None:
         where = f"{where}, on the nodes that it allows,"
+    numbers = wanted(live)
     text = (
-        f"{in_words(live)} at once: {where} could not hold that, were it healthy and empty."
-        " Ask for less."
+        f"{in_words(live)}, {numbers['cpu']} CPUs and {numbers['memoryMB']} MB at once: {where}"
+        " could not hold that, were it healthy and empty. Ask for fewer tasks, or for less in each."
     )
-    return Reason("too-large", text, wanted(live))
+    return Reason("too-large", text, numbers)
 
 
 def _could_hold(cluster: Cluster, live: Live) -> bool:

@@ -191,10 +191,11 @@ def _totals(comparison: Comparison, row: Row) -> Iterator[str]:
         f" {row.stopped} no more, {row.started} newly"
     )
     if means_s is not None:
-        yield f"Wait mean      {length(means_s.before)}, changed {length(means_s.after)}"
-    yield f"GPUs used      {shares[0]}, changed {shares[1]}"
-    yield f"Preemptions    {row.preempted.before:.9g}, changed {row.preempted.after:.9g}"
-    yield f"Lost by them   {_number(lost.before)} GPU-seconds, changed {_number(lost.after)}"
+        yield f"Wait mean      {length(means_s.before)}, with the change {length(means_s.after)}"
+    yield f"GPUs used      {shares[0]}, with the change {shares[1]}"
+    yield f"Preemptions    {row.preempted.before:.9g}, with the change {row.preempted.after:.9g}"
+    after = _number(lost.after)
+    yield f"Lost by them   {_number(lost.before)} GPU-seconds, with the change {after}"
     if row.shorter_s:
         yield f"Shorter runs   {len(row.shorter_s)},{_by(row.shorter_s)}: events end them"
     yield from _recorded_totals(comparison.pair)
