@@ -39,7 +39,12 @@ async def test_events_are_followed_as_json_lines(
         assert following.stdout is not None
         async with asyncio.timeout(TIMEOUT_S):
             seen = [json.loads(await following.stdout.readline()) for _ in range(2)]
-            for topic in ("service-started", "node-heartbeat", "revision-acknowledged"):
+            for topic in (
+                "service-started",
+                "node-heartbeat",
+                "revision-acknowledged",
+                "pod-acknowledged",
+            ):
                 await producer.send_and_wait(topic, b"{}", b"chatter")
             await producer.send_and_wait("pod-failed", b"{}", b"p1")
             after_chatter = json.loads(await following.stdout.readline())

@@ -198,7 +198,7 @@ def test_a_start_sends_the_login_of_another_server_nowhere(here: Here) -> None:
     with here.up() as up:
         up.send_signal(signal.SIGINT)
         assert up.wait(DEADLINE_S) == 0
-    elsewhere = Credentials("http://127.0.0.1:1", "a-token-of-another-server", "ann")
+    elsewhere = Credentials("https://muster.example.org", "a-token-of-another-server", "ann")
     write_credentials(here.home, elsewhere)
     here.environment["MUSTER_PORT"] = str(free_port())
     with here.up():

@@ -434,6 +434,14 @@ def test_a_dead_letter_shows_on_the_job_until_the_next_message(new_story: NewSto
     assert story.start().status().dead_letter is None
 
 
+def test_a_dead_letter_of_one_attempt_is_not_shown_on_the_next(new_story: NewStory) -> None:
+    story = new_story().place()
+    story.receive(MessageRejected(Kind.POD, "j1-0-worker-0-0"))
+    assert story.status().dead_letter is not None
+    story.lose("n1").wait(60)
+    assert (story.job.job.attempt, story.status().dead_letter) == (1, None)
+
+
 def test_a_job_without_tasks_is_a_dead_letter(
     make_request: MakeRequest, story_of: Callable[[JobRequest], Story]
 ) -> None:

@@ -295,6 +295,9 @@ async def test_a_job_shows_a_message_of_the_launcher_that_was_rejected(rest: Any
     assert "muster events redrive" in reason["text"]
     await rest.receive("job-updated", job, rest.status(job, 2, JobState.WAITING))
     assert (await rest.client.get(path)).json()["jobStatus"]["reason"] is None
+    status = rest.status(job, 3, JobState.STOPPED)
+    await rest.receive("job-updated", job, status.model_copy(update={"dead_letter": rejected}))
+    assert (await rest.client.get(path)).json()["jobStatus"]["reason"] is None
 
 
 async def test_only_the_owner_or_an_admin_stops_a_job(rest: Any) -> None:

@@ -129,7 +129,11 @@ async def test_with_one_record_of_each_kind_lost_all_jobs_end_right(
     lossy = Lossy(monkeypatch, seed=1)
     async with a_muster(database_url, fresh_broker.bootstrap, tmp_path, launcher=QUICK) as muster:
         exchanged = {name for name, topic in TOPICS.items() if topic.kind is not None}
-        lossy.lose_first_of = exchanged | {"revision-acknowledged", "node-reported"}
+        lossy.lose_first_of = exchanged | {
+            "revision-acknowledged",
+            "pod-acknowledged",
+            "node-reported",
+        }
         await ends_right(muster, 2)
     usual = {"job-submitted", "gang-requested", "placement-decided", "pod-requested"}
     assert usual | {"pod-started", "pod-succeeded", "pod-failed", "job-updated"} <= set(lossy.lost)

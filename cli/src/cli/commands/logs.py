@@ -143,15 +143,17 @@ def _follow(server: Client, logs: TaskLogs, wanted: _Wanted, last_id: str) -> tu
     with server.request("GET", events, None, headers, STREAM_TIMEOUT_S) as response:
         if response.status != http.client.OK:
             raise refusal(Answer(response.status, "", response.read()))
-        return _print_events(response, wanted, last_id)
+        return _print_events(server, response, wanted, last_id)
 
 
 def _print_events(
-    response: http.client.HTTPResponse, wanted: _Wanted, last_id: str
+    server: Client, response: http.client.HTTPResponse, wanted: _Wanted, last_id: str
 ) -> tuple[str, bool]:
     """Print one connection's events; the last event's id, and whether the log is complete."""
     event, data = "message", []
     while line := response.readline():
+        if server.renew is not None:  # a task may run for longer than a login is valid
+            server.renew()
         field, _, value = line.decode(errors="replace").rstrip("\r\n").partition(":")
         value = value.removeprefix(" ")
         if field == "id":

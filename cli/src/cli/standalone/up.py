@@ -127,12 +127,11 @@ class _Up:
         self.screen.show(f"Starting Muster over {self.home}")
         await self._await_end_of_last()
         password = self._first_password()
-        last_port = self.state.last_port("rest")
         await self.whole.start(password)
         folders = [self.home / name for name in ("log", "postgres", "kafka")]
         logs = asyncio.create_task(keep_bounded(folders, self.settings.log_max_mb * MIB))
         try:
-            client = await asyncio.to_thread(self._log_in, password, last_port)
+            client = await asyncio.to_thread(self._log_in, password)
             self._print_addresses()
             if client is not None:
                 users = await asyncio.to_thread(_users, client)
@@ -201,7 +200,7 @@ class _Up:
             write_private(pending, secrets.token_urlsafe(12))
         return pending.read_text()
 
-    def _log_in(self, password: str | None, last_port: int | None) -> Client | None:
+    def _log_in(self, password: str | None) -> Client | None:
         """Have a token in MUSTER_HOME, so that commands on this machine just work."""
         assert self.whole.notes is not None
         client = Client(self.whole.notes.rest)
@@ -209,9 +208,9 @@ class _Up:
             stored = read_credentials(self.home, {})
             if not stored.token:  # nobody is logged in here: commands use this folder's token
                 write_credentials(self.home, Credentials(client.url, self._token(), ADMIN))
-            elif stored.url == f"http://127.0.0.1:{last_port}":
+            elif stored.url.startswith("http://127.0.0.1:"):  # the same REST, maybe on another port
                 write_credentials(self.home, replace(stored, url=client.url))
-            elif stored.url != client.url:
+            else:
                 self.screen.show(f"Commands go to {stored.url}, where {stored.user} is logged in.")
             mine = Client(client.url, self._token())
             try:

@@ -44,6 +44,7 @@ def begin(turn: Turn) -> None:
     turn.set_job(
         outcome=None,
         reason=None,
+        dead_letter=None,
         gang_class=None,
         lender=None,
         retry_at=None,

@@ -327,7 +327,8 @@ async def until_stop(
             )
             if stop in done:
                 return
-            if refused in done:
+            if refused is not None and refused in done:
+                refused.result()
                 raise Transient("The token is not valid any more.")
             if not done:
                 yield None

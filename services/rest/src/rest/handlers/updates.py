@@ -54,7 +54,7 @@ def _apply(job: str, row: JobRow | None, status: JobStatus) -> Decision[JobRow]:
 
 
 def _reason(status: JobStatus) -> Reason | None:
-    if status.dead_letter is None:
+    if status.dead_letter is None or status.state in FINAL:
         return status.reason
     text = f"{status.dead_letter} An admin finds the reason on the topic's dead-letter topic, fixes"
     return Reason(code="dead-letter", text=f"{text} the cause and runs `muster events redrive`.")
