@@ -24,7 +24,7 @@ from muster.contracts.services import SERVICE_STARTED
 from muster.contracts.topics import DEAD_LETTER, TOPICS, Service, dead_letter_topic
 from muster.records import headers
 from rest.cluster import TOPICS as rest_cluster
-from rest.handlers.publish import TOPIC as rest_settings
+from rest.handlers.publish import TOPICS as rest_settings
 from rest.handlers.updates import TOPICS as rest_updates
 from scheduler.handlers import RECEIVED_TOPICS as scheduler_topics
 from scheduler.watch import HEARTBEAT, REPORTED, SETTINGS
@@ -124,7 +124,7 @@ def test_each_topic_is_a_channel_with_its_senders_and_its_readers() -> None:
     [
         (Service.ALERTING, (*alerting_topics, *alerting_followed)),
         (Service.LAUNCHER, launcher_topics),
-        (Service.REST, (*rest_updates, *rest_cluster, rest_settings)),
+        (Service.REST, (*rest_updates, *rest_cluster, *rest_settings)),
         (Service.SCHEDULER, (*scheduler_topics, REPORTED, HEARTBEAT, SETTINGS)),
     ],
 )

@@ -454,6 +454,7 @@ def test_a_fork_bomb_and_what_fled_from_it_end_with_a_lost_supervisor(
     assert not group.exists()
 
 
+@pytest.mark.xdist_group("cgroups")  # one of them removes empty groups
 def test_control_groups_end_with_their_pod(node: Any) -> None:
     both = limits("cpu", 1) | limits("memory", 64 * 1024 * 1024)
     node.start("until test -e go; do sleep 0.01; done; cat /proc/self/cgroup", cgroups=both)
@@ -466,6 +467,7 @@ def test_control_groups_end_with_their_pod(node: Any) -> None:
     assert Path(start.cgroup_dirs[0]).name in node.log("pod", "stdout")
 
 
+@pytest.mark.xdist_group("cgroups")  # one of them removes empty groups
 def test_control_groups_that_were_left_behind_are_removed_but_not_those_in_use(
     node: Any, patience: Patience
 ) -> None:
