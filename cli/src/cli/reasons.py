@@ -129,7 +129,7 @@ def _more(names: Sequence[str]) -> str:
 def _so_far(expected: Mapping[str, Any]) -> str:
     error = expected.get("error")
     if not isinstance(error, int | float):
-        return " (a guess: a job without `expectedSeconds` or earlier runs counts as 24 h)"
+        return " (a guess: a job without `expectedSeconds` or earlier runs counts as a long one)"
     return f" (half of the last {expected.get('known')} starts were off by {error:.0%} or less)"
 
 
