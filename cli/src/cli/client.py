@@ -67,7 +67,7 @@ class Client:
 
     url: str
     token: str = ""
-    renew: Callable[[], None] | None = field(default=None, compare=False)
+    renew: Callable[[], None] = field(default=lambda: None, compare=False)
     """What is done before each request: a login that expires is renewed."""
 
     def __post_init__(self) -> None:
@@ -127,8 +127,7 @@ class Client:
         timeout_s: float = TIMEOUT_S,
     ) -> Iterator[http.client.HTTPResponse]:
         """A request whose answer the caller reads, with any status."""
-        if self.renew is not None:
-            self.renew()
+        self.renew()
         connection = self._connection(timeout_s)
         authorisation = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         is_sent = False

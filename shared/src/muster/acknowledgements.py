@@ -39,7 +39,7 @@ def acknowledgements(me: Service, due: Iterable[Acknowledgement], at: float) -> 
         # An agent reads only the partition of its node's key; others read all.
         key = each.key if receiver is Service.RUNTIME_AGENT else ""
         groups[receiver, key, each.journal].append(each.applied)
-    records = []
+    records, topic = [], _topic_of(me.value)
     for (receiver, key, journal), every in groups.items():
         for first in range(0, len(every), MOST_SUBJECTS):
             some = tuple(every[first : first + MOST_SUBJECTS])
@@ -48,7 +48,6 @@ def acknowledgements(me: Service, due: Iterable[Acknowledgement], at: float) -> 
             )
             value = notice.model_dump_json(exclude_defaults=True).encode()
             event_id = f"{me.value}/{receiver.value}/acknowledged/{uuid4().hex}"
-            topic = _topic_of(me.value)
             records.append(Outgoing(topic, key or some[0].subject, value, event_id, at))
     return records
 

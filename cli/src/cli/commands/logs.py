@@ -152,8 +152,7 @@ def _print_events(
     """Print one connection's events; the last event's id, and whether the log is complete."""
     event, data = "message", []
     while line := response.readline():
-        if server.renew is not None:  # a task may run for longer than a login is valid
-            server.renew()
+        server.renew()  # a task may run for longer than a login is valid
         field, _, value = line.decode(errors="replace").rstrip("\r\n").partition(":")
         value = value.removeprefix(" ")
         if field == "id":

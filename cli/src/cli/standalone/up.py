@@ -208,10 +208,10 @@ class _Up:
             stored = read_credentials(self.home, {})
             if not stored.token:  # nobody is logged in here: commands use this folder's token
                 write_credentials(self.home, Credentials(client.url, self._token(), ADMIN))
-            elif stored.url.startswith("http://127.0.0.1:"):  # the same REST, maybe on another port
-                write_credentials(self.home, replace(stored, url=client.url))
-            else:
+            elif not stored.url.startswith("http://127.0.0.1:"):
                 self.screen.show(f"Commands go to {stored.url}, where {stored.user} is logged in.")
+            elif stored.url != client.url:  # the same REST on another port
+                write_credentials(self.home, replace(stored, url=client.url))
             mine = Client(client.url, self._token())
             try:
                 mine.get("/tokens/check")

@@ -15,11 +15,16 @@ from rest.store.jobs import load_jobs, save_jobs
 TOPICS = ("job-updated", "revision-acknowledged")
 SUBMITTED = "job-submitted"
 
-REJECTED_REASON = Reason(
-    code="dead-letter",
-    text="The Launcher rejected the job. An admin finds the reason on"
-    " job-submitted.dead-letter, fixes the cause and runs `muster events redrive`.",
-)
+
+def _dead_letter(fault: str, topic: str) -> Reason:
+    return Reason(
+        code="dead-letter",
+        text=f"{fault} An admin finds the reason on {topic}, fixes the cause and runs"
+        " `muster events redrive`.",
+    )
+
+
+REJECTED_REASON = _dead_letter("The Launcher rejected the job.", "job-submitted.dead-letter")
 
 
 def jobs_aggregate() -> Aggregate[JobRow]:
@@ -56,8 +61,7 @@ def _apply(job: str, row: JobRow | None, status: JobStatus) -> Decision[JobRow]:
 def _reason(status: JobStatus) -> Reason | None:
     if status.dead_letter is None or status.state in FINAL:
         return status.reason
-    text = f"{status.dead_letter} An admin finds the reason on the topic's dead-letter topic, fixes"
-    return Reason(code="dead-letter", text=f"{text} the cause and runs `muster events redrive`.")
+    return _dead_letter(status.dead_letter, "the topic's dead-letter topic")
 
 
 def _is_forgotten(row: JobRow, status: JobStatus) -> bool:
