@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import stat
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -123,6 +124,17 @@ class PodFiles:
             has_work = (directory / WORK_DIR).exists()
             found.append(Remains(name, changed_s, _bytes_in(directory / LOGS_DIR), has_work))
         return sorted(found, key=lambda each: each.changed_s)
+
+
+def touched_at_s(path: Path) -> float | None:
+    """When a file that belongs to a pod was changed last (Unix). Only a file itself counts, never
+    what it leads to, and nothing of it is read.
+    """
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_mtime if stat.S_ISREG(found.st_mode) else None
 
 
 def _name_in(path: Path) -> str | None:

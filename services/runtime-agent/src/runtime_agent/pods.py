@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from pathlib import Path
 import structlog
 
 from runtime_agent.domain.environment import CHECKPOINT_FILE
-from runtime_agent.pod_files import PodFiles
+from runtime_agent.pod_files import PodFiles, touched_at_s
 from runtime_agent.supervisor import cgroup, lock, proc
 from runtime_agent.supervisor.records import (
     COMMAND_FILE,
@@ -146,14 +145,8 @@ class PodDirectories(PodFiles):
         return Phase.RUNNING if supervisor is not None else Phase.SUPERVISOR_LOST
 
     def checkpointed_at_s(self, name: str) -> float | None:
-        """When the pod has touched its file last (Unix). Only a file in its own work directory
-        counts, and nothing of it is read.
-        """
-        try:
-            found = (self.work_path(name) / CHECKPOINT_FILE).lstat()
-        except OSError:
-            return None
-        return found.st_mtime if stat.S_ISREG(found.st_mode) else None
+        """When the pod has touched its file last (Unix)."""
+        return touched_at_s(self.work_path(name) / CHECKPOINT_FILE)
 
     def ask_to_stop(self, name: str, reason: str, grace_s: float) -> None:
         """Writes the request and rings the doorbell; a repeat can only shorten the grace."""

@@ -107,8 +107,8 @@ class Reporter:
         at_s = time.time()
         made = report(
             self.facts,
-            self.offer(),
             NodeNow(
+                offer=self.offer(),
                 gpus=self._gpus,
                 foreign_ports=tuple(self._foreign),
                 lease=self._lease,

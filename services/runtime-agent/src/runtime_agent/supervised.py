@@ -28,7 +28,7 @@ from runtime_agent.supervisor.logs import stream_path
 from runtime_agent.supervisor.records import ExitRecord, PodSpec, StopRequest
 
 END_NOW_S = 60.0
-"""A pod that the journal does not know has ended by then; later its supervisor is killed with it."""
+"""A pod that the journal does not know has ended by then; later its supervisor is killed too."""
 
 _log = structlog.get_logger()
 

@@ -46,8 +46,11 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class NodeNow:
-    """What changes: the driver's answers, ports of foreign processes, records from the bus."""
+    """What changes: the runner's offer, the driver's answers, ports of foreign processes, records
+    from the bus.
+    """
 
+    offer: Offer
     gpus: Sequence[Gpu] = ()
     foreign_ports: Sequence[int] = ()
     lease: int = 0
@@ -57,7 +60,6 @@ class NodeNow:
 
 def report(
     facts: NodeFacts,
-    offer: Offer,
     now: NodeNow,
     live: Iterable[Pod],
     *,
@@ -65,6 +67,7 @@ def report(
     at: datetime,
 ) -> NodeReport:
     """One report; each live pod counts with what it was given."""
+    offer = now.offer
     pods = [*(_on_node(pod) for pod in live), *offer.others]
     problem = now.problem or offer.problem
     holders = {gpu: pod.pod for pod in pods for gpu in pod.gpus}

@@ -34,7 +34,7 @@ TEXT_CHARS = 500
 _RETRIED = frozenset((401, 404, 408, 409, 425, 429))
 """Also a namespace or a right that an operator has yet to make."""
 _FINAL_403 = ("violates PodSecurity", "denied the request")
-"""Of the server's own check and of admission webhooks. Quotas and missing rights have other words."""
+"""Of the server's own check and of admission webhooks; quotas and missing rights have others."""
 
 _log = structlog.get_logger()
 
@@ -92,7 +92,7 @@ async def connect(node: str, config: Path | None) -> ApiServer:
     configuration = Configuration()
     try:
         if config is None:
-            load_incluster_config(client_configuration=configuration)
+            load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
         else:
             await load_kube_config(str(config), client_configuration=configuration)
     except (ConfigException, OSError) as error:
@@ -172,7 +172,7 @@ class ApiServer:
         await self.client.update_params_for_auth(headers, [], ["BearerToken"])
         return await self.client.rest_client.request(  # type: ignore[no-any-return]
             method,
-            self.client.configuration.host + path,
+            f"{self.client.configuration.host}{path}",
             query_params=query,
             headers=headers,
             body=body,

@@ -38,7 +38,7 @@ from runtime_agent.kubernetes.api import Exists, Json, PodApi, Refused, Unavaila
 from runtime_agent.kubernetes.record import KubeRecord
 from runtime_agent.kubernetes.tail import KubeletLog
 from runtime_agent.logreader import tail_lines
-from runtime_agent.pod_files import PodFiles
+from runtime_agent.pod_files import PodFiles, touched_at_s
 from runtime_agent.runner import Seen
 from runtime_agent.settings import AgentSettings
 from runtime_agent.store import Journal
@@ -341,7 +341,7 @@ class KubernetesPods:
 
     def _checkpointed_at_s(self, record: KubeRecord) -> float | None:
         volumes = self.settings.kube_pods / record.uid / "volumes"
-        return checkpointed_at_s(volumes / "kubernetes.io~empty-dir" / "work" / CHECKPOINT_FILE)
+        return touched_at_s(volumes / "kubernetes.io~empty-dir" / "work" / CHECKPOINT_FILE)
 
     # Logs
 

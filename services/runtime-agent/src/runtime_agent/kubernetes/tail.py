@@ -80,7 +80,7 @@ class KubeletLog:
         wanted = None if place is None else self._with_inode(place.inode)
         if place is not None and wanted is None and self._files():
             _log.warning("kubelet has removed a part of a pod's output", logs=str(self._logs))
-            self._totals = dict(self._known)
+            self._totals = {str(name): known for name, known in self._known.items()}
         elif place is not None:
             self._totals = dict(place.before)
         files = self._files()
@@ -123,16 +123,14 @@ class KubeletLog:
     def _files(self) -> list[Path]:
         """The oldest first; packed ones were read while they were plain."""
         try:
-            names = sorted(
-                name
-                for name in os.listdir(self._source)
-                if name.startswith(f"{LIVE_FILE}.") and not name.endswith((".gz", ".tmp"))
-            )
-            return [self._source / name for name in names] + (
-                [self._source / LIVE_FILE] if (self._source / LIVE_FILE).exists() else []
+            found = sorted(
+                path for path in self._source.iterdir() if path.name.startswith(LIVE_FILE)
             )
         except FileNotFoundError:
             return []
+        rotated = [path for path in found if path.name.startswith(f"{LIVE_FILE}.")]
+        plain = [path for path in rotated if path.suffix not in (".gz", ".tmp")]
+        return [*plain, *(path for path in found if path.name == LIVE_FILE)]
 
     def _with_inode(self, inode: int) -> Path | None:
         return next((path for path in self._files() if _inode(path) == inode), None)

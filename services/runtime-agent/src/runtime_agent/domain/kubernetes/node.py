@@ -83,11 +83,16 @@ def problem_of(node: dict[str, Any]) -> str | None:
     if spec.get("unschedulable"):
         return "The node is cordoned in Kubernetes; `kubectl uncordon` frees it."
     for taint in spec.get("taints") or ():
-        if not taint["key"].startswith(_UNREADY) and taint["key"] != _OWN_TAINT:
-            if taint.get("effect") in ("NoSchedule", "NoExecute"):
-                value = f"={taint['value']}" if taint.get("value") else ""
-                return f"The node has the taint {taint['key']}{value}:{taint['effect']}."
+        if _keeps_away(taint):
+            value = f"={taint['value']}" if taint.get("value") else ""
+            return f"The node has the taint {taint['key']}{value}:{taint['effect']}."
     return None
+
+
+def _keeps_away(taint: dict[str, str]) -> bool:
+    key, effect = taint["key"], taint.get("effect")
+    is_others = not key.startswith(_UNREADY) and key != _OWN_TAINT
+    return is_others and effect in ("NoSchedule", "NoExecute")
 
 
 def _up(amount: float) -> int:

@@ -75,10 +75,12 @@ def observed(body: dict[str, Any]) -> Observed:
         *(status.get("initContainerStatuses") or ()),
         *(status.get("containerStatuses") or ()),
     ]
-    main = next((each for each in containers if each["name"] == MAIN), {})
+    main: dict[str, Any] = next((each for each in containers if each["name"] == MAIN), {})
     ended = (main.get("state") or {}).get("terminated") or {}
     waits = [each["state"]["waiting"] for each in containers if "waiting" in each.get("state", {})]
-    told = next((each for each in waits if _is_hindrance(each.get("reason", ""))), {})
+    told: dict[str, Any] = next(
+        (each for each in waits if _is_hindrance(each.get("reason", ""))), {}
+    )
     return Observed(
         name=metadata["name"],
         namespace=metadata["namespace"],
