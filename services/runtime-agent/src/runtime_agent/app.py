@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, assert_never
+from typing import Any, NamedTuple, assert_never
 
 import structlog
 from muster.contracts.model import Model
@@ -59,6 +59,15 @@ FLUSH_TIMEOUT_S = 5.0
 POLL_S = 0.05
 
 _log = structlog.get_logger()
+
+
+class Machine(NamedTuple):
+    """What the agent's parts work on."""
+
+    devices: Devices
+    files: PodFiles
+    runner: Runner
+    journal: Journal
 
 
 @dataclass
@@ -147,7 +156,7 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
             await _while_running(runner, end_unknown(journal, runner, machine))
         elif journal.machine is None:
             journal.adopt(machine)
-        agent = _make(runtime, settings, devices, files, runner, journal)
+        agent = _make(runtime, settings, Machine(devices, files, runner, journal))
         agent.watch.see_to_reserve()
         await agent.reporter.look_at_devices()
         doorbell.listen(agent.watch.ring)
@@ -205,14 +214,8 @@ async def _runner(
             assert_never(never)
 
 
-def _make(
-    runtime: Runtime,
-    settings: AgentSettings,
-    devices: Devices,
-    files: PodFiles,
-    runner: Runner,
-    journal: Journal,
-) -> Agent:
+def _make(runtime: Runtime, settings: AgentSettings, machine: Machine) -> Agent:
+    devices, files, runner, journal = machine
     metrics = AgentMetrics(runtime.registry)
     relay = Relay(
         runtime.bus, settings, journal, lambda pod, revision: handlers.on_refused(pod, revision)
