@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import itertools
+import time
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -55,7 +56,7 @@ class PodApiDouble:
             raise Exists(metadata["name"])
         body = copy.deepcopy(manifest)
         body["metadata"]["uid"] = f"uid-{next(self._uids)}"
-        body["metadata"]["creationTimestamp"] = datetime.now(UTC).isoformat()
+        body["metadata"]["creationTimestamp"] = datetime.fromtimestamp(time.time(), UTC).isoformat()
         body["status"] = {"phase": "Pending"}
         self.put(body)
         return self._answer(body)
