@@ -66,12 +66,12 @@ def script(environment: Mapping[str, str], command: str) -> str:
     plain = {name: each for name, each in environment.items() if _SHELL_NAME.fullmatch(name)}
     lines = [f"unset {TICKET}"]
     lines += [f"export {name}={shlex.quote(each)}" for name, each in plain.items()]
-    lines.append('export PAI_WORK_DIR="$dir"')  # the image's, as OpenPAI has it
+    lines.append('export PAI_WORK_DIR="$PWD"')  # the image's, as OpenPAI has it
     lines.append(f"printf %s {shlex.quote(command)} > {_COMMAND}")
     # Names that no shell can export, as of a role with a hyphen.
     odd = [shlex.quote(f"{name}={each}") for name, each in environment.items() if name not in plain]
     begin = f"exec {_BUSYBOX} env {' '.join(odd)}" if odd else "exec"
-    lines.append(f'{_BUSYBOX} rm -f reply status; cd "$dir"')
+    lines.append(f"{_BUSYBOX} rm -f {RUN_DIR}/reply {RUN_DIR}/status")
     for shell in _SHELLS:
         lines.append(f"if [ -x {shell} ]; then {begin} {shell} {_OPTIONS} {_COMMAND}; fi")
     lines.append(f"if [ -x /bin/sh ]; then {begin} /bin/sh {_SHELL_OPTIONS} {_COMMAND}; fi")
