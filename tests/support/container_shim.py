@@ -96,7 +96,8 @@ def start_ticks(pid: int) -> int | None:
 
 def main(home: Path) -> None:
     """The whole life of a container."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if os.fork() != 0:
+        os._exit(0)  # Nobody is its parent.
     container = Container.read(home)
     log = Log(Path(container.log))
     signal.signal(signal.SIGUSR1, lambda *_: log.reopen())
@@ -107,7 +108,7 @@ def main(home: Path) -> None:
     if not problem:
         me = {"shim": os.getpid(), "shim_ticks": start_ticks(os.getpid())}
         write_json(home / RUNNING, {"pid": pid, "started_at": began, **me})
-    os.close(1)  # The double waits for this.
+    os.close(1)  # The kubelet waits for this.
     log.copy(outputs)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     is_oom = bool(oom_kills(groups))

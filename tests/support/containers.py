@@ -46,16 +46,14 @@ class Attempt:
         self.directory.mkdir(parents=True, exist_ok=True)
         container.write(self.directory)
         with (self.directory / "shim.log").open("wb") as log:
-            shim = subprocess.Popen(
+            subprocess.run(
                 [sys.executable, "-I", "-S", SHIM, self.directory],
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
+                stdout=subprocess.PIPE,  # the shim closes it
                 stderr=log,
                 start_new_session=True,
+                check=True,
             )
-        assert shim.stdout is not None
-        with shim.stdout as until_it_runs:
-            until_it_runs.read()
 
     @property
     def is_lost(self) -> bool:
@@ -70,7 +68,7 @@ class Attempt:
         running = self._read(RUNNING)
         if running is None:
             return not self._has(ENDED) and self.directory in {found for _, found in shims()}
-        return start_ticks(running["shim"]) == running["shim_ticks"]
+        return bool(start_ticks(running["shim"]) == running["shim_ticks"])
 
     def exit_handle(self) -> int | None:
         """A descriptor that is readable when the end is written."""

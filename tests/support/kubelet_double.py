@@ -6,11 +6,10 @@ on meanwhile, as below containerd. A container is processes of this machine in a
 and `log/pods` as `/var/log/pods`.
 
 An image is a name. `Settings.images` gives the root directory of some, by the beginning of their
-last part. `missing/…`, `forbidden/…` and `unreachable/…` can't be pulled. Any other is this machine.
+last part. `missing/…`, `forbidden/…` and `unreachable/…` can't be pulled. Others are this machine.
 """
 
 import asyncio
-import base64
 import contextlib
 import json
 import os
@@ -22,6 +21,7 @@ import ssl
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass, field
 from decimal import Decimal
@@ -44,6 +44,7 @@ from pod_status import (
 
 Json = dict[str, Any]
 VERSION = "v1.35.4"
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 API_RETRY_S = 0.5
 TAIL_S = 30
 """How long tests wait for the program, at most."""
@@ -67,7 +68,9 @@ ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:
 
 @dataclass(frozen=True)
 class Settings:
-    """How the node is. `token` is sent to `server`, whose authority is the file `ca`."""
+    """How the node is. `server` has its authority in the file `ca`. `token` is of someone who may
+    act as the node.
+    """
 
     home: str
     node: str
@@ -101,7 +104,7 @@ class KubeletDouble:
         self.home.chmod(0o755)
         write_json(self.home / "settings.json", asdict(self.settings))
         with (self.home / "kubelet.log").open("ab") as log:
-            command = [sys.executable, __file__, self.home / "settings.json"]
+            command = [sys.executable, __file__, str(self.home / "settings.json")]
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
         assert self._process.stdout is not None
         if not self._process.stdout.readline():
@@ -136,7 +139,7 @@ class KubeletDouble:
         self._tell("preempt", pod=pod)
 
     def forget(self, pod: str, *, kill: bool = True) -> None:
-        """The runtime loses its metadata and starts the containers again; `kill`: the old ones die."""
+        """The runtime has lost its metadata: containers start again; `kill`: the old ones die."""
         self._tell("forget", pod=pod, kill=kill)
 
     def set_ready(self, is_ready: bool) -> None:
@@ -177,7 +180,11 @@ class Api:
             connector=aiohttp.TCPConnector(
                 ssl=ssl.create_default_context(cafile=settings.ca), limit=0
             ),
-            headers={"Authorization": f"Bearer {settings.token}"},
+            headers={
+                "Authorization": f"Bearer {settings.token}",
+                "Impersonate-User": f"system:node:{settings.node}",
+                "Impersonate-Group": "system:nodes",
+            },
             timeout=aiohttp.ClientTimeout(total=30),
             read_bufsize=2**22,
         )
@@ -259,13 +266,12 @@ class Kubelet:
         self.refusal: str | None = None
         self.began = now()
         self._workers = asyncio.TaskGroup()
+        self._boot = self.home / "boot"
+        if not self._boot.exists():
+            self._boot.write_text(BOOT_ID.read_text())
 
     async def run(self) -> None:
         """For ever."""
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Shims need no parent.
-        boot = self.home / "boot"
-        if not boot.exists():
-            boot.write_text(Path("/proc/sys/kernel/random/boot_id").read_text())
         server = await asyncio.start_server(self._obey, "127.0.0.1", 0)
         (self.home / "port").write_text(str(server.sockets[0].getsockname()[1]))
         while not await self._beats(is_first=True):
@@ -301,7 +307,7 @@ class Kubelet:
         pod.changed.set()
 
     async def _beats(self, *, is_first: bool = False) -> bool:
-        """Renew the node's lease and status. Like kubelet it registers the node only at its start."""
+        """Renew the node's lease and status. As kubelet it registers the node only at its start."""
         node, lease = f"/api/v1/nodes/{self.settings.node}", lease_path(self.settings.node)
         try:
             status, _ = await self.api.call("PATCH", f"{node}/status", self._node_status())
@@ -361,7 +367,7 @@ class Kubelet:
                 "nodeInfo": {
                     "machineID": machine_id,
                     "systemUUID": machine_id,
-                    "bootID": (self.home / "boot").read_text().strip(),
+                    "bootID": self._boot.read_text().strip(),
                     "kernelVersion": uname.release,
                     "osImage": "kubelet double",
                     "containerRuntimeVersion": "containerd://2.0.0",
@@ -405,7 +411,7 @@ class Kubelet:
             case "refuse":
                 self.refusal = given["reason"]
             case "reboot":
-                (self.home / "boot").write_text(Path("/proc/sys/kernel/random/uuid").read_text())
+                self._boot.write_text(str(uuid.uuid4()))
                 end_shims(self.home)
                 for pod in self.pods.values():
                     pod.lose_memory()
@@ -450,7 +456,7 @@ class Pod:
         self.body = body
         self.is_removed = False
         self.changed = asyncio.Event()
-        self._uid = body["metadata"]["uid"]
+        self._uid = str(body["metadata"]["uid"])
         self._runtime = kubelet.home / "runtime" / self._uid
         self._files = kubelet.home / "pods" / self._uid
         self._seen_at = time.monotonic()
@@ -550,7 +556,7 @@ class Pod:
         return [attempt for each in containers for attempt in attempts(self._place(each))]
 
     def _place(self, container: Json) -> Path:
-        return self._runtime / container["name"]
+        return self._runtime / str(container["name"])
 
     def _attempts(self, container: Json) -> list[Attempt]:
         return [each for each in attempts(self._place(container)) if not each.is_lost]
@@ -680,14 +686,6 @@ class Pod:
             path = Path(volume["hostPath"]["path"])
             if volume["hostPath"].get("type") == "DirectoryOrCreate":
                 path.mkdir(parents=True, exist_ok=True)
-        elif "secret" in volume:
-            secret = await self._kubelet.api.get(
-                f"{namespace}/secrets/{volume['secret']['secretName']}"
-            )
-            path = self._files / "volumes" / "kubernetes.io~secret" / name
-            path.mkdir(parents=True, exist_ok=True)
-            for key, value in secret.get("data", {}).items():
-                (path / key).write_bytes(base64.b64decode(value))
         elif "persistentVolumeClaim" in volume:
             claim_name = volume["persistentVolumeClaim"]["claimName"]
             claim = await self._kubelet.api.get(f"{namespace}/persistentvolumeclaims/{claim_name}")
@@ -806,10 +804,10 @@ def cgroup_of(node: str) -> str:
     return f"kubepods-{node}"
 
 
-async def main() -> None:
+async def main(settings: Settings) -> None:
     """The program."""
-    await Kubelet(Settings(**json.loads(Path(sys.argv[1]).read_text()))).run()
+    await Kubelet(settings).run()
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(main(Settings(**json.loads(Path(sys.argv[1]).read_text()))))
