@@ -420,11 +420,8 @@ class Kubelet:
             pod.changed.set()
 
     def _named(self, name: str) -> "Pod":
-        return next(
-            pod
-            for pod in self.pods.values()
-            if pod.body["metadata"]["name"] == name and not pod.is_removed
-        )
+        named = {pod.body["metadata"]["name"]: pod for pod in self.pods.values()}
+        return named[name]
 
     async def problem_with(self, pod: "Pod") -> Json | None:
         """Why the node refuses a pod: like kubelet it looks at NoExecute taints only."""
@@ -491,7 +488,7 @@ class Pod:
         """Do what is due; return after how long to look again at the latest."""
         if not self._kubelet.is_ready:
             return None
-        if not self._is_admitted and not self._is_ending and not is_terminal(self.body["status"]):
+        if not self._is_admitted and not self._is_ending and not is_terminal(self._status):
             async with self._kubelet.admitting:
                 self._verdict = await self._kubelet.problem_with(self)
                 self._is_admitted = True
@@ -499,6 +496,8 @@ class Pod:
         if self._is_ending:
             wait_s = self._end_containers()
         else:
+            if self._written is None:
+                await self._write_status()
             wait_s = await self._start_next()
         await self._write_status()
         is_alive = any(attempt.is_alive() for attempt in self.all_attempts())
@@ -515,17 +514,23 @@ class Pod:
         return self.is_removed or is_deleted or self._verdict is not None
 
     @property
+    def _status(self) -> Json:
+        """The latest one, seen or written."""
+        status: Json = self.body["status"] | (self._written or {})
+        return status
+
+    @property
     def _path(self) -> str:
         metadata = self.body["metadata"]
         return f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
 
     def takes_room(self) -> bool:
         """Whether admission counts it."""
-        return self._is_admitted and self._verdict is None and not is_terminal(self.body["status"])
+        return self._is_admitted and self._verdict is None and not is_terminal(self._status)
 
     def condemn(self, verdict: Json) -> None:
         """The kubelet itself ends the pod."""
-        if not is_terminal(self.body["status"]):
+        if not is_terminal(self._status):
             self._verdict = self._verdict or verdict
             self._remember()
 
@@ -562,7 +567,7 @@ class Pod:
         return [each for each in attempts(self._place(container)) if not each.is_lost]
 
     async def _start_next(self) -> float | None:
-        if self._verdict is not None or is_terminal(self.body["status"]):
+        if is_terminal(self._status):
             return None
         for init in self.body["spec"].get("initContainers", []):
             if not self._attempts(init):
@@ -707,13 +712,16 @@ class Pod:
             return
         loop = asyncio.get_running_loop()
         handle = attempt.exit_handle()
-        if handle is None:
-            if attempt.state() is None:  # It began when the kubelet was killed, or did not.
-                if not attempt.is_alive():
-                    attempt.lose()
-                loop.call_later(API_RETRY_S, self.changed.set)
+        if handle is None and attempt.state() is None:
+            # Its kubelet was killed in its start, before or after the shim's.
+            if not attempt.is_alive():
+                attempt.lose()
+            loop.call_later(API_RETRY_S, self.changed.set)
             return
         self._watched.add(attempt.directory)
+        if handle is None:
+            self.changed.set()
+            return
 
         def ended() -> None:
             loop.remove_reader(handle)
@@ -768,8 +776,7 @@ class Pod:
             address=self._kubelet.settings.address,
             now=now(),
         )
-        body = self.body | {"status": self.body["status"] | (self._written or {})}
-        wanted = status(body, facts)
+        wanted = status(self.body | {"status": self._status}, facts)
         if wanted != self._written:
             patch = {"metadata": {"uid": self._uid}, "status": wanted}
             code, answer = await self._kubelet.api.call("PATCH", f"{self._path}/status", patch)
