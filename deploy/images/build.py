@@ -110,7 +110,9 @@ def _unpacked(cache: Path, names: Sequence[str]) -> Tree:
 
 def _made_here() -> Tree:
     """What maintainer scripts and the installer of Debian would make."""
-    people = "root:x:0:0::/root:/none\nmuster:x:65532:65532::/:/none\nnobody:x:65534:65534::/:/none\n"
+    people = (
+        "root:x:0:0::/root:/none\nmuster:x:65532:65532::/:/none\nnobody:x:65534:65534::/:/none\n"
+    )
     groups = "root:x:0:\nmuster:x:65532:\nnogroup:x:65534:\n"
     return {
         **{name: Link(f"usr/{name}") for name in debian.MERGED},
@@ -143,10 +145,26 @@ def _compiled(layers: Sequence[Tree], root: Path) -> list[Tree]:
     for tree in layers:
         write({path: entry for path, entry in tree.items() if path not in debian.MERGED}, root)
     done = subprocess.run(
-        [root / LOADER, "--library-path", root / LIBRARIES, root / PYTHON[1:], "-S", "-m"]
-        + ["compileall", "-q", "-f", "-j1", "--invalidation-mode", "unchecked-hash"]
-        + ["-s", str(root), "-p", "/", str(root / "usr/lib/python3.11")]
-        + [str(root / python_packages.SITE)],
+        [
+            root / LOADER,
+            "--library-path",
+            root / LIBRARIES,
+            root / PYTHON[1:],
+            "-S",
+            "-m",
+            "compileall",
+            "-q",
+            "-f",
+            "-j1",
+            "--invalidation-mode",
+            "unchecked-hash",
+            "-s",
+            str(root),
+            "-p",
+            "/",
+            str(root / "usr/lib/python3.11"),
+            str(root / python_packages.SITE),
+        ],
         env={
             "PYTHONHOME": str(root / "usr"),
             "PYTHONHASHSEED": "0",

@@ -80,7 +80,9 @@ def fetch(package: Package, folder: Path) -> Path:
         into.rmdir()
     found = hashlib.sha256(target.read_bytes()).hexdigest()
     if found != package.sha256:
-        sys.exit(f"{package.name} {package.version} has the SHA-256 {found}: run `make images-lock`")
+        sys.exit(
+            f"{package.name} {package.version} has the SHA-256 {found}: run `make images-lock`"
+        )
     return target
 
 

@@ -57,9 +57,28 @@ def dependencies(root: Path, uv: Path, work: Path) -> Tree:
     target = work / "site"
     shutil.rmtree(target, ignore_errors=True)
     done = subprocess.run(
-        [uv, "pip", "install", "--quiet", "--target", target, "--no-deps", "--require-hashes"]
-        + ["--python", sys.executable, "--python-version", "3.11", "--python-platform", PLATFORM]
-        + ["--only-binary", ":all:", "--link-mode", "copy", "-r", requirements],
+        [
+            uv,
+            "pip",
+            "install",
+            "--quiet",
+            "--target",
+            target,
+            "--no-deps",
+            "--require-hashes",
+            "--python",
+            sys.executable,
+            "--python-version",
+            "3.11",
+            "--python-platform",
+            PLATFORM,
+            "--only-binary",
+            ":all:",
+            "--link-mode",
+            "copy",
+            "-r",
+            requirements,
+        ],
         timeout=INSTALL_TIMEOUT_S,
         check=False,
     )
@@ -75,8 +94,15 @@ def _is_of_this_machine(path: str) -> bool:
     return (
         below.startswith(("bin/", ".lock"))
         or "__pycache__" in below
-        or below.endswith((".dist-info/RECORD", ".dist-info/INSTALLER", ".dist-info/REQUESTED"))
-        or below.endswith(("direct_url.json", "uv_cache.json"))
+        or below.endswith(
+            (
+                ".dist-info/RECORD",
+                ".dist-info/INSTALLER",
+                ".dist-info/REQUESTED",
+                "direct_url.json",
+                "uv_cache.json",
+            )
+        )
     )
 
 
