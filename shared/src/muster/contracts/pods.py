@@ -81,7 +81,8 @@ class RoleShape(Model):
 class PodRun(Model):
     """All that an agent needs to run a pod. ``user_number``: which of the agent's uids is the
     user's. ``job_name`` is OpenPAI's ``user~name``. ``peers`` has each role of which a task has a
-    place; the pod's own task is among them.
+    place; the pod's own task is among them. ``image``: of its container, where the node has
+    containers.
     """
 
     user: str
@@ -92,6 +93,7 @@ class PodRun(Model):
     index: int
     job_attempt: int
     task_attempt: int
+    image: str = ""
     command: str
     gpus: tuple[int, ...] = ()
     cpu: int
