@@ -1,8 +1,8 @@
 """Builds Muster's two images as OCI archives, without a container runtime: ``make images``.
 
-``muster`` runs every service: Debian's Python and the libraries it needs, the locked
-distributions, the services' code. It has no shell. ``muster-step`` brings tini, busybox and the
-script ``begin`` into a job's pod. The same commit and locks give the same digests.
+``muster`` runs every service: Python of Debian with the libraries that it needs, the locked
+distributions, the services' code. It has no shell. ``muster-step`` copies tini, busybox and the
+script ``begin`` into the volume of a job's pod. The same commit and locks give the same digests.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 LOCK = HERE / "packages.lock"
 OUT = ROOT / ".images"
+BEGIN = ROOT / "services/runtime-agent/step/begin"
 REGISTRY = "localhost"
 USER = "65532:65532"
 
@@ -63,15 +64,15 @@ def main() -> None:
 def _step(cache: Path) -> Image:
     unpacked = _unpacked(cache, STEP)
     found = {"tini": "usr/bin/tini-static", "busybox": "usr/bin/busybox"}
-    tree: Tree = {f"muster/bin/{name}": unpacked[path] for name, path in found.items()}
-    tree["muster/bin/sh"] = Link("busybox")
-    tree["muster/bin/begin"] = File((HERE / "step" / "begin").read_bytes(), 0o755)
+    tree: Tree = {f"bin/{name}": unpacked[path] for name, path in found.items()}
+    tree["bin/sh"] = Link("busybox")
+    tree["bin/begin"] = File(BEGIN.read_bytes(), 0o755)
     licences = {path: entry for path, entry in unpacked.items() if path.endswith("/copyright")}
     return Image(
         name=f"{REGISTRY}/muster-step:{_version()}",
         created=_created(),
         layers=[tree | licences],
-        entrypoint=["/muster/bin/busybox", "sh"],
+        entrypoint=["/bin/busybox", "cp", "-dR", "/bin", "/muster/"],
         user=USER,
     )
 
@@ -144,27 +145,11 @@ def _compiled(layers: Sequence[Tree], root: Path) -> list[Tree]:
     """
     for tree in layers:
         write({path: entry for path, entry in tree.items() if path not in debian.MERGED}, root)
+    python = [root / LOADER, "--library-path", root / LIBRARIES, root / PYTHON[1:]]
+    options = ["-q", "-f", "-j1", "--invalidation-mode", "unchecked-hash", "-s", root, "-p", "/"]
+    folders = [root / "usr/lib/python3.11", root / python_packages.SITE]
     done = subprocess.run(
-        [
-            root / LOADER,
-            "--library-path",
-            root / LIBRARIES,
-            root / PYTHON[1:],
-            "-S",
-            "-m",
-            "compileall",
-            "-q",
-            "-f",
-            "-j1",
-            "--invalidation-mode",
-            "unchecked-hash",
-            "-s",
-            str(root),
-            "-p",
-            "/",
-            str(root / "usr/lib/python3.11"),
-            str(root / python_packages.SITE),
-        ],
+        [*python, "-S", "-m", "compileall", *options, *folders],
         env={
             "PYTHONHOME": str(root / "usr"),
             "PYTHONHASHSEED": "0",

@@ -29,6 +29,7 @@ MEMBERS = {
 }
 EXTRAS = {"muster-shared": ("http", "migrations")}
 INSTALL_TIMEOUT_S = 540
+INSTALLED_BY = ("/RECORD", "/INSTALLER", "/REQUESTED", "/direct_url.json", "/uv_cache.json")
 
 
 def members(root: Path) -> Tree:
@@ -56,29 +57,11 @@ def dependencies(root: Path, uv: Path, work: Path) -> Tree:
     requirements.write_text(_locked(root / "requirements.lock", _needed(root)))
     target = work / "site"
     shutil.rmtree(target, ignore_errors=True)
+    options = ["--quiet", "--target", target, "--no-deps", "--require-hashes"]
+    options += ["--python", sys.executable, "--python-version", "3.11"]
+    options += ["--python-platform", PLATFORM, "--only-binary", ":all:", "--link-mode", "copy"]
     done = subprocess.run(
-        [
-            uv,
-            "pip",
-            "install",
-            "--quiet",
-            "--target",
-            target,
-            "--no-deps",
-            "--require-hashes",
-            "--python",
-            sys.executable,
-            "--python-version",
-            "3.11",
-            "--python-platform",
-            PLATFORM,
-            "--only-binary",
-            ":all:",
-            "--link-mode",
-            "copy",
-            "-r",
-            requirements,
-        ],
+        [uv, "pip", "install", *options, "-r", requirements],
         timeout=INSTALL_TIMEOUT_S,
         check=False,
     )
@@ -94,15 +77,7 @@ def _is_of_this_machine(path: str) -> bool:
     return (
         below.startswith(("bin/", ".lock"))
         or "__pycache__" in below
-        or below.endswith(
-            (
-                ".dist-info/RECORD",
-                ".dist-info/INSTALLER",
-                ".dist-info/REQUESTED",
-                "direct_url.json",
-                "uv_cache.json",
-            )
-        )
+        or below.endswith(INSTALLED_BY)
     )
 
 

@@ -84,18 +84,9 @@ def test_a_short_key_is_refused() -> None:
 
 def test_the_command_writes_one_list_and_the_key_is_not_in_it(tmp_path: Path) -> None:
     (tmp_path / "key").write_text(f"{KEY}\n")
+    command = [sys.executable, "-m", "cli.deploy.credentials", "--key-file", tmp_path / "key"]
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "cli.deploy.credentials",
-            "--key-file",
-            tmp_path / "key",
-            "--node",
-            "gpu-1",
-            "--database-url",
-            "postgresql://m:{password}@db/muster",
-        ],
+        [*command, "--node", "gpu-1", "--database-url", "postgresql://m:{password}@db/muster"],
         capture_output=True,
         text=True,
         check=True,

@@ -53,18 +53,10 @@ class Broker:
 
     def start(self) -> None:
         administrator = f"name={ADMINISTRATOR},password={kafka_password(KEY, ADMINISTRATOR)}"
+        options = ["--config", str(self.properties), "--cluster-id", "MkU3OEVBNTcwNTJENDM2Qk"]
+        options += ["--add-scram", f"SCRAM-SHA-512=[{administrator}]"]
         subprocess.run(
-            [
-                *self._java,
-                "kafka.tools.StorageTool",
-                "format",
-                "--config",
-                str(self.properties),
-                "--cluster-id",
-                "MkU3OEVBNTcwNTJENDM2Qk",
-                "--add-scram",
-                f"SCRAM-SHA-512=[{administrator}]",
-            ],
+            [*self._java, "kafka.tools.StorageTool", "format", *options],
             check=True,
             capture_output=True,
         )

@@ -1,7 +1,7 @@
 """How an agent of a DaemonSet gets credentials of its own: ``python -m runtime_agent.enrolment``.
 
 All pods of a DaemonSet mount the same Secrets, but each agent has its own keys. So a Job on the
-node stores the node's Secret in a folder there (``store``), and the agent's pod loads it (``load``).
+node stores the node's Secret in a folder there (``store``). The agent's pod loads it (``load``).
 Kubernetes gives a Secret only to nodes with a pod that names it.
 """
 
