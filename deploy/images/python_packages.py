@@ -54,7 +54,7 @@ def members(root: Path) -> Tree:
 def dependencies(root: Path, uv: Path, work: Path) -> Tree:
     """The locked distributions that the services need, installed by uv from wheels."""
     requirements = work / "requirements.txt"
-    requirements.write_text(_locked(root / "requirements.lock", _needed(root)))
+    requirements.write_text(_locked(root / "requirements.lock", needed(root)))
     target = work / "site"
     shutil.rmtree(target, ignore_errors=True)
     options = ["--quiet", "--target", target, "--no-deps", "--require-hashes"]
@@ -81,7 +81,7 @@ def _is_of_this_machine(path: str) -> bool:
     )
 
 
-def _needed(root: Path) -> set[str]:
+def needed(root: Path) -> set[str]:
     """The names of all distributions that the members need, also by others."""
     found: set[str] = set()
     todo: list[Requirement] = []
