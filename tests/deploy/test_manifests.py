@@ -310,7 +310,7 @@ def test_jobs_run_under_pod_security(objects: Sequence[Json]) -> None:
 
 def test_an_image_has_one_place(objects: Sequence[Json]) -> None:
     for of, container in every_container(objects):
-        assert re.fullmatch(r"(localhost/)?[a-z/]+:[0-9.]+", container["image"]), of.name
+        assert re.fullmatch(r"(localhost/)?[a-z/-]+:[0-9.]+", container["image"]), of.name
 
 
 def test_kafka_is_encrypted_in_production(overlay: Path, objects: Sequence[Json]) -> None:
