@@ -1,6 +1,7 @@
 """The control plane of the tests is a real one, and goes on after its parts are killed."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -84,6 +85,14 @@ async def test_pod_security_refuses_a_privileged_pod(kube_plane: KubePlane) -> N
 
     assert refused.value.status == 403
     assert "violates PodSecurity" in str(refused.value.body)
+
+
+def test_kubectl_refuses_what_the_server_does_not_know(kube_plane: KubePlane) -> None:
+    node = json.dumps({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "dry"}, "spek": {}})
+    with pytest.raises(RuntimeError, match=r"unknown field.*spek"):
+        kube_plane.kubectl("apply", "--server-side", "--dry-run=server", "-f", "-", given=node)
+
+    assert kube_plane.ask("GET", "/api/v1/nodes/dry")[0] == 404
 
 
 async def test_objects_outlive_every_part(kube_plane: KubePlane) -> None:

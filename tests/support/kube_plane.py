@@ -35,6 +35,7 @@ Json = dict[str, Any]
 START_TIMEOUT_S = 120.0
 POLL_S = 0.05
 ASK_TIMEOUT_S = 10.0
+KUBECTL_TIMEOUT_S = 120.0
 ADMIN, CONTROLLERS = "muster-admin", "system:kube-controller-manager"
 ISSUER = "https://kubernetes.default.svc"
 AUDIT_POLICY = {
@@ -216,6 +217,22 @@ class KubePlane:
         if status != http.client.CREATED:
             raise RuntimeError(f"No token for {namespace}/{name}: {answer.get('message')}")
         return str(answer["status"]["token"])
+
+    def kubectl(self, *arguments: str, given: str = "") -> str:
+        """What the administrator's kubectl prints; RuntimeError with its error where it fails."""
+        program = kube_programs.program("kubectl")
+        done = subprocess.run(
+            [program, "--kubeconfig", self.kubeconfig, *arguments],
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=KUBECTL_TIMEOUT_S,
+            check=False,
+            env={"HOME": str(self.home), "PATH": "/nonexistent"},
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
+        return done.stdout
 
     def write_kubeconfig(
         self, path: Path, *, token: str | None = None, acting_as: User | None = None

@@ -96,6 +96,7 @@ def manifest(
     step: Json = {
         "name": STEP,
         "image": rules.step_image,
+        "command": ["/bin/busybox", "cp", "-R", "/bin", f"{BIN_DIR}/"],
         "volumeMounts": [{"name": "muster", "mountPath": BIN_DIR}],
         "resources": _resources(run),
     }
@@ -170,7 +171,7 @@ def _volumes(run: PodRun) -> tuple[list[Json], list[Json]]:
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{shm_mb}Mi"}},
     ]
     mounts: list[Json] = [
-        {"name": "muster", "mountPath": BIN_DIR, "readOnly": True},
+        {"name": "muster", "mountPath": BIN_DIR},
         {"name": "run", "mountPath": RUN_DIR},
         {"name": "work", "mountPath": WORK_DIR},
         {"name": "shm", "mountPath": SHM_PATH},
