@@ -72,7 +72,7 @@ def _step(cache: Path) -> Image:
         name=f"{REGISTRY}/muster-step:{_version()}",
         created=_created(),
         layers=[tree | licences],
-        entrypoint=["/bin/busybox", "cp", "-dR", "/bin", "/muster/"],
+        entrypoint=["/bin/busybox", "cp", "-R", "/bin", "/muster/"],
         user=USER,
     )
 
