@@ -14,7 +14,8 @@ from launcher.domain.model import JobWithTasks
 from launcher.domain.states import JOB_SHOWN
 from launcher.handlers import RECEIVED_TOPICS, Housekeeping, Timers, jobs
 from launcher.metrics import LauncherMetrics
-from launcher.settings import LauncherSettings
+from launcher.secrets import resealing
+from launcher.settings import LauncherSettings, keys_in
 
 _log = structlog.get_logger()
 
@@ -25,7 +26,8 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
     settings = runtime.settings
     assert isinstance(settings, LauncherSettings)
     metrics = LauncherMetrics(runtime.registry)
-    aggregate = jobs(settings.policy(), runtime.incarnations)
+    reseal = resealing(keys_in(settings.secrets_keys))
+    aggregate = jobs(settings.policy(), runtime.incarnations, reseal)
 
     timers = Timers(runtime.relay, aggregate, settings, metrics, lambda it: _tell(metrics, it))
 

@@ -18,7 +18,7 @@ from muster.relay import Relay
 
 from launcher import store
 from launcher.domain.decide import decide
-from launcher.domain.model import JobWithTasks, Policy, wake_at
+from launcher.domain.model import JobWithTasks, Policy, Reseal, wake_at
 from launcher.domain.states import JOB
 from launcher.metrics import LauncherMetrics
 from launcher.settings import LauncherSettings
@@ -34,9 +34,11 @@ RECEIVED_TOPICS = (
 )
 
 
-def jobs(policy: Policy, incarnations: Incarnations) -> Aggregate[JobWithTasks]:
+def jobs(
+    policy: Policy, incarnations: Incarnations, reseal: Reseal
+) -> Aggregate[JobWithTasks]:
     """How jobs are kept and decided. ``incarnations`` know which numbers of attempts a restored
-    database may have forgotten.
+    database may have forgotten; ``reseal`` seals the secrets of jobs to agents.
     """
     unused_number = incarnations.unused_number
 
@@ -48,7 +50,15 @@ def jobs(policy: Policy, incarnations: Incarnations) -> Aggregate[JobWithTasks]:
             number = unused_number(job_with_tasks.job.submitted_at, is_known=True)
         elif isinstance(given, JobRequest):
             number = unused_number(given.submitted_at, is_known=False)
-        return decide(ident, job_with_tasks, given, now=now, policy=policy, unused_number=number)
+        return decide(
+            ident,
+            job_with_tasks,
+            given,
+            now=now,
+            policy=policy,
+            unused_number=number,
+            reseal=reseal,
+        )
 
     return Aggregate(of=_job_in, load=store.load, decide=decide_job, save=store.save)
 

@@ -43,6 +43,7 @@ from runtime_agent.reader import PartitionReader
 from runtime_agent.relay import Relay
 from runtime_agent.reporter import Reporter
 from runtime_agent.runner import PretendedPods, Runner, SupervisedPods
+from runtime_agent.secrets_key import SecretsKey
 from runtime_agent.settings import AgentSettings, OnStop
 from runtime_agent.step import Memory, Node
 from runtime_agent.store import Journal, Position
@@ -136,7 +137,8 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
         journal = _open_journal(home / "journal.sqlite")
         opened.callback(journal.close)
         await end_unknown(journal, directories, machine_id(settings.machine_id, settings.node))
-        agent = _make(runtime, settings, doorbell, directories, journal)
+        key = SecretsKey(home)
+        agent = _make(runtime, settings, doorbell, directories, journal, key)
         opened.callback(agent.fork_server.close)
         agent.watch.see_to_reserve()
         await agent.reporter.look_at_devices()
@@ -184,6 +186,9 @@ async def end_unknown(journal: Journal, directories: PodDirectories, machine: st
         if time.monotonic() > 2 * END_ALL_TIMEOUT_S + patience:
             raise Broken(f"these pods can't be ended, not even by SIGKILL: {open_ones}")
         await asyncio.sleep(POLL_S)
+    for name in names:
+        if name not in known:
+            directories.drop_command(name)
     if is_lost:  # not before: a crash until here begins all this again
         journal.begin_anew(_fresh_id(), machine)
     elif journal.machine is None:
@@ -196,6 +201,7 @@ def _make(
     doorbell: Doorbell,
     directories: PodDirectories,
     journal: Journal,
+    key: SecretsKey,
 ) -> Agent:
     metrics = AgentMetrics(runtime.registry)
     relay = Relay(
@@ -210,7 +216,7 @@ def _make(
         runner = PretendedPods(doorbell.path)
     else:
         runner = SupervisedPods(
-            settings, directories, fork_server, devices, doorbell.path, confinement
+            settings, directories, fork_server, devices, doorbell.path, confinement, key
         )
     memory = Memory(
         journal=journal,
@@ -229,7 +235,7 @@ def _make(
     reporter = Reporter(
         bus=runtime.bus,
         settings=settings,
-        facts=_facts(settings, journal, confinement, simulated=runner.simulated),
+        facts=_facts(settings, journal, confinement, key, simulated=runner.simulated),
         journal=journal,
         devices=devices,
         metrics=metrics,
@@ -278,7 +284,12 @@ def _fresh_id() -> str:
 
 
 def _facts(
-    settings: AgentSettings, journal: Journal, confinement: Confinement, *, simulated: bool
+    settings: AgentSettings,
+    journal: Journal,
+    confinement: Confinement,
+    key: SecretsKey,
+    *,
+    simulated: bool,
 ) -> NodeFacts:
     offered = capacity()
     return NodeFacts(
@@ -294,6 +305,7 @@ def _facts(
         simulated=simulated,
         missing_limits=confinement.missing,
         single_user=confinement.single_user or _open_bus(settings),
+        secrets_key=key.public,
     )
 
 

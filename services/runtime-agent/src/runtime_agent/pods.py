@@ -300,6 +300,10 @@ class PodDirectories:
         """Removes all of the pod."""
         self._doom(self.path(name))
 
+    def drop_command(self, name: str) -> None:
+        """Removes the pod's command, which may hold secrets. Raises OSError where it stays."""
+        (self.path(name) / COMMAND_FILE).unlink(missing_ok=True)
+
     def drop_logs(self, name: str) -> None:
         """Removes the pod's logs; its records stay."""
         self._doom(self.logs_path(name))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -19,6 +19,7 @@ from runtime_agent.domain.environment import Place, of_user, task_environment
 from runtime_agent.domain.pods import Pod, Stopping
 from runtime_agent.fork_server import ForkServer
 from runtime_agent.pods import Phase, PodDirectories, never_ran
+from runtime_agent.secrets_key import SecretsKey
 from runtime_agent.settings import MEBIBYTE, AgentSettings, names_in
 from runtime_agent.supervisor import cgroup
 from runtime_agent.supervisor.logs import open_log, stream_path
@@ -76,7 +77,7 @@ class _Attempt:
 @dataclass
 class SupervisedPods:
     """Real processes. `doorbell` is rung by supervisors; `confinement` sets how pods are limited to
-    their resources and separated from other users.
+    their resources and separated from other users; `secrets_key` opens their secrets.
     """
 
     settings: AgentSettings
@@ -85,6 +86,7 @@ class SupervisedPods:
     devices: Devices
     doorbell: Path
     confinement: Confinement
+    secrets_key: SecretsKey
     simulated: bool = field(default=False, init=False)
     _attempts: dict[str, _Attempt] = field(default_factory=dict)
     _kill_at_s: dict[str, float] = field(default_factory=dict)
@@ -101,13 +103,14 @@ class SupervisedPods:
         attempt.count += 1
         attempt.at_s = time.monotonic()
         try:
-            self._prepare(pod, pod.run)
+            command = self.secrets_key.open(pod).command
+            self._prepare(pod, pod.run, command)
             self.fork_server.start(self.directories.path(pod.pod))
         except OSError as error:
             attempt.error = str(error)
             raise
 
-    def _prepare(self, pod: Pod, run: PodRun) -> None:
+    def _prepare(self, pod: Pod, run: PodRun, command: str) -> None:
         names = self.devices.names
         if gone := set(run.gpus) - names.keys():  # a MIG device that was taken away meanwhile
             raise OSError(f"the node no longer has GPU {min(gone)}")
@@ -136,7 +139,7 @@ class SupervisedPods:
             exposed=list(map(str, self.confinement.task_folders)),
             user_processes=self._user_processes(uid),
         )
-        self.directories.prepare(spec, run.command)
+        self.directories.prepare(spec, command)
 
     def _uid(self, run: PodRun) -> int | None:
         """Raises OSError where the user has none."""
@@ -189,11 +192,14 @@ class SupervisedPods:
         found = []
         for pod in pods:
             seen = self._look_at(pod)
-            if seen is not None:
-                found.append(seen)
-                if seen.ending is not None:
-                    self._attempts.pop(pod.pod, None)
-                    self._kill_at_s.pop(pod.pod, None)
+            if seen is None:
+                continue
+            if seen.ending is not None:
+                self.directories.drop_command(pod.pod)
+                self._attempts.pop(pod.pod, None)
+                self._kill_at_s.pop(pod.pod, None)
+                seen = replace(seen, ending=self.secrets_key.masked(pod, seen.ending))
+            found.append(seen)
         return found
 
     def _look_at(self, pod: Pod) -> Seen | None:
@@ -293,12 +299,15 @@ class SupervisedPods:
 
 
 def tail_lines(path: Path) -> tuple[str, ...]:
-    """The last whole lines of a file; none where there is no file."""
+    """The last whole lines of a file: a part of one could be a part of a secret. None where there
+    is no file.
+    """
     try:
         with open_log(path) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - TAIL_BYTES))
-            return tuple(file.read().decode(errors="replace").splitlines())
+            lines = tuple(file.read().decode(errors="replace").splitlines())
+            return lines[1:] if size > TAIL_BYTES else lines
     except OSError:
         return ()
 

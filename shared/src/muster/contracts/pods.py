@@ -81,7 +81,9 @@ class RoleShape(Model):
 class PodRun(Model):
     """All that an agent needs to run a pod. ``user_number``: which of the agent's uids is the
     user's. ``job_name`` is OpenPAI's ``user~name``. ``peers`` has each role of which a task has a
-    place; the pod's own task is among them.
+    place; the pod's own task is among them. ``secrets``: the secrets that the pod uses
+    (``muster.contracts.secrets.PodSecrets``), sealed to the agent's key; the command has only their
+    references.
     """
 
     user: str
@@ -97,6 +99,7 @@ class PodRun(Model):
     cpu: int
     memory_mb: int
     ports: dict[str, tuple[int, ...]] = {}
+    secrets: str | None = None
     roles: tuple[RoleShape, ...]
     peers: tuple[RolePeers, ...]
 

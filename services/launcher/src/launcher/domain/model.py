@@ -4,7 +4,7 @@ All values are frozen: a decision makes new ones, and the tasks that it changed 
 only they are written.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -42,7 +42,7 @@ class StopCause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a pod was placed, and with what."""
+    """Where a pod was placed, and with what. ``secrets_key``: its agent's, if its job needs one."""
 
     node: str
     address: str = ""
@@ -50,6 +50,7 @@ class Placement:
     journal: str = ""
     gpus: tuple[int, ...] = ()
     ports: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    secrets_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +181,25 @@ class JobWithTasks:
     def gang(self, task: Task) -> str:
         """The gang that the task's pod belongs to: a pod that may start singly is its own."""
         return gang_name(self.job.id, self.job.attempt) if self.job.spec.gang else self.pod(task)
+
+
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """A pod that gets secrets: its name, its task role, and the public key of its agent."""
+
+    pod: str
+    role: str
+    key: str
+
+
+Reseal = Callable[[str, str, Sequence[Receiver]], Sequence[str] | None]
+"""Of a job's id, its sealed secrets and pods: the secrets that each pod gets, sealed to its agent.
+The same arguments give the same result. None: no key opens the secrets.
+"""
+
+
+def no_keys(_job: str, _sealed: str, _receivers: Sequence[Receiver]) -> None:
+    """The ``Reseal`` of a Launcher without keys."""
 
 
 def wake_at(job_with_tasks: JobWithTasks) -> datetime | None:

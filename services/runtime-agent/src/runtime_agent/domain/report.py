@@ -27,6 +27,7 @@ class NodeFacts:
     simulated: bool
     missing_limits: Sequence[str] = ()
     single_user: str | None = None
+    secrets_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ def report(
         simulated=facts.simulated,
         missing_limits=tuple(facts.missing_limits),
         single_user=facts.single_user,
+        secrets_key=facts.secrets_key,
     )
 
 
