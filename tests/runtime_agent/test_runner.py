@@ -49,7 +49,7 @@ def runner(node: Any, tmp_path: Path) -> SupervisedPods:
     )
     free = Confinement({}, (), "for this test")
     return SupervisedPods(
-        settings, node.pods, node.fork_server, GPUS, tmp_path / "no-doorbell", free
+        settings, node.pods, node.fork_server, GPUS, tmp_path / "no-doorbell", free, KEY
     )
 
 

@@ -49,10 +49,12 @@ class TaskRoleSpec(Model):
     the first ones; None: all. ``ports`` is label → count, ``resources`` name → count of what else
     nodes count, for each task. ``gpu_types``: in order of preference, empty: any.
     ``pin``: only in the pinned cell that the virtual cluster calls so. ``group``: tasks that start
-    singly are put near those of the same group. ``command`` is one shell script.
+    singly are put near those of the same group. ``image``: where its container image is, as the
+    job file names it. ``command`` is one shell script.
     """
 
     name: str
+    image: str = ""
     instances: int
     min_failed_instances: int = 1
     min_succeeded_instances: int = -1

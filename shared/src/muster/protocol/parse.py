@@ -25,7 +25,7 @@ from muster.protocol.requests import (
     priority_of,
     requests_of,
 )
-from muster.protocol.shape import JobFile, TaskRole
+from muster.protocol.shape import DockerImage, JobFile, TaskRole
 from muster.protocol.sizes import MAX_RECORD_BYTES, having_secrets, largest_record
 from muster.protocol.templates import MAX_RENDERED_CHARACTERS, RenderError, render, secrets_in
 from muster.protocol.tree import Path, fields, find, items, look_up, string
@@ -80,8 +80,13 @@ def parse_job(data: bytes) -> ParsedJob:
     scripts = {name: commands.of(name, role) for name, role in roles_of_file.items()}
     pulls = commands.pulls(roles_of_file)
     job = _validate(root, problems)
+    images = {
+        prerequisite.name: prerequisite.uri
+        for prerequisite in job.prerequisites
+        if isinstance(prerequisite, DockerImage)
+    }
     roles = [
-        _role_spec(name, role, scripts[name], requests_of(job, name))
+        _role_spec(name, role, images[role.docker_image], scripts[name], requests_of(job, name))
         for name, role in job.task_roles.items()
     ]
     spec = _job_spec(job, tuple(roles))
@@ -151,7 +156,9 @@ def _job_spec(job: JobFile, roles: tuple[TaskRoleSpec, ...]) -> JobSpec:
     )
 
 
-def _role_spec(name: str, role: TaskRole, command: str, requests: RoleRequests) -> TaskRoleSpec:
+def _role_spec(
+    name: str, role: TaskRole, image: str, command: str, requests: RoleRequests
+) -> TaskRoleSpec:
     """OpenPAI's defaults: one failed task ends the attempt, and so does the success of all tasks of
     a role. 0 and null mean the default.
     """
@@ -172,6 +179,7 @@ def _role_spec(name: str, role: TaskRole, command: str, requests: RoleRequests) 
         shm_mb=role.extra_container_options.shm_mb,
         ports={HTTP_PORT: 1} | resources.ports,
         resources=dict(requests.resources),
+        image=image,
         command=command,
     )
 

@@ -237,6 +237,7 @@ def _empty() -> dict[str, int]:
         index=_BIG,
         job_attempt=_BIG,
         task_attempt=_BIG,
+        image="",
         command="",
         cpu=_BIG,
         memory_mb=_BIG,

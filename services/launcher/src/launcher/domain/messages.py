@@ -179,6 +179,7 @@ def _run_message(
         index=task.index,
         job_attempt=job.attempt,
         task_attempt=task.attempt,
+        image=role.image,
         command=role.command,
         gpus=place.gpus,
         cpu=role.cpu,
