@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import structlog
 from muster.contracts.topics import Service
@@ -26,8 +27,8 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
     settings = runtime.settings
     assert isinstance(settings, LauncherSettings)
     metrics = LauncherMetrics(runtime.registry)
-    reseal = resealing(keys_in(settings.secrets_keys))
-    aggregate = jobs(settings.policy(), runtime.incarnations, reseal)
+    policy = replace(settings.policy(), reseal=resealing(keys_in(settings.secrets_keys)))
+    aggregate = jobs(policy, runtime.incarnations)
 
     timers = Timers(runtime.relay, aggregate, settings, metrics, lambda it: _tell(metrics, it))
 

@@ -18,7 +18,7 @@ from muster.relay import Relay
 
 from launcher import store
 from launcher.domain.decide import decide
-from launcher.domain.model import JobWithTasks, Policy, Reseal, wake_at
+from launcher.domain.model import JobWithTasks, Policy, wake_at
 from launcher.domain.states import JOB
 from launcher.metrics import LauncherMetrics
 from launcher.settings import LauncherSettings
@@ -34,11 +34,9 @@ RECEIVED_TOPICS = (
 )
 
 
-def jobs(
-    policy: Policy, incarnations: Incarnations, reseal: Reseal
-) -> Aggregate[JobWithTasks]:
+def jobs(policy: Policy, incarnations: Incarnations) -> Aggregate[JobWithTasks]:
     """How jobs are kept and decided. ``incarnations`` know which numbers of attempts a restored
-    database may have forgotten; ``reseal`` seals the secrets of jobs to agents.
+    database may have forgotten.
     """
     unused_number = incarnations.unused_number
 
@@ -50,15 +48,7 @@ def jobs(
             number = unused_number(job_with_tasks.job.submitted_at, is_known=True)
         elif isinstance(given, JobRequest):
             number = unused_number(given.submitted_at, is_known=False)
-        return decide(
-            ident,
-            job_with_tasks,
-            given,
-            now=now,
-            policy=policy,
-            unused_number=number,
-            reseal=reseal,
-        )
+        return decide(ident, job_with_tasks, given, now=now, policy=policy, unused_number=number)
 
     return Aggregate(of=_job_in, load=store.load, decide=decide_job, save=store.save)
 

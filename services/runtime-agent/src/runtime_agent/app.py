@@ -137,8 +137,7 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
         journal = _open_journal(home / "journal.sqlite")
         opened.callback(journal.close)
         await end_unknown(journal, directories, machine_id(settings.machine_id, settings.node))
-        key = SecretsKey(home)
-        agent = _make(runtime, settings, doorbell, directories, journal, key)
+        agent = _make(runtime, settings, doorbell, directories, journal)
         opened.callback(agent.fork_server.close)
         agent.watch.see_to_reserve()
         await agent.reporter.look_at_devices()
@@ -172,12 +171,7 @@ async def end_unknown(journal: Journal, directories: PodDirectories, machine: st
     if open_ones:
         _log.warning("ending pods that the journal does not know", pods=open_ones)
     for name in open_ones:
-        try:
-            directories.ask_to_stop(name, AGENT_RESET, 0.0)
-            directories.seal(name, never_ran(AGENT_RESET))
-        except OSError as error:
-            _log.error("a pod can't be asked to end: killed", pod=name, error=str(error))
-            directories.kill_supervisor(name)
+        _end_unknown_pod(directories, name)
     patience = time.monotonic() + END_ALL_TIMEOUT_S
     while open_ones := [name for name in open_ones if not directories.is_over(name)]:
         if time.monotonic() > patience:
@@ -186,13 +180,21 @@ async def end_unknown(journal: Journal, directories: PodDirectories, machine: st
         if time.monotonic() > 2 * END_ALL_TIMEOUT_S + patience:
             raise Broken(f"these pods can't be ended, not even by SIGKILL: {open_ones}")
         await asyncio.sleep(POLL_S)
-    for name in names:
-        if name not in known:
-            directories.drop_command(name)
+    for name in set(names) - known.keys():
+        directories.drop_command(name)
     if is_lost:  # not before: a crash until here begins all this again
         journal.begin_anew(_fresh_id(), machine)
     elif journal.machine is None:
         journal.adopt(machine)
+
+
+def _end_unknown_pod(directories: PodDirectories, name: str) -> None:
+    try:
+        directories.ask_to_stop(name, AGENT_RESET, 0.0)
+        directories.seal(name, never_ran(AGENT_RESET))
+    except OSError as error:
+        _log.error("a pod can't be asked to end: killed", pod=name, error=str(error))
+        directories.kill_supervisor(name)
 
 
 def _make(
@@ -201,7 +203,6 @@ def _make(
     doorbell: Doorbell,
     directories: PodDirectories,
     journal: Journal,
-    key: SecretsKey,
 ) -> Agent:
     metrics = AgentMetrics(runtime.registry)
     relay = Relay(
@@ -210,6 +211,7 @@ def _make(
     devices = _devices(settings, journal)
     fork_server = ForkServer()
     confinement = confinement_of(settings)
+    key = SecretsKey(settings.agent_home.resolve())
     runner: Runner
     if settings.agent_pretend:
         _log.warning("no process is started: every pod is pretended and succeeds at once")

@@ -103,14 +103,13 @@ class SupervisedPods:
         attempt.count += 1
         attempt.at_s = time.monotonic()
         try:
-            command = self.secrets_key.open(pod).command
-            self._prepare(pod, pod.run, command)
+            self._prepare(pod, pod.run)
             self.fork_server.start(self.directories.path(pod.pod))
         except OSError as error:
             attempt.error = str(error)
             raise
 
-    def _prepare(self, pod: Pod, run: PodRun, command: str) -> None:
+    def _prepare(self, pod: Pod, run: PodRun) -> None:
         names = self.devices.names
         if gone := set(run.gpus) - names.keys():  # a MIG device that was taken away meanwhile
             raise OSError(f"the node no longer has GPU {min(gone)}")
@@ -139,7 +138,7 @@ class SupervisedPods:
             exposed=list(map(str, self.confinement.task_folders)),
             user_processes=self._user_processes(uid),
         )
-        self.directories.prepare(spec, command)
+        self.directories.prepare(spec, self.secrets_key.open(pod).command)
 
     def _uid(self, run: PodRun) -> int | None:
         """Raises OSError where the user has none."""

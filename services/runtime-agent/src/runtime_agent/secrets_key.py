@@ -53,7 +53,7 @@ class SecretsKey:
             ) from error
 
     def open(self, pod: Pod) -> Opened:
-        """What a pod needs to begin. Raises OSError where its secrets are sealed for another key."""
+        """What a pod needs to begin. Raises OSError where its secrets can't be opened."""
         assert pod.run is not None
         if pod.run.secrets is None:
             return Opened(pod.run.command)
@@ -106,7 +106,9 @@ def _hidden(secrets: PodSecrets) -> list[str]:
     one as well.
     """
     password = "" if secrets.pull is None else secrets.pull.password
-    texts = {text.strip() for value in (*secrets.values.values(), password) for text in _parts(value)}
+    texts = {
+        text.strip() for value in (*secrets.values.values(), password) for text in _parts(value)
+    }
     return sorted(texts - {""}, key=len, reverse=True)
 
 

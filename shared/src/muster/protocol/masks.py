@@ -126,7 +126,7 @@ def _masked_text(text: str, places: Collection[Path], expected: Any) -> str:
         # A block ends where the next token begins, all else at its own end.
         rest = before[before.rfind("\n") + 1 :]
         indent = rest if "\n" in before and not rest.strip(" ") else ""
-        mask = json.dumps(_at(expected, place))
+        mask = json.dumps(_at(expected, place), ensure_ascii=False)
         lines = "\n" * before.count("\n")
         text = f"{text[:start]}: {mask}{lines}{indent}{text[end:]}"
     return text
@@ -162,6 +162,7 @@ def _spans(text: str, places: Collection[Path]) -> dict[Path, tuple[int, int]]:
             continue
         if not stack:
             continue
+        assert event.end_mark is not None
         parent, end = stack[-1], event.end_mark.index
         if parent.is_mapping and parent.key is None:
             parent.key, parent.key_end = getattr(event, "value", ""), end

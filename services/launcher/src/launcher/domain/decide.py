@@ -37,10 +37,8 @@ from launcher.domain.model import (
     Placement,
     Policy,
     Receiver,
-    Reseal,
     StopCause,
     Task,
-    no_keys,
 )
 from launcher.domain.states import JobPhase, TaskEvent, TaskPhase
 from launcher.domain.turn import Turn
@@ -64,18 +62,17 @@ def decide(  # noqa: PLR0913 - what a decision stands on
     now: datetime,
     policy: Policy,
     unused_number: int = 0,
-    reseal: Reseal = no_keys,
 ) -> Decision[JobWithTasks]:
     """Apply one input to the job ``ident``; ``life`` is None where it is unknown.
 
     ``unused_number``: attempts begin under it or a higher number. A restored database may have
-    forgotten attempts under lower ones. ``reseal`` seals the job's secrets to agents.
+    forgotten attempts under lower ones.
 
     Raises Broken or ValueError where a message is not valid; nothing has changed then.
     """
     if job_with_tasks is None:
         return _unknown(ident, given, now, policy, unused_number)
-    turn = Turn(job_with_tasks, now, policy, unused_number=unused_number, reseal=reseal)
+    turn = Turn(job_with_tasks, now, policy, unused_number=unused_number)
     match given:
         case JobRequest():
             _on_request(turn, given)
@@ -302,7 +299,7 @@ def _with_secrets(turn: Turn, tasks: Sequence[Task]) -> list[tuple[Task, str | N
     left = [task for mark in tasks if (task := _waiting_yet(turn, mark))]
     if not left:
         return []
-    found = turn.reseal(turn.job.id, sealed, [_receiver(turn, task) for task in left])
+    found = turn.policy.reseal(turn.job.id, sealed, [_receiver(turn, task) for task in left])
     if found is None:
         for task in left:
             _end_without_secrets(turn, task, SECRETS_SEALED)

@@ -131,9 +131,7 @@ def run_messages(
         for role in job.spec.task_roles
     )
     peers = _peers(job_with_tasks)
-    return [
-        _run_message(job_with_tasks, task, secrets, roles, peers) for task, secrets in tasks
-    ]
+    return [_run_message(job_with_tasks, task, secrets, roles, peers) for task, secrets in tasks]
 
 
 def _peers(job_with_tasks: JobWithTasks) -> tuple[RolePeers, ...]:

@@ -227,7 +227,8 @@ class Policy:
     conflicts over resources. ``quiet``: how long details may wait to be published; ``quiet_new``:
     the same for the wait of a new job, which its submitter knows already. ``start_longest``: an
     older submission may be of a job that has ended and is deleted. ``resync``: how long agents have
-    to report a pod that may have run before a restore.
+    to report a pod that may have run before a restore. ``reseal`` seals the secrets of jobs to
+    agents.
     """
 
     stop_grace: timedelta = timedelta(seconds=30)
@@ -242,3 +243,4 @@ class Policy:
     quiet_new: timedelta = timedelta(seconds=2)
     start_longest: timedelta = timedelta(days=8)
     resync: timedelta = timedelta(seconds=5)
+    reseal: Reseal = no_keys

@@ -23,10 +23,8 @@ from launcher.domain.model import (
     LIVE,
     JobWithTasks,
     Policy,
-    Reseal,
     Task,
     TaskKey,
-    no_keys,
 )
 from launcher.domain.states import (
     JOB,
@@ -52,7 +50,6 @@ class Turn:
         *,
         unused_number: int = 0,
         is_new: bool = False,
-        reseal: Reseal = no_keys,
     ) -> None:
         self._before = job_with_tasks
         self._is_new = is_new
@@ -64,7 +61,6 @@ class Turn:
         self.now = now
         self.policy = policy
         self.unused_number = unused_number
-        self.reseal = reseal
 
     @property
     def job_with_tasks(self) -> JobWithTasks:
