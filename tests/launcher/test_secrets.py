@@ -9,7 +9,8 @@ from launcher.domain.states import JobPhase
 from launcher.secrets import resealing
 from launcher.settings import LauncherSettings
 from muster.contracts.jobs import JobRequest
-from muster.contracts.secrets import JobSecrets, PodSecrets, PullCredentials
+from muster.contracts.secrets import JobSecrets, PodSecrets, PullCredentials, Secrets
+from muster.protocol.sizes import having_secrets, largest_record, size
 from muster.sealing import make_private_key, public_key_of, seal, unseal
 from pydantic import SecretStr, ValidationError
 
@@ -115,3 +116,18 @@ def test_a_wrong_key_is_named_at_the_start_and_never_repeated() -> None:
         LauncherSettings(secrets_keys=SecretStr(f"{LAUNCHER}, marker-wrong"))
     assert "make_secrets_key" in str(caught.value)
     assert "marker-wrong" not in str(caught.value)
+
+
+def test_the_size_of_records_counts_sealed_secrets(
+    make_request: MakeRequest, story_of: StoryOf
+) -> None:
+    secrets = SECRETS.model_copy(update={"values": {"$secrets.a": '"\\' * 50_000}})
+    request = make_request("j1", {"worker": 2}, secrets=sealed(secrets))
+    story = story_of(request, Policy(reseal=resealing([LAUNCHER])))
+    story.scheduler.secrets_keys = {"n1": public_key_of(AGENT)}
+    run, _ = story.place().runs()
+    assert request.spec is not None
+    plain = request.spec.model_copy(update={"secrets": None})
+    bound = largest_record(having_secrets(plain, Secrets(**dict(secrets))))[1]
+    largest = max(size(run), size(request))
+    assert largest <= bound <= largest + 20_000
