@@ -131,3 +131,8 @@ def test_a_line_that_is_cut_off_could_be_a_part_of_a_secret(tmp_path: Path) -> N
     log = tmp_path / "stderr.log"
     log.write_text("x" * 20_000 + "\nwhole\n")
     assert tail_lines(log) == ("whole",)
+
+
+def test_a_supervisor_removes_the_command_though_its_agent_is_gone(node: Any) -> None:
+    assert node.run("exit 3").exit_code == 3
+    assert not (node.pods.path("pod") / "command.sh").exists()
