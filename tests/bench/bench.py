@@ -291,7 +291,7 @@ async def idle(one: Up, report: Report, seconds: float) -> None:
 async def pretending(report: Report, home: Path, scale: float) -> None:
     """Throughput with an agent that only pretends to start processes."""
     # CPUs for every job at once: what is measured is Muster, not the wait for a free slot.
-    async with up(home, MUSTER_AGENT_PRETEND="1", MUSTER_CPU="5000") as (_one, http):
+    async with up(home, MUSTER_RUNNER="pretended", MUSTER_CPU="5000") as (_one, http):
         await throughput(http, 50, "warm")
         accepted, ended = await throughput(http, int(1500 * scale), "pretend")
         report.row("submissions accepted", f"{accepted:.0f}/s", "", "", "≥ 300/s")

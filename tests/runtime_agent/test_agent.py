@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from runtime_agent.pods import PodDirectories
-from runtime_agent.settings import AgentSettings
+from runtime_agent.settings import AgentSettings, RunnerKind
 from runtime_agent.store import Journal
 from runtime_agent.supervisor import lock
 from service_auth import ServiceAuth
@@ -195,7 +195,7 @@ async def test_a_node_whose_bus_has_no_log_in_is_for_a_single_user(
 async def test_the_pretending_agent_starts_nothing_and_shows_as_simulated(
     launcher: Launcher, settings: AgentSettings
 ) -> None:
-    pretending = settings.model_copy(update={"agent_pretend": True})
+    pretending = settings.model_copy(update={"runner": RunnerKind.PRETENDED})
     async with an_agent(pretending):
         await launcher.run("pod-1", "exit 1")
         assert (await launcher.ended("pod-1")).state is PodState.SUCCEEDED

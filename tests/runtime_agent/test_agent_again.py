@@ -67,8 +67,8 @@ async def test_an_agent_that_lost_its_journal_ends_what_it_finds_and_refuses_old
     for file in settings.agent_home.glob("journal.sqlite*"):
         file.unlink()
     async with an_agent(keeping):
-        assert proc.start_ticks(start.pid) is None
         await launcher.report(lambda r: r.journal != request.journal)
+        assert proc.start_ticks(start.pid) is None
         await launcher.publish(request)
         ended = await launcher.ended("pod-1")
         assert ended.verdict is not None

@@ -18,7 +18,8 @@ import pytest
 from muster.errors import Broken
 from muster.settings import SECRETS_DIR
 from runtime_agent.confinement import confinement_of
-from runtime_agent.pods import DOOMED_DIR, Phase
+from runtime_agent.pod_files import DOOMED_DIR
+from runtime_agent.pods import Phase
 from runtime_agent.settings import AgentSettings
 from runtime_agent.supervisor import isolation, proc
 from runtime_agent.supervisor.records import ExitRecord

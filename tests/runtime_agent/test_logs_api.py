@@ -18,7 +18,7 @@ from runtime_agent.logreader import LogReader, extent
 from runtime_agent.pods import PodDirectories
 from runtime_agent.settings import AgentSettings
 from runtime_agent.supervisor.logs import BoundedFile, PodLogs
-from runtime_agent.supervisor.records import ExitRecord, PodSpec, write_record
+from runtime_agent.supervisor.records import PodSpec
 from service_auth import CLUSTER_KEY, ServiceAuth
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -47,12 +47,15 @@ class Served:
         settings = AgentSettings(node=NODE, service_key=KEY, follow_look_s=0.01)
         guard = TokenGuard(agent(NODE), settings.service_key, PlumbingMetrics(CollectorRegistry()))
         gauge = Gauge("x", "x", registry=None)
-        self.server = LogServer(self.pods, settings, gauge, guard, self.stopping)
+        self.live = {"pod-1"}
+        self.server = LogServer(
+            self.pods, self.live.__contains__, settings, gauge, guard, self.stopping
+        )
         self.app = Starlette(routes=self.server.routes())
 
     def end(self) -> None:
         self.logs.finish(0.0)
-        write_record(self.pods.path("pod-1") / "exit.json", ExitRecord(ran=True, exit_code=0))
+        self.live.clear()
 
 
 @pytest.fixture

@@ -18,9 +18,10 @@ from runtime_agent.domain.ending import Loss
 from runtime_agent.domain.pods import Phase as PodPhase
 from runtime_agent.domain.pods import Pod, Stopping
 from runtime_agent.pods import Phase
-from runtime_agent.runner import Seen, SupervisedPods
+from runtime_agent.runner import Seen
 from runtime_agent.secrets_key import SecretsKey
 from runtime_agent.settings import AgentSettings
+from runtime_agent.supervised import SupervisedPods
 from runtime_agent.supervisor import lock
 from runtime_agent.supervisor.records import PodSpec, read_record
 

@@ -13,10 +13,11 @@ from runtime_agent.devices import SimulatedDevices
 from runtime_agent.domain.ending import Ending
 from runtime_agent.domain.pods import Phase as PodPhase
 from runtime_agent.domain.pods import Pod
+from runtime_agent.logreader import tail_lines
 from runtime_agent.pods import Phase
-from runtime_agent.runner import SupervisedPods, tail_lines
 from runtime_agent.secrets_key import FILE, SecretsKey
 from runtime_agent.settings import AgentSettings
+from runtime_agent.supervised import SupervisedPods
 
 PULL = PullCredentials(username="me", password="marker-pull")
 
@@ -61,7 +62,7 @@ def ending_of(runner: SupervisedPods, pod: Pod, patience: Any) -> Ending:
     patience(lambda: runner.directories.observe("pod").phase is Phase.EXITED)
     (seen,) = runner.look([pod])
     assert seen.ending is not None
-    return seen.ending
+    return runner.secrets_key.masked(pod, seen.ending)
 
 
 def test_a_key_is_made_once_and_is_for_the_agent_alone(tmp_path: Path) -> None:

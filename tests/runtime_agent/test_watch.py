@@ -27,16 +27,19 @@ from runtime_agent.confinement import Confinement
 from runtime_agent.devices import SimulatedDevices
 from runtime_agent.domain.ending import Ending
 from runtime_agent.domain.pods import Forget, Phase, Pod
+from runtime_agent.domain.report import Offer
 from runtime_agent.domain.verdict import judge
 from runtime_agent.fork_server import ForkServer
 from runtime_agent.handlers import Handlers
 from runtime_agent.metrics import AgentMetrics
 from runtime_agent.pods import PodDirectories
-from runtime_agent.runner import PretendedPods, Runner, Seen, SupervisedPods
+from runtime_agent.pretended import PretendedPods
+from runtime_agent.runner import Runner, Seen
 from runtime_agent.secrets_key import SecretsKey
 from runtime_agent.settings import AgentSettings
 from runtime_agent.step import Memory, Node
 from runtime_agent.store import Entry, Journal, new_subject
+from runtime_agent.supervised import SupervisedPods
 from runtime_agent.supervisor import proc
 from runtime_agent.supervisor.records import ExitRecord, PodSpec, write_record
 from runtime_agent.watch import Watch
@@ -60,7 +63,7 @@ class World:
         memory = Memory(self.journal, Node("n", "boot", 30.0), lambda _name: False)
         self.handlers = Handlers(memory, self._publish, lambda: None)
         settings = AgentSettings(node="n", **({"disk_min_mb": 0} | more))
-        runner = runner or PretendedPods(Path("no-doorbell"))
+        runner = runner or PretendedPods(Path("no-doorbell"), Offer(cpu=1, memory_mb=64))
         self.caught_up = asyncio.Event()
         self.caught_up.set()
         self.metrics = AgentMetrics(registry)
@@ -69,12 +72,14 @@ class World:
             self.metrics, PlumbingMetrics(registry), self.caught_up,
         )  # fmt: skip
 
-    def load_real(self) -> None:
+    def load_real(self, **more: Any) -> None:
         """The same, over real pods."""
         devices, free = SimulatedDevices("n", 0), Confinement({}, (), "for this test")
         settings, bell = AgentSettings(node="n"), Path("no-doorbell")
         key = SecretsKey(self.pods.root)
-        self.load(SupervisedPods(settings, self.pods, ForkServer(), devices, bell, free, key))
+        self.load(
+            SupervisedPods(settings, self.pods, ForkServer(), devices, bell, free, key), **more
+        )
 
     def failed(self, effect: str) -> float:
         return self.metrics.effects_failed.labels(effect)._value.get()  # type: ignore[no-any-return]
@@ -166,9 +171,9 @@ async def test_on_a_full_disk_work_of_ended_pods_goes_before_they_are_forgotten(
     for name in ("ended", "not-started"):
         world.pods.prepare(PodSpec(name, {}), "true")
         (world.pods.work_path(name) / "file").write_bytes(b"x")
-        world.keep(name, Phase.RUNNING)
-    write_record(world.pods.path("ended") / "exit.json", ExitRecord(ran=True, exit_code=0))
-    world.load(disk_min_mb=10**9)
+    world.keep("ended", Phase.ENDED)
+    world.keep("not-started", Phase.ACCEPTED)
+    world.load_real(disk_min_mb=10**9)
 
     def full(*_: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")

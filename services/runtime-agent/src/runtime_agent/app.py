@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import secrets
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import assert_never
+from typing import Any, NamedTuple, assert_never
 
 import structlog
 from muster.contracts.model import Model
@@ -29,33 +28,48 @@ from muster.settings import read
 from muster.token_guard import TokenGuard
 
 from runtime_agent.api.logs import LogServer
-from runtime_agent.confinement import Confinement, confinement_of
+from runtime_agent.confinement import confinement_of
 from runtime_agent.devices import Devices, NvmlDevices, SimulatedDevices, capacity
-from runtime_agent.domain.ending import AGENT_RESET
-from runtime_agent.domain.report import NodeFacts
+from runtime_agent.domain.kubernetes.manifest import PodRules
+from runtime_agent.domain.report import NodeFacts, Offer
 from runtime_agent.fork_server import ForkServer
 from runtime_agent.handlers import Handlers
+from runtime_agent.kubernetes.api import connect
+from runtime_agent.kubernetes.permits import PermitServer
+from runtime_agent.kubernetes.runner import KubernetesPods
 from runtime_agent.machine import machine_id
 from runtime_agent.metrics import AgentMetrics
-from runtime_agent.pods import PodDirectories, never_ran
+from runtime_agent.pod_files import PodFiles
+from runtime_agent.pods import PodDirectories
 from runtime_agent.ports import listening_ports
+from runtime_agent.pretended import PretendedPods
 from runtime_agent.reader import PartitionReader
+from runtime_agent.recovery import end_unknown, fresh_id, is_of_another_machine
 from runtime_agent.relay import Relay
 from runtime_agent.reporter import Reporter
-from runtime_agent.runner import PretendedPods, Runner, SupervisedPods
+from runtime_agent.runner import Runner
 from runtime_agent.secrets_key import SecretsKey
-from runtime_agent.settings import AgentSettings, OnStop
+from runtime_agent.settings import AgentSettings, OnStop, RunnerKind
 from runtime_agent.step import Memory, Node
 from runtime_agent.store import Journal, Position
+from runtime_agent.supervised import SupervisedPods
 from runtime_agent.supervisor import lock, proc
 from runtime_agent.watch import Doorbell, Watch
 
-END_ALL_TIMEOUT_S = 60.0
-"""Pods of a lost journal are ended by then; later their supervisors are killed with them."""
 FLUSH_TIMEOUT_S = 5.0
 POLL_S = 0.05
 
 _log = structlog.get_logger()
+
+
+class Machine(NamedTuple):
+    """What the agent's parts work on."""
+
+    devices: Devices
+    files: PodFiles
+    runner: Runner
+    journal: Journal
+    secrets_key: SecretsKey
 
 
 @dataclass
@@ -63,14 +77,15 @@ class Agent:
     """The parts of an agent, for its start and its stop."""
 
     settings: AgentSettings
-    directories: PodDirectories
+    files: PodFiles
     journal: Journal
+    runner: Runner
     handlers: Handlers
     watch: Watch
     relay: Relay
     reporter: Reporter
     reader: PartitionReader
-    fork_server: ForkServer
+    recovered: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def end(self) -> None:
         """The agent is asked to end: withdraw the pods or leave them, and publish it."""
@@ -78,7 +93,7 @@ class Agent:
             case OnStop.WITHDRAW:
                 await self._withdraw()
             case OnStop.KEEP:
-                _log.info("pods go on under their supervisors", pods=len(self.handlers.live()))
+                _log.info("pods go on", pods=len(self.handlers.live()))
             case never:
                 assert_never(never)
         try:
@@ -108,9 +123,9 @@ class Agent:
         except (Transient, TimeoutError, sqlite3.Error) as error:
             _log.debug("the final report was not published", why=str(error))
         while self.handlers.live() and time.monotonic() < until:
-            is_over = all(self.directories.is_over(entry.pod.pod) for entry in self.handlers.live())
-            self.watch.look(None)
-            if is_over:  # the next start publishes what the journal did not take now
+            live = {entry.pod.pod for entry in self.handlers.live()}
+            ended = {seen.pod for seen in self.watch.look(None) if seen.ending is not None}
+            if live <= ended:  # the next start publishes what the journal did not take now
                 return
             await asyncio.sleep(POLL_S)
 
@@ -132,98 +147,92 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
         opened.callback(os.close, held)
         doorbell = Doorbell(home / "doorbell")
         opened.callback(doorbell.close)
-        directories = PodDirectories(home / "pods")
-        directories.sweep()
         journal = _open_journal(home / "journal.sqlite")
         opened.callback(journal.close)
-        await end_unknown(journal, directories, machine_id(settings.machine_id, settings.node))
-        agent = _make(runtime, settings, doorbell, directories, journal)
-        opened.callback(agent.fork_server.close)
+        devices = _devices(settings, journal)
+        key = SecretsKey(home)
+        files, runner = await _runner(settings, doorbell, devices, journal, key)
+        opened.callback(runner.close)
+        files.sweep()
+        machine = machine_id(settings.machine_id, settings.node)
+        if is_of_another_machine(journal, machine):
+            await _while_running(runner, end_unknown(journal, runner, machine))
+        elif journal.machine is None:
+            journal.adopt(machine)
+        agent = _make(runtime, settings, Machine(devices, files, runner, journal, key))
         agent.watch.see_to_reserve()
         await agent.reporter.look_at_devices()
         doorbell.listen(agent.watch.ring)
-        _spawn(runtime, agent)
+        _spawn(runtime, agent, machine)
         yield
         await runtime.bus.close()  # its start may have been cut off by the stop
         await agent.end()
         await runtime.bus.close()
 
 
-async def end_unknown(journal: Journal, directories: PodDirectories, machine: str) -> None:
-    """Ends pods that the journal does not know: all of them where it is new, or is reset because it
-    belongs to another machine.
-
-    Raises Broken where a pod can't be ended: then no other may start.
-    """
-    names = directories.names()
-    is_lost = journal.machine not in (None, machine)
-    if is_lost:
-        _log.warning(
-            "the journal belongs to another machine: this one ends all pods that it finds of it,"
-            " forgets what is in it, and begins a new one; logs stay",
-            journal=journal.id,
-            pods=len(names),
-        )
-        for name in names:
-            directories.disown_start(name)
-    known = {} if is_lost else journal.load(names)
-    open_ones = [name for name in names if name not in known and not directories.is_over(name)]
-    if open_ones:
-        _log.warning("ending pods that the journal does not know", pods=open_ones)
-    for name in open_ones:
-        _end_unknown_pod(directories, name)
-    patience = time.monotonic() + END_ALL_TIMEOUT_S
-    while open_ones := [name for name in open_ones if not directories.is_over(name)]:
-        if time.monotonic() > patience:
-            for name in open_ones:
-                directories.kill_supervisor(name)
-        if time.monotonic() > 2 * END_ALL_TIMEOUT_S + patience:
-            raise Broken(f"these pods can't be ended, not even by SIGKILL: {open_ones}")
-        await asyncio.sleep(POLL_S)
-    for name in set(names) - known.keys():
-        directories.drop_command(name)
-    if is_lost:  # not before: a crash until here begins all this again
-        journal.begin_anew(_fresh_id(), machine)
-    elif journal.machine is None:
-        journal.adopt(machine)
-
-
-def _end_unknown_pod(directories: PodDirectories, name: str) -> None:
+async def _while_running(runner: Runner, work: Coroutine[Any, Any, None]) -> None:
+    running = asyncio.create_task(runner.run())
     try:
-        directories.ask_to_stop(name, AGENT_RESET, 0.0)
-        directories.seal(name, never_ran(AGENT_RESET))
-    except OSError as error:
-        _log.error("a pod can't be asked to end: killed", pod=name, error=str(error))
-        directories.kill_supervisor(name)
+        await work
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
-def _make(
-    runtime: Runtime,
+async def _runner(
     settings: AgentSettings,
     doorbell: Doorbell,
-    directories: PodDirectories,
+    devices: Devices,
     journal: Journal,
-) -> Agent:
+    key: SecretsKey,
+) -> tuple[PodFiles, Runner]:
+    pods = settings.agent_home.resolve() / "pods"
+    match settings.runner:
+        case RunnerKind.PRETENDED:
+            _log.warning("no process is started: every pod is pretended and succeeds at once")
+            offered = capacity()
+            offer = Offer(
+                cpu=settings.cpu or offered.cpu,
+                memory_mb=settings.memory_mb or offered.memory_mb,
+                simulated=True,
+            )
+            return PodFiles(pods), PretendedPods(doorbell.path, offer)
+        case RunnerKind.KUBERNETES:
+            api = await connect(settings.node, settings.kube_config)
+            files = PodFiles(pods)
+            rules = PodRules(
+                namespace=settings.kube_namespace,
+                host_namespace=settings.kube_host_namespace,
+                step_image=settings.kube_step_image,
+                agent_port=settings.http_port,
+                grace_s=settings.grace_s,
+                gpu_mode=settings.kube_gpu_mode,
+                runtime_class=settings.kube_runtime_class,
+            )
+            return files, KubernetesPods(
+                settings, rules, files, journal, api, devices, doorbell.path
+            )
+        case RunnerKind.SUPERVISED:
+            directories = PodDirectories(pods)
+            confinement = confinement_of(settings)
+            return directories, SupervisedPods(
+                settings, directories, ForkServer(), devices, doorbell.path, confinement, key
+            )
+        case never:
+            assert_never(never)
+
+
+def _make(runtime: Runtime, settings: AgentSettings, machine: Machine) -> Agent:
+    devices, files, runner, journal, key = machine
     metrics = AgentMetrics(runtime.registry)
     relay = Relay(
         runtime.bus, settings, journal, lambda pod, revision: handlers.on_refused(pod, revision)
     )
-    devices = _devices(settings, journal)
-    fork_server = ForkServer()
-    confinement = confinement_of(settings)
-    key = SecretsKey(settings.agent_home.resolve())
-    runner: Runner
-    if settings.agent_pretend:
-        _log.warning("no process is started: every pod is pretended and succeeds at once")
-        runner = PretendedPods(doorbell.path)
-    else:
-        runner = SupervisedPods(
-            settings, directories, fork_server, devices, doorbell.path, confinement, key
-        )
     memory = Memory(
         journal=journal,
         node=Node(settings.node, proc.boot_id(), settings.grace_s, settings.checkpoint_every_s),
         has=runner.has,
+        masked=key.masked,
     )
 
     def on_batch(records: Sequence[Received], positions: Sequence[Position]) -> None:
@@ -237,7 +246,8 @@ def _make(
     reporter = Reporter(
         bus=runtime.bus,
         settings=settings,
-        facts=_facts(settings, journal, confinement, key, simulated=runner.simulated),
+        facts=_facts(settings, journal, key),
+        offer=runner.offer,
         journal=journal,
         devices=devices,
         metrics=metrics,
@@ -246,12 +256,10 @@ def _make(
         on_gpus=lambda indices: setattr(memory, "gpus", indices),
     )
     handlers = Handlers(memory, relay.publish, reporter.changed)
-    watch = Watch(
-        handlers, runner, directories, settings, metrics, runtime.metrics, reader.caught_up
-    )
-    return Agent(
-        settings, directories, journal, handlers, watch, relay, reporter, reader, fork_server
-    )
+    if isinstance(runner, KubernetesPods):
+        runner.changed = reporter.changed
+    watch = Watch(handlers, runner, files, settings, metrics, runtime.metrics, reader.caught_up)
+    return Agent(settings, files, journal, runner, handlers, watch, relay, reporter, reader)
 
 
 def _devices(settings: AgentSettings, journal: Journal) -> Devices:
@@ -271,7 +279,7 @@ def _devices(settings: AgentSettings, journal: Journal) -> Devices:
 def _open_journal(path: Path) -> Journal:
     try:
         # The clock lies above every revision of a report that an older journal could have missed.
-        return Journal(path, _fresh_id(), report_floor=int(time.time() * 1000))
+        return Journal(path, fresh_id(), report_floor=int(time.time() * 1000))
     except sqlite3.OperationalError:  # a full disk, or a place that may not be written to
         raise
     except (sqlite3.DatabaseError, ValueError) as error:
@@ -281,19 +289,7 @@ def _open_journal(path: Path) -> Journal:
         ) from error
 
 
-def _fresh_id() -> str:
-    return secrets.token_hex(8)
-
-
-def _facts(
-    settings: AgentSettings,
-    journal: Journal,
-    confinement: Confinement,
-    key: SecretsKey,
-    *,
-    simulated: bool,
-) -> NodeFacts:
-    offered = capacity()
+def _facts(settings: AgentSettings, journal: Journal, key: SecretsKey) -> NodeFacts:
     return NodeFacts(
         node=settings.node,
         journal=journal.id,
@@ -301,13 +297,10 @@ def _facts(
         address=settings.address,
         log_url=settings.log_url or f"http://{settings.address}:{settings.http_port}",
         version=version("muster-runtime-agent"),
-        cpu=settings.cpu or offered.cpu,
-        memory_mb=settings.memory_mb or offered.memory_mb,
         port_range=(settings.port_first, settings.port_last),
-        simulated=simulated,
-        missing_limits=confinement.missing,
-        single_user=confinement.single_user or _open_bus(settings),
-        secrets_key=key.public,
+        single_user=_open_bus(settings),
+        # A pod's container does not ask for secrets yet: without a key none are sent to it.
+        secrets_key=None if settings.runner is RunnerKind.KUBERNETES else key.public,
     )
 
 
@@ -317,8 +310,16 @@ def _open_bus(settings: AgentSettings) -> str | None:
     return "Kafka has no log-in, so a task can act as any user"
 
 
-def _spawn(runtime: Runtime, agent: Agent) -> None:
+def _spawn(runtime: Runtime, agent: Agent, machine: str) -> None:
     settings, watch, reporter = agent.settings, agent.watch, agent.reporter
+
+    async def recover() -> None:
+        await end_unknown(agent.journal, agent.runner, machine)
+        agent.recovered.set()
+
+    async def read_requests() -> None:
+        await agent.recovered.wait()  # what is unknown may hold what a request gives to another
+        await agent.reader.run()
 
     def on_broadcast_message(record: Received, message: Model | None) -> None:
         reporter.on_returned(message)
@@ -330,7 +331,9 @@ def _spawn(runtime: Runtime, agent: Agent) -> None:
     runtime.bus.on_open.append(lambda channel: watch.on_recovered(channel.topic))
     runtime.follow(["node-returned", "settings-changed", SERVICE_STARTED], on_broadcast_message)
     for name, run in (
-        ("reader", agent.reader.run),
+        ("runner", agent.runner.run),
+        ("recovery", recover),
+        ("reader", read_requests),
         ("relay", agent.relay.run),
         ("effects", watch.run_effects),
         ("looks", watch.run_looks),
@@ -346,8 +349,13 @@ def _spawn(runtime: Runtime, agent: Agent) -> None:
         runtime.spawn(name, run)
     guard = TokenGuard(audience_of(settings.node), settings.service_key, runtime.metrics)
     streams = watch.metrics.log_streams
-    server = LogServer(agent.directories, settings, streams, guard, runtime.stopping)
+    server = LogServer(
+        agent.files, agent.handlers.is_live, settings, streams, guard, runtime.stopping
+    )
     runtime.routes.extend(server.routes())
+    if isinstance(agent.runner, KubernetesPods):
+        permits = PermitServer(agent.handlers, agent.runner, agent.reader.caught_up)
+        runtime.routes.extend(permits.routes())
 
 
 def _foreign_ports(handlers: Handlers, records: Sequence[Received]) -> frozenset[int]:

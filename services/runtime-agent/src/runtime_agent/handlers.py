@@ -59,6 +59,11 @@ class Handlers:
         """The pods that may hold something of the node."""
         return [entry for entry in self.memory.entries.values() if entry.is_live]
 
+    def is_live(self, name: str) -> bool:
+        """Whether the pod may hold something of the node."""
+        entry = self.memory.entries.get(name)
+        return entry is not None and entry.is_live
+
     def unacknowledged(self) -> int:
         """How many messages the Launcher has not acknowledged yet."""
         entries = self.memory.entries.values()

@@ -15,6 +15,8 @@ from typing import BinaryIO
 from runtime_agent.supervisor.logs import open_log, place_path, rotated
 
 CHUNK_BYTES = 64 * 1024
+TAIL_BYTES = 16 * 1024
+"""How much of a log's end is searched for the line with the cause."""
 LOOKS = 20
 """How often a place is looked up anew because the log was being rotated."""
 
@@ -89,6 +91,20 @@ class LogReader:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def tail_lines(path: Path) -> tuple[str, ...]:
+    """The last whole lines of a file: a part of one could be a part of a secret. None where there
+    is no file.
+    """
+    try:
+        with open_log(path) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - TAIL_BYTES))
+            lines = tuple(file.read().decode(errors="replace").splitlines())
+            return lines[1:] if size > TAIL_BYTES else lines
+    except OSError:
+        return ()
 
 
 def _place(path: Path) -> tuple[int, int | None]:

@@ -1,28 +1,24 @@
 """The agent's side of a pod's directory: make it, see what became of the pod, stop it, clear it.
 
 Nothing is kept in memory, and each step can be repeated after a crash in its middle: the
-directories are the truth. The pod's process belongs to its supervisor, never to the agent. No step
-takes longer for a pod with more files: what a pod leaves is renamed at once and removed later.
-One thread only may use it: the kernel frees a lock when any descriptor of its file is closed.
+directories are the truth. The pod's process belongs to its supervisor, never to the agent. One
+thread only may use it: the kernel frees a lock when any descriptor of its file is closed.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
-import stat
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from hashlib import sha256
 from pathlib import Path
-from uuid import uuid4
 
 import structlog
 
 from runtime_agent.domain.environment import CHECKPOINT_FILE
+from runtime_agent.pod_files import PodFiles, touched_at_s
 from runtime_agent.supervisor import cgroup, lock, proc
 from runtime_agent.supervisor.records import (
     COMMAND_FILE,
@@ -50,13 +46,7 @@ from runtime_agent.supervisor.records import (
 
 _log = structlog.get_logger()
 
-DOOMED_DIR = ".old"
-"""Below the root: what leaves the disk. A rename into it is all that a removal takes at once."""
-REASON_BYTES = 1000
-PIPE_BYTES = 64 * 1024
 LOGGED_PIDS = 10
-LONGEST_NAME = 200
-"""Longer pod names are kept under their hash: file systems end at 255 bytes."""
 MARK = "MUSTER_POD_DIRECTORY"
 """The variable that names a process's pod, also once its parents are gone.
 
@@ -86,53 +76,12 @@ class Observation:
     stop: StopRequest | None = None
 
 
-@dataclass(frozen=True)
-class Remains:
-    """What a pod has left on the disk; `changed_s` (Unix): when something was last recorded."""
-
-    name: str
-    changed_s: float
-    log_bytes: int
-    has_work: bool
-
-
-class PodDirectories:
-    """All pods below one root, which belongs to one agent. `has_doomed` calls for
-    `remove_doomed`.
-    """
+class PodDirectories(PodFiles):
+    """The pods that supervisors run."""
 
     def __init__(self, root: Path) -> None:
-        root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.root = root.resolve()  # pods change their directory
-        self._doomed = self.root / DOOMED_DIR
-        self._doomed.mkdir(exist_ok=True, mode=0o700)
-        self.has_doomed = asyncio.Event()
+        super().__init__(root)
         self._boot = proc.boot_id()
-
-    def names(self) -> list[str]:
-        """Every pod that has a directory."""
-        found = []
-        for entry in self.root.iterdir():
-            if entry.is_dir() and not entry.name.startswith("."):
-                spec = _readable(entry / SPEC_FILE, PodSpec)
-                found.append(entry.name if spec is None else spec.name)
-        return sorted(found)
-
-    def path(self, name: str) -> Path:
-        """Where the pod's directory is or would be. Raises ValueError for what is no pod's name."""
-        if not name or name.startswith(".") or "/" in name or "\0" in name:
-            raise ValueError(f"{name!r} can't be the name of a pod")
-        if len(name.encode()) > LONGEST_NAME:
-            return self.root / sha256(name.encode()).hexdigest()
-        return self.root / name
-
-    def work_path(self, name: str) -> Path:
-        """The pod's own work directory."""
-        return self.path(name) / WORK_DIR
-
-    def logs_path(self, name: str) -> Path:
-        """The directory of the pod's logs."""
-        return self.path(name) / LOGS_DIR
 
     def prepare(self, spec: PodSpec, command: str) -> None:
         """Makes the directory whole or not at all; one that can be used stays as it is."""
@@ -196,14 +145,8 @@ class PodDirectories:
         return Phase.RUNNING if supervisor is not None else Phase.SUPERVISOR_LOST
 
     def checkpointed_at_s(self, name: str) -> float | None:
-        """When the pod has touched its file last (Unix). Only a file in its own work directory
-        counts, and nothing of it is read.
-        """
-        try:
-            found = (self.work_path(name) / CHECKPOINT_FILE).lstat()
-        except OSError:
-            return None
-        return found.st_mtime if stat.S_ISREG(found.st_mode) else None
+        """When the pod has touched its file last (Unix)."""
+        return touched_at_s(self.work_path(name) / CHECKPOINT_FILE)
 
     def ask_to_stop(self, name: str, reason: str, grace_s: float) -> None:
         """Writes the request and rings the doorbell; a repeat can only shorten the grace."""
@@ -289,69 +232,16 @@ class PodDirectories:
                     if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                         yield pid, ticks
 
+    def drop_command(self, name: str) -> None:
+        """Removes the pod's command, which may hold secrets. Raises OSError where it stays."""
+        (self.path(name) / COMMAND_FILE).unlink(missing_ok=True)
+
     def drop_work(self, name: str) -> None:
         """Removes what the pod wrote for itself; its records and logs stay."""
         for reserve in RESERVES:
             (self.path(name) / reserve).unlink(missing_ok=True)
         for folder in (TMP_DIR, WORK_DIR):  # the work directory shows that there is more to drop
             self._doom(self.path(name) / folder)
-
-    def remove(self, name: str) -> None:
-        """Removes all of the pod."""
-        self._doom(self.path(name))
-
-    def drop_command(self, name: str) -> None:
-        """Removes the pod's command, which may hold secrets. Raises OSError where it stays."""
-        (self.path(name) / COMMAND_FILE).unlink(missing_ok=True)
-
-    def drop_logs(self, name: str) -> None:
-        """Removes the pod's logs; its records stay."""
-        self._doom(self.logs_path(name))
-
-    def _doom(self, path: Path) -> None:
-        if os.path.lexists(path):
-            path.rename(self._doomed / uuid4().hex)
-            self.has_doomed.set()
-
-    def sweep(self) -> None:
-        """Removes what a crash has left half made or half removed."""
-        for entry in self.root.glob(".new-*"):
-            self._doom(entry)
-        self.has_doomed.set()
-
-    async def remove_doomed(self) -> None:
-        """Takes off the disk what is removed. Raises OSError, with a reason, where something stays.
-
-        A process does it: folders may be deeper than Python can, and a stop can end it.
-        """
-        self.has_doomed.clear()
-        process = await asyncio.create_subprocess_exec(
-            *("find", self._doomed, "-mindepth", "1", "-xdev", "-delete"),
-            stdin=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-            env={"PATH": os.environ.get("PATH", os.defpath)},  # pods may read it: nothing secret
-        )
-        assert process.stderr is not None
-        try:
-            reason = await process.stderr.read(REASON_BYTES)
-            while await process.stderr.read(PIPE_BYTES):
-                pass
-            if await process.wait():
-                raise OSError(reason.decode(errors="replace"))
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-
-    def remains(self) -> list[Remains]:
-        """Of every pod, the oldest first. It opens no lock, so any thread may ask."""
-        found = []
-        for name in self.names():
-            directory = self.path(name)
-            changed_s = max(_changed_s(directory / file) for file in (SPEC_FILE, EXIT_FILE))
-            has_work = (directory / WORK_DIR).exists()
-            found.append(Remains(name, changed_s, _bytes_in(directory / LOGS_DIR), has_work))
-        return sorted(found, key=lambda each: each.changed_s)
 
 
 def _kill(name: str, found: Mapping[int, int | None]) -> None:
@@ -390,22 +280,6 @@ def _readable(path: Path, kind: type[Record]) -> Record | None:
 
 def _groups(start: StartRecord) -> cgroup.Cgroups:
     return cgroup.Cgroups(tuple(map(Path, start.cgroup_dirs)))
-
-
-def _changed_s(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except FileNotFoundError:
-        return 0.0
-
-
-def _bytes_in(folder: Path) -> int:
-    total = 0
-    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
-        for entry in entries:
-            with contextlib.suppress(FileNotFoundError):
-                total += entry.stat(follow_symlinks=False).st_size
-    return total
 
 
 def never_ran(reason: str) -> ExitRecord:

@@ -21,7 +21,7 @@ from muster.errors import Transient
 
 from runtime_agent.devices import Devices
 from runtime_agent.domain.pods import Pod
-from runtime_agent.domain.report import NodeFacts, NodeNow, report
+from runtime_agent.domain.report import NodeFacts, NodeNow, Offer, report
 from runtime_agent.metrics import AgentMetrics
 from runtime_agent.ports import listening_ports
 from runtime_agent.settings import MEBIBYTE, AgentSettings
@@ -43,6 +43,7 @@ class Reporter:
     bus: Bus
     settings: AgentSettings
     facts: NodeFacts
+    offer: Callable[[], Offer]
     journal: Journal
     devices: Devices
     metrics: AgentMetrics
@@ -107,6 +108,7 @@ class Reporter:
         made = report(
             self.facts,
             NodeNow(
+                offer=self.offer(),
                 gpus=self._gpus,
                 foreign_ports=tuple(self._foreign),
                 lease=self._lease,

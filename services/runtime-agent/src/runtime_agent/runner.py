@@ -1,34 +1,14 @@
-"""Starts, stops and watches pods: the real way, by supervisors, and one that only pretends."""
+"""What carries out the agent's decisions about pods, whatever pods are on this node."""
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
-import structlog
-from muster.contracts.pods import PodRun
-
-from runtime_agent.confinement import Confinement
-from runtime_agent.devices import Devices
-from runtime_agent.domain.ending import Ending, Loss, Oom, Refusal
-from runtime_agent.domain.environment import Place, of_user, task_environment
+from runtime_agent.domain.ending import Ending
 from runtime_agent.domain.pods import Pod, Stopping
-from runtime_agent.fork_server import ForkServer
-from runtime_agent.pods import Phase, PodDirectories, never_ran
-from runtime_agent.secrets_key import SecretsKey
-from runtime_agent.settings import MEBIBYTE, AgentSettings, names_in
-from runtime_agent.supervisor import cgroup
-from runtime_agent.supervisor.logs import open_log, stream_path
-from runtime_agent.supervisor.records import ExitRecord, PodSpec, StopRequest, ring
-
-TAIL_BYTES = 16 * 1024
-"""How much of a log's end is searched for the line with the cause."""
-
-_log = structlog.get_logger()
+from runtime_agent.domain.report import Offer
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +27,6 @@ class Seen:
 class Runner(Protocol):
     """What carries out the agent's decisions. All of it can be repeated."""
 
-    simulated: bool
-
     def launch(self, pod: Pod) -> None:
         """Have the pod started, unless it ever was. Raises OSError where that is not possible."""
 
@@ -64,290 +42,22 @@ class Runner(Protocol):
     def forget(self, name: str) -> None:
         """The pod's work is no longer needed."""
 
+    async def ready(self) -> None:
+        """Returns once `names` is complete."""
 
-@dataclass
-class _Attempt:
-    """How often, and when last (monotonic), a supervisor was asked for; what hindered it."""
+    def names(self) -> list[str]:
+        """Every pod of which the node has anything."""
 
-    count: int = 0
-    at_s: float = 0.0
-    error: str = ""
+    def end_now(self, name: str, *, of_another_machine: bool) -> bool:
+        """Have a pod end that the journal does not know; True where nothing of it is left. To be
+        called again until then. `of_another_machine`: so is its record. Raises OSError.
+        """
 
+    def offer(self) -> Offer:
+        """What the node offers to pods, and what speaks against it."""
 
-@dataclass
-class SupervisedPods:
-    """Real processes. `doorbell` is rung by supervisors; `confinement` sets how pods are limited to
-    their resources and separated from other users; `secrets_key` opens their secrets.
-    """
+    async def run(self) -> None:
+        """The runner's own work beside these calls, until cancelled."""
 
-    settings: AgentSettings
-    directories: PodDirectories
-    fork_server: ForkServer
-    devices: Devices
-    doorbell: Path
-    confinement: Confinement
-    secrets_key: SecretsKey
-    simulated: bool = field(default=False, init=False)
-    _attempts: dict[str, _Attempt] = field(default_factory=dict)
-    _kill_at_s: dict[str, float] = field(default_factory=dict)
-    _renewed_s: float = 0.0
-
-    def launch(self, pod: Pod) -> None:
-        """Prepare the directory and ask the fork server; once asked, looks see to the rest."""
-        if pod.pod not in self._attempts:
-            self._attempt(pod)
-
-    def _attempt(self, pod: Pod) -> None:
-        assert pod.run is not None
-        attempt = self._attempts.setdefault(pod.pod, _Attempt())
-        attempt.count += 1
-        attempt.at_s = time.monotonic()
-        try:
-            self._prepare(pod, pod.run)
-            self.fork_server.start(self.directories.path(pod.pod))
-        except OSError as error:
-            attempt.error = str(error)
-            raise
-
-    def _prepare(self, pod: Pod, run: PodRun) -> None:
-        names = self.devices.names
-        if gone := set(run.gpus) - names.keys():  # a MIG device that was taken away meanwhile
-            raise OSError(f"the node no longer has GPU {min(gone)}")
-        work = str(self.directories.work_path(pod.pod))
-        uid = self._uid(run)
-        inherited = _inherited(self.settings, os.environ)
-        place = Place(
-            pod=pod.pod,
-            job=pod.job,
-            node=self.settings.node,
-            address=self.settings.address,
-            work_dir=work,
-            simulated_gpus=self.devices.simulated,
-            gpu_names=names,
-            inherited=inherited if uid is None else of_user(inherited, run.user, work),
-        )
-        limits = self._limits(run)
-        spec = PodSpec(
-            name=pod.pod,
-            environment=task_environment(run, place),
-            cgroups=limits,
-            default_grace_s=self.settings.grace_s,
-            log_max_bytes=self.settings.log_max_bytes,
-            agent_doorbell=str(self.doorbell),
-            uid=uid,
-            exposed=list(map(str, self.confinement.task_folders)),
-            user_processes=self._user_processes(uid),
-        )
-        self.directories.prepare(spec, self.secrets_key.open(pod).command)
-
-    def _uid(self, run: PodRun) -> int | None:
-        """Raises OSError where the user has none."""
-        if self.confinement.single_user is not None:
-            return None
-        if run.user_number == 0:
-            raise OSError(
-                f"the request has no number of the user {run.user}, so its sender is older than"
-                " this agent: upgrade REST and the Launcher, then submit the job again"
-            )
-        if not 0 < run.user_number <= self.settings.task_uid_count:
-            raise OSError(
-                f"the user {run.user} has the number {run.user_number}, and uids are there for 1 to"
-                f" {self.settings.task_uid_count}: set MUSTER_TASK_UID_COUNT"
-            )
-        return self.settings.task_uid_first + run.user_number
-
-    def _user_processes(self, uid: int | None) -> int:
-        """Without a uid of their own the limit would count the processes of everything else."""
-        is_limited = "processes" in self.confinement.parents or uid is None
-        return 0 if is_limited else self.settings.pod_processes
-
-    def _limits(self, run: PodRun) -> dict[str, dict[str, str]]:
-        amounts: Mapping[cgroup.Limit, int] = {
-            "memory": run.memory_mb * MEBIBYTE,
-            "swap": run.memory_mb,
-            "cpu": run.cpu,
-            "processes": self.settings.pod_processes,
-        }
-        found: dict[str, dict[str, str]] = {}
-        for of, parent in self.confinement.parents.items():
-            if amount := amounts[of]:
-                files = cgroup.limit(parent, of, amount)
-                found.setdefault(str(parent), {}).update(files)
-        return found
-
-    def stop(self, name: str, stopping: Stopping) -> None:
-        """Leave the request; a pod that never started is sealed."""
-        seen = self.directories.observe(name)
-        if seen.phase in (Phase.ABSENT, Phase.EXITED):
-            return
-        # First, so that a supervisor that can't be asked is killed as well.
-        due = time.monotonic() + stopping.grace_s + self.settings.supervisor_patience_s
-        self._kill_at_s[name] = min(due, self._kill_at_s.get(name, due))
-        self.directories.ask_to_stop(name, stopping.reason, stopping.grace_s)
-        self.directories.seal(name, never_ran(stopping.reason))
-
-    def look(self, pods: Iterable[Pod]) -> list[Seen]:
-        """Look at the directories; help where a supervisor is missing or no longer acts."""
-        found = []
-        for pod in pods:
-            seen = self._look_at(pod)
-            if seen is None:
-                continue
-            if seen.ending is not None:
-                self.directories.drop_command(pod.pod)
-                self._attempts.pop(pod.pod, None)
-                self._kill_at_s.pop(pod.pod, None)
-                seen = replace(seen, ending=self.secrets_key.masked(pod, seen.ending))
-            found.append(seen)
-        return found
-
-    def _look_at(self, pod: Pod) -> Seen | None:
-        name = pod.pod
-        seen = self.directories.observe(name)
-        started_at_s = None if seen.start is None else seen.start.started_at_s
-        match seen.phase:
-            case Phase.EXITED:
-                assert seen.exit is not None
-                ending = self._ending(name, seen.exit)
-                return Seen(name, started_at_s, seen.exit.ended_at_s, ending)
-            case Phase.REBOOTED:
-                return Seen(name, started_at_s, time.time(), Ending(loss=Loss.REBOOT))
-            case Phase.SUPERVISOR_LOST:
-                if self.directories.kill_leftovers(name, seen.start):
-                    return None  # the next look checks whether they are gone
-                return Seen(name, started_at_s, time.time(), Ending(loss=Loss.SUPERVISOR))
-            case Phase.RUNNING | Phase.STARTING:
-                self._see_to_stop(pod, seen.stop)
-                if started_at_s is None:
-                    return None
-                saved_at_s = self.directories.checkpointed_at_s(name)
-                return Seen(name, started_at_s, checkpointed_at_s=saved_at_s)
-            case Phase.PREPARED | Phase.ABSENT:
-                return self._not_started(pod, seen.phase)
-
-    def _see_to_stop(self, pod: Pod, asked: StopRequest | None) -> None:
-        """Asks again where the disk did not take it; kills a supervisor that does not act."""
-        name = pod.pod
-        due = self._kill_at_s.get(name)
-        if due is not None and time.monotonic() >= due:
-            _log.warning("a supervisor does not stop its pod and is killed", pod=name)
-            self.directories.kill_supervisor(name)
-        if pod.stop is not None:
-            wanted = StopRequest(pod.stop.reason, pod.stop.grace_s)
-            if asked != wanted or due is None:
-                self.stop(name, pod.stop)
-
-    def _not_started(self, pod: Pod, phase: Phase) -> Seen | None:
-        if pod.started_at is not None:
-            return Seen(pod.pod, None, time.time(), Ending(loss=Loss.DIRECTORY))
-        if pod.stop is not None and phase is Phase.ABSENT:
-            ending = Ending(refusal=Refusal.NEVER_RAN, stop_reason=pod.stop.reason)
-            return Seen(pod.pod, None, time.time(), ending)
-        if pod.stop is not None:
-            self.stop(pod.pod, pod.stop)
-            return None
-        attempt = self._attempts.get(pod.pod, _Attempt())
-        if time.monotonic() - attempt.at_s < self.settings.launch_timeout_s and attempt.count:
-            return None
-        if attempt.count < self.settings.launch_attempts:
-            self._launch_again(pod, attempt)
-            return None
-        error = f"no supervisor came up in {attempt.count} attempts"
-        error = f"{error}: {attempt.error}" if attempt.error else error
-        if phase is Phase.ABSENT or self.directories.seal(
-            pod.pod, ExitRecord(ran=False, start_error=error, ended_at_s=time.time())
-        ):
-            return Seen(pod.pod, None, time.time(), Ending(start_error=error))
-        return None
-
-    def _launch_again(self, pod: Pod, attempt: _Attempt) -> None:
-        now_s = time.monotonic()
-        if attempt.count and now_s - self._renewed_s > self.settings.launch_timeout_s:
-            self._renewed_s = now_s
-            self.fork_server.close()  # one that hangs is replaced
-        try:
-            self._attempt(pod)
-        except OSError as error:
-            _log.warning("a pod could not be launched", pod=pod.pod, error=str(error))
-
-    def _ending(self, name: str, record: ExitRecord) -> Ending:
-        never = not record.ran and record.start_error is None
-        return Ending(
-            exit_code=record.exit_code,
-            signal=record.signal,
-            oom=Oom(record.oom),
-            stop_reason=record.stop_reason,
-            forced=record.forced,
-            start_error=record.start_error,
-            refusal=Refusal.NEVER_RAN if never else None,
-            log_tail=self._tail(name) if record.exit_code != 0 else (),
-        )
-
-    def _tail(self, name: str) -> tuple[str, ...]:
-        """The last lines of stderr, or of stdout where there are none."""
-        logs = self.directories.logs_path(name)
-        return tail_lines(stream_path(logs, "stderr")) or tail_lines(stream_path(logs, "stdout"))
-
-    def has(self, name: str) -> bool:
-        """Whether there is a directory."""
-        return self.directories.observe(name).phase is not Phase.ABSENT
-
-    def forget(self, name: str) -> None:
-        """Logs and records stay until they are too old."""
-        self.directories.drop_work(name)
-
-
-def tail_lines(path: Path) -> tuple[str, ...]:
-    """The last whole lines of a file: a part of one could be a part of a secret. None where there
-    is no file.
-    """
-    try:
-        with open_log(path) as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - TAIL_BYTES))
-            lines = tuple(file.read().decode(errors="replace").splitlines())
-            return lines[1:] if size > TAIL_BYTES else lines
-    except OSError:
-        return ()
-
-
-def _inherited(settings: AgentSettings, environment: Mapping[str, str]) -> dict[str, str]:
-    names = names_in(settings.pod_environment)
-    return {name: environment[name] for name in names if name in environment}
-
-
-@dataclass
-class PretendedPods:
-    """Starts nothing: each pod has run and succeeded as soon as it is launched. For benchmarks."""
-
-    doorbell: Path
-    simulated: bool = field(default=True, init=False)
-    _launched: dict[str, float] = field(default_factory=dict)
-    _stopped: dict[str, str] = field(default_factory=dict)
-
-    def launch(self, pod: Pod) -> None:
-        """Note the time."""
-        self._launched[pod.pod] = time.time()
-        ring(self.doorbell, f"{pod.pod}\n".encode())
-
-    def stop(self, name: str, stopping: Stopping) -> None:
-        """Only a pod that this process has not launched (after a restart) can still be stopped."""
-        self._stopped[name] = stopping.reason
-        ring(self.doorbell, f"{name}\n".encode())
-
-    def look(self, pods: Iterable[Pod]) -> list[Seen]:
-        """Every pod has ended, also one that a lost agent had pretended to run."""
-        found = []
-        for pod in pods:
-            at_s = self._launched.pop(pod.pod, None) or time.time()
-            reason = self._stopped.pop(pod.pod, None)
-            ending = Ending(exit_code=0, stop_reason=reason)
-            found.append(Seen(pod.pod, at_s, time.time(), ending))
-        return found
-
-    def has(self, name: str) -> bool:
-        """Nothing is ever there."""
-        return False
-
-    def forget(self, name: str) -> None:
-        """Nothing is kept."""
+    def close(self) -> None:
+        """The agent ends; pods go on."""

@@ -18,6 +18,8 @@ from pydantic import (
     model_validator,
 )
 
+from runtime_agent.domain.kubernetes.manifest import GpuMode
+
 MEBIBYTE = 1024 * 1024
 LAST_PORT = 65535
 FIRST_TASK_UID, LAST_UID = 65536, 2**31 - 2
@@ -41,6 +43,14 @@ class OnStop(StrEnum):
 
     WITHDRAW = "withdraw"
     KEEP = "keep"
+
+
+class RunnerKind(StrEnum):
+    """What pods are on this node."""
+
+    SUPERVISED = "supervised"
+    KUBERNETES = "kubernetes"
+    PRETENDED = "pretended"
 
 
 class AgentSettings(ReadByRestSettings):
@@ -79,8 +89,37 @@ class AgentSettings(ReadByRestSettings):
         description="At SIGTERM: withdraw (pods end with grace, and are started anew later, at no"
         " cost to their jobs) or keep (pods go on under their supervisors).",
     )
-    agent_pretend: bool = Field(
-        False, description="For benchmarks: no process is started, each pod succeeds at once."
+    runner: RunnerKind = Field(
+        RunnerKind.SUPERVISED,
+        description="What pods are: supervised (processes of this machine), kubernetes (pods of"
+        " this node of a cluster) or, for benchmarks, pretended (no process is started, each pod"
+        " succeeds at once).",
+    )
+
+    kube_config: Path | None = Field(
+        None, description="A kubeconfig file; else the API server of the agent's service account."
+    )
+    kube_namespace: str = Field("muster-jobs", description="Where tasks' pods are created.")
+    kube_host_namespace: str = Field(
+        "muster-jobs-host", description="Where pods on the host network are created."
+    )
+    kube_step_image: str = Field(
+        "muster-step", description="The image of the container that runs before each task's."
+    )
+    kube_gpu_mode: GpuMode = Field(
+        GpuMode.NONE,
+        description="How containers get their GPUs: visible-devices (NVIDIA's container runtime"
+        " gives those that the Scheduler chose) or none (GPUs are simulated).",
+    )
+    kube_runtime_class: str = Field(
+        "nvidia", description="The runtime class of pods with GPUs; empty: the node's default."
+    )
+    kube_logs: Path = Field(Path("/var/log/pods"), description="Where kubelet writes output.")
+    kube_pods: Path = Field(
+        Path("/var/lib/kubelet/pods"), description="Where kubelet has pods' volumes."
+    )
+    image_wait_s: PositiveFloat = Field(
+        600.0, description="A pod whose image can't be pulled by then fails."
     )
     fake_gpus: NonNegativeInt | None = Field(
         None, description="Pretend to have this many GPUs; 0 or unset: those of the driver."

@@ -30,8 +30,8 @@ from muster.records import Received
 from runtime_agent.domain.pods import Effect, Forget, Launch, Phase, Stop
 from runtime_agent.handlers import Handlers
 from runtime_agent.metrics import AgentMetrics
-from runtime_agent.pods import PodDirectories, Remains
-from runtime_agent.runner import Runner
+from runtime_agent.pod_files import PodFiles, Remains
+from runtime_agent.runner import Runner, Seen
 from runtime_agent.settings import MEBIBYTE, AgentSettings
 from runtime_agent.store import SPARE_BYTES
 
@@ -83,7 +83,7 @@ class Watch:
 
     handlers: Handlers
     runner: Runner
-    directories: PodDirectories
+    files: PodFiles
     settings: AgentSettings
     metrics: AgentMetrics
     plumbing: PlumbingMetrics
@@ -155,8 +155,8 @@ class Watch:
             except TimeoutError:
                 pass
 
-    def look(self, names: set[str] | None) -> None:
-        """Look at these pods, or at all live ones."""
+    def look(self, names: set[str] | None) -> list[Seen]:
+        """Look at these pods, or at all live ones; what was seen."""
         self._has_rung.clear()
         queued = {e.pod.pod for e in self.handlers.effects if isinstance(e, Launch)}
         live = [e.pod for e in self.handlers.live() if e.pod.pod not in queued]
@@ -164,7 +164,7 @@ class Watch:
             live = [pod for pod in live if pod.phase is not Phase.ACCEPTED or pod.stop is not None]
         chosen = [pod for pod in live if names is None or pod.pod in names]
         self._rung = set()
-        seen = []
+        seen: list[Seen] = []
         for pod in chosen:
             try:
                 seen += self.runner.look([pod])
@@ -175,6 +175,7 @@ class Watch:
             # What the journal does not take is seen again by the next full look.
             with self._counting_failures():
                 self._count(self.handlers.on_seen(seen))
+        return seen
 
     def _count(self, rules: Mapping[str, str]) -> None:
         """`rules`: of the verdicts of those pods that have ended."""
@@ -268,13 +269,13 @@ class Watch:
     async def run_removals(self) -> None:
         """Take off the disk what was removed."""
         while True:
-            await self.directories.has_doomed.wait()
+            await self.files.has_doomed.wait()
             await self._remove_doomed()
 
     async def _remove_doomed(self) -> None:
         async with self._removal:
             with self._counting_removals():
-                await self.directories.remove_doomed()
+                await self.files.remove_doomed()
 
     async def run_cleaning(self) -> None:
         """Take out what is too old."""
@@ -298,7 +299,7 @@ class Watch:
         A directory is removed only after its name has left the journal, for it guards the name too.
         """
         settings, journal = self.settings, self.handlers.memory.journal
-        remains = await asyncio.to_thread(self.directories.remains)
+        remains = await asyncio.to_thread(self.files.remains)
         # First what writes no journal: on a full disk it takes nothing.
         self._forget_again(remains)
         await self._remove_doomed()
@@ -313,7 +314,7 @@ class Watch:
         gone = [each for each in old if each.name not in known]
         for each in gone:
             with self._counting_removals():
-                self.directories.remove(each.name)
+                self.files.remove(each.name)
 
     def _forget_again(self, remains: Sequence[Remains]) -> None:
         """For pods whose work is still there: it could not be removed, or the agent had ended."""
@@ -329,11 +330,11 @@ class Watch:
         for each in remains:
             if self._has_room():
                 return
-            has_work = self.directories.work_path(each.name).is_dir()
-            if has_work and self.directories.observe(each.name).exit is not None:
+            has_work = self.files.work_path(each.name).is_dir()
+            if has_work and not self.handlers.is_live(each.name):
                 _log.info("removing a work directory, for the disk is full", pod=each.name)
                 with self._counting_removals():
-                    self.directories.drop_work(each.name)
+                    self.runner.forget(each.name)
                 await self._remove_doomed()
 
     async def _drop_logs(self, remains: Sequence[Remains]) -> None:
@@ -348,13 +349,13 @@ class Watch:
             if each.name not in live and each.log_bytes:
                 _log.info("removing logs, for all together are too large", pod=each.name)
                 with self._counting_removals():
-                    self.directories.drop_logs(each.name)
+                    self.files.drop_logs(each.name)
                 await self._remove_doomed()
                 total -= each.log_bytes
         self.metrics.log_bytes.set(total)
 
     def _has_room(self) -> bool:
-        free_bytes = shutil.disk_usage(self.directories.root).free
+        free_bytes = shutil.disk_usage(self.files.root).free
         return free_bytes >= self.settings.disk_min_mb * MEBIBYTE
 
     @contextmanager

@@ -85,7 +85,7 @@ def _asset_warnings(job: JobFile, root: Node) -> Iterator[Problem]:
     for index, prerequisite in enumerate(job.prerequisites):
         place = ("prerequisites", index)
         if isinstance(prerequisite, DockerImage):
-            message = "is not pulled: tasks run on the node itself, without a container"
+            message = "is pulled on Kubernetes nodes only; elsewhere tasks run on the node itself"
             yield problem_at(root, (*place, "uri"), message)
         elif prerequisite.plugin:
             yield problem_at(root, (*place, "plugin"), _NOT_YET)

@@ -10,7 +10,7 @@ node (muster.service_keys).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -22,7 +22,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from runtime_agent.logreader import Extent, LogReader, extent
-from runtime_agent.pods import Phase, PodDirectories
+from runtime_agent.pod_files import PodFiles
 from runtime_agent.settings import AgentSettings
 from runtime_agent.supervisor.logs import stream_path
 
@@ -32,9 +32,12 @@ NAMES: tuple[Name, ...] = get_args(Name)
 
 @dataclass
 class LogServer:
-    """Serves until `stopping` is set, which ends the streams that follow."""
+    """Serves until `stopping` is set, which ends the streams that follow; so does the end of the
+    pod, when `is_live` no longer holds.
+    """
 
-    directories: PodDirectories
+    files: PodFiles
+    is_live: Callable[[str], bool]
     settings: AgentSettings
     gauge: Gauge
     guard: TokenGuard
@@ -89,10 +92,6 @@ class LogServer:
         follow = self._follow(request.path_params["pod"], path, first)
         return StreamingResponse(follow, media_type=media, headers=headers)
 
-    def _has_ended(self, pod: str) -> bool:
-        over = (Phase.EXITED, Phase.SUPERVISOR_LOST, Phase.REBOOTED, Phase.ABSENT)
-        return self.directories.observe(pod).phase in over
-
     def _let_go(self) -> None:
         self.open_streams -= 1
         self.gauge.set(self.open_streams)
@@ -103,7 +102,7 @@ class LogServer:
             return _error(401, "UnauthorizedUserError", why)
         pod = request.path_params["pod"]
         try:
-            folder = self.directories.logs_path(pod)
+            folder = self.files.logs_path(pod)
         except ValueError:
             folder = None
         if folder is None or not folder.is_dir():
@@ -121,7 +120,7 @@ class LogServer:
         try:
             while True:
                 # Looked at before reading, so that what was written before the end is read.
-                is_over = self.stopping.is_set() or self._has_ended(pod)
+                is_over = self.stopping.is_set() or not self.is_live(pod)
                 while chunk := follower.read():
                     yield chunk
                 if is_over:

@@ -12,6 +12,11 @@ class Loss(StrEnum):
     SUPERVISOR = "supervisor-lost"
     REBOOT = "node-rebooted"
     DIRECTORY = "record-lost"
+    CONTAINER = "container-lost"
+    EVICTED = "evicted"
+    DISPLACED = "displaced"
+    NODE_SHUTDOWN = "node-shutdown"
+    DELETED = "deleted"
 
 
 class Refusal(StrEnum):
@@ -23,6 +28,12 @@ class Refusal(StrEnum):
     BAD_REQUEST = "bad-request"
     NEVER_RAN = "never-ran"
     LAUNCH_FAILED = "launch-failed"
+    REJECTED = "rejected"
+    NAME_TAKEN = "name-taken"
+    OUT_OF_RESOURCES = "out-of-resources"
+    NOT_ADMITTED = "not-admitted"
+    IMAGE_DENIED = "image-denied"
+    IMAGE_NOT_PULLED = "image-not-pulled"
 
 
 class Oom(StrEnum):

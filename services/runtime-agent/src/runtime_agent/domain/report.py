@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from muster.contracts.nodes import Gpu, NodeReport, PodOnNode
@@ -13,7 +13,7 @@ from runtime_agent.domain.pods import Pod
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What is known of the node apart from its pods; `simulated`: its pods are only pretended."""
+    """What is known of the node apart from its pods, and does not change while the agent runs."""
 
     node: str
     journal: str
@@ -21,19 +21,37 @@ class NodeFacts:
     address: str
     log_url: str
     version: str
-    cpu: int
-    memory_mb: int
     port_range: tuple[int, int]
-    simulated: bool
-    missing_limits: Sequence[str] = ()
     single_user: str | None = None
     secrets_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class NodeNow:
-    """What changes: the driver's answers, ports of foreign processes, records from the bus."""
+class Offer:
+    """What the node offers to pods.
 
+    `simulated`: they are only pretended. `missing_limits`, `single_user`: as in the report.
+    `others`: what is given to those that are not Muster's, by a name for it. `labels`: what else
+    is known of the node. `problem`: why nothing may start on it.
+    """
+
+    cpu: int
+    memory_mb: int
+    simulated: bool = False
+    missing_limits: Sequence[str] = ()
+    single_user: str | None = None
+    others: Sequence[PodOnNode] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNow:
+    """What changes: the runner's offer, the driver's answers, ports of foreign processes, records
+    from the bus.
+    """
+
+    offer: Offer
     gpus: Sequence[Gpu] = ()
     foreign_ports: Sequence[int] = ()
     lease: int = 0
@@ -42,10 +60,17 @@ class NodeNow:
 
 
 def report(
-    facts: NodeFacts, now: NodeNow, live: Iterable[Pod], *, revision: int, at: datetime
+    facts: NodeFacts,
+    now: NodeNow,
+    live: Iterable[Pod],
+    *,
+    revision: int,
+    at: datetime,
 ) -> NodeReport:
     """One report; each live pod counts with what it was given."""
-    pods = [_on_node(pod) for pod in live]
+    offer = now.offer
+    pods = [*(_on_node(pod) for pod in live), *offer.others]
+    problem = now.problem or offer.problem
     holders = {gpu: pod.pod for pod in pods for gpu in pod.gpus}
     return NodeReport(
         node=facts.node,
@@ -57,18 +82,19 @@ def report(
         log_url=facts.log_url,
         version=facts.version,
         lease=now.lease,
-        cpu=facts.cpu,
-        memory_mb=facts.memory_mb,
+        cpu=offer.cpu,
+        memory_mb=offer.memory_mb,
         port_range=facts.port_range,
         gpus=tuple(gpu.model_copy(update={"pod": holders.get(gpu.index)}) for gpu in now.gpus),
         pods=tuple(pods),
         foreign_ports=tuple(sorted(now.foreign_ports)),
-        is_healthy=now.problem is None,
-        problem=now.problem,
+        is_healthy=problem is None,
+        problem=problem,
         is_stopping=now.is_stopping,
-        simulated=facts.simulated,
-        missing_limits=tuple(facts.missing_limits),
-        single_user=facts.single_user,
+        simulated=offer.simulated,
+        missing_limits=tuple(offer.missing_limits),
+        single_user=offer.single_user or facts.single_user,
+        labels=dict(offer.labels),
         secrets_key=facts.secrets_key,
     )
 

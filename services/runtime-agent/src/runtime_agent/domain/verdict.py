@@ -70,6 +70,30 @@ _REFUSALS: Mapping[Refusal, _Rule] = {
         "launch-failed", -1204, "ContainerDockerStartUnknownError", Fault.PLATFORM, _TRANSIENT,
         "The node could not start the pod's process.",
     ),
+    Refusal.REJECTED: _Rule(
+        "rejected", -200, "PodSpecPermanentError", Fault.PLATFORM, _PERMANENT,
+        "Kubernetes does not accept the pod.",
+    ),
+    Refusal.NAME_TAKEN: _Rule(
+        "name-taken", -200, "PodSpecPermanentError", Fault.PLATFORM, _PERMANENT,
+        "Kubernetes has another object under the pod's name.",
+    ),
+    Refusal.OUT_OF_RESOURCES: _Rule(
+        "out-of-resources", -1002, "PodOutOfResources", Fault.PLATFORM, _TRANSIENT,
+        "The node's kubelet had less free than the pod needs.",
+    ),
+    Refusal.NOT_ADMITTED: _Rule(
+        "not-admitted", -1006, "PodNotAdmitted", Fault.PLATFORM, _TRANSIENT,
+        "The node's kubelet did not admit the pod.",
+    ),
+    Refusal.IMAGE_DENIED: _Rule(
+        "image-denied", 254, "ContainerImageNotExists", Fault.USER, _PERMANENT,
+        "The image does not exist, or its registry does not give it to this job.",
+    ),
+    Refusal.IMAGE_NOT_PULLED: _Rule(
+        "image-not-pulled", 254, "ContainerImageNotPulled", Fault.PLATFORM, _TRANSIENT,
+        "The node could not pull the image in time.",
+    ),
 }  # fmt: skip
 
 _LOSSES: Mapping[Loss, _Rule] = {
@@ -84,6 +108,26 @@ _LOSSES: Mapping[Loss, _Rule] = {
     Loss.DIRECTORY: _Rule(
         "record-lost", -1017, "PodRecordLost", Fault.PLATFORM, _TRANSIENT,
         "The pod's directory has vanished from the node.",
+    ),
+    Loss.CONTAINER: _Rule(
+        "container-lost", 250, "ContainerLost", Fault.PLATFORM, _TRANSIENT,
+        "The node's container runtime lost the pod's container.",
+    ),
+    Loss.EVICTED: _Rule(
+        "evicted", -1000, "PodEvicted", Fault.PLATFORM, _TRANSIENT,
+        "The node's kubelet evicted the pod.",
+    ),
+    Loss.DISPLACED: _Rule(
+        "displaced", -1003, "PodPreemptedForCriticalPod", Fault.PLATFORM, _TRANSIENT,
+        "The node's kubelet ended the pod for one that is critical for the cluster.",
+    ),
+    Loss.NODE_SHUTDOWN: _Rule(
+        "node-shutdown", -1001, "NodeShutdown", Fault.PLATFORM, _TRANSIENT,
+        "The node was shut down while the pod ran.",
+    ),
+    Loss.DELETED: _Rule(
+        "deleted", -101, "PodExternalDeleted", Fault.PLATFORM, _TRANSIENT,
+        "Somebody else deleted the pod.",
     ),
 }  # fmt: skip
 

@@ -101,14 +101,27 @@ def living() -> Iterator[tuple[int, int]]:
             yield int(entry.name), ticks
 
 
-def kill(pid: int, ticks: int | None) -> None:
-    """Kills the process that has this number and this start, and no other one.
+def kill(pid: int, ticks: int | None, number: signal.Signals = signal.SIGKILL) -> None:
+    """Signals the process that has this number and this start, and no other one.
 
     Raises PermissionError.
     """
     if ticks is not None and start_ticks(pid) == ticks:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
+
+
+def in_pod(uid: str) -> Iterator[tuple[int, int]]:
+    """The processes in the control groups of Kubernetes' pod of that uid, as `living` has them.
+
+    kubelet writes a uid with "-" or, below systemd, with "_".
+    """
+    names = (uid.encode(), uid.replace("-", "_").encode())
+    for pid, ticks in living():
+        with contextlib.suppress(OSError):
+            groups = Path(f"/proc/{pid}/cgroup").read_bytes()
+            if any(name in groups for name in names):
+                yield pid, ticks
 
 
 def orphans_of(uid: int) -> Iterator[tuple[int, int]]:

@@ -12,7 +12,7 @@ import json
 import os
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 SPEC_FILE = "pod.json"
 COMMAND_FILE = "command.sh"
@@ -103,7 +103,12 @@ class ExitRecord:
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
-Record = TypeVar("Record", PodSpec, StartRecord, StopRequest, ExitRecord)
+
+class _IsDataclass(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+Record = TypeVar("Record", bound=_IsDataclass)
 
 
 def read_record(path: Path, kind: type[Record]) -> Record | None:
@@ -125,7 +130,7 @@ def read_record(path: Path, kind: type[Record]) -> Record | None:
 
 def write_record(
     path: Path,
-    record: PodSpec | StartRecord | StopRequest | ExitRecord,
+    record: _IsDataclass,
     *,
     durable: bool = True,
     reserve: Path | None = None,

@@ -1,0 +1,179 @@
+"""The Pod object of a task: everything but the command, which comes with the start permit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import sha256
+from typing import Any
+
+from muster.contracts.pods import PodRun
+
+from runtime_agent.domain.pods import Pod
+
+Json = dict[str, Any]
+
+MANAGED_BY = {"app.kubernetes.io/managed-by": "muster"}
+"""The labels by which Muster's pods are listed."""
+NODE_ANNOTATION = "muster/node"
+POD_ANNOTATION = "muster/pod"
+JOURNAL_ANNOTATION = "muster/journal"
+TICKET = "MUSTER_TICKET"
+
+MAIN = "main"
+STEP = "step"
+BIN_DIR = "/muster"
+"""Where the step container puts what the task's container begins with, in any image."""
+RUN_DIR = "/muster/run"
+"""In memory: the answer to the start permit."""
+WORK_DIR = "/muster/work"
+RUN_MB = 32
+DEFAULT_SHM_MB = 512
+"""OpenPAI's; the 64 MiB of container runtimes are too few for PyTorch's data loaders."""
+HASH_DIGITS = 12
+SHM_PATH = "/dev/shm"  # noqa: S108  where programs expect it
+
+
+class GpuMode(StrEnum):
+    """How a container gets the GPUs that the Scheduler chose."""
+
+    NONE = "none"
+    VISIBLE_DEVICES = "visible-devices"
+
+
+@dataclass(frozen=True, slots=True)
+class PodRules:
+    """What holds for all pods of a node. `host_namespace`: of pods on the host network."""
+
+    namespace: str
+    host_namespace: str
+    step_image: str
+    agent_port: int
+    grace_s: float
+    gpu_mode: GpuMode = GpuMode.NONE
+    runtime_class: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose pod it is, and the ticket with which its container asks for the start permit."""
+
+    node: str
+    journal: str
+    ticket: str
+
+
+def object_name(pod: Pod) -> str:
+    """A name that Kubernetes takes: a role may hold "_" and capitals."""
+    return f"{pod.job.lower()}-{sha256(pod.pod.encode()).hexdigest()[:HASH_DIGITS]}"
+
+
+def is_on_host_network(run: PodRun) -> bool:
+    """Tasks that have peers find each other by address and port; a single task needs nobody."""
+    return sum(role.instances for role in run.roles) > 1
+
+
+def namespace_of(run: PodRun, rules: PodRules) -> str:
+    """Where the pod's object is."""
+    return rules.host_namespace if is_on_host_network(run) else rules.namespace
+
+
+def manifest(
+    pod: Pod, run: PodRun, who: Identity, rules: PodRules, gpu_uuids: Sequence[str]
+) -> Json:
+    """The whole object. Requests equal limits."""
+    host = is_on_host_network(run)
+    volumes, mounts = _volumes(run)
+    main: Json = {
+        "name": MAIN,
+        "image": run.image,
+        "command": [f"{BIN_DIR}/bin/tini", "-g", "--", f"{BIN_DIR}/bin/sh", f"{BIN_DIR}/bin/begin"],
+        "env": _environment(pod, who, rules, gpu_uuids),
+        "resources": _resources(run),
+        "volumeMounts": mounts,
+    }
+    step: Json = {
+        "name": STEP,
+        "image": rules.step_image,
+        "command": ["/bin/busybox", "cp", "-R", "/bin", f"{BIN_DIR}/"],
+        "volumeMounts": [{"name": "muster", "mountPath": BIN_DIR}],
+        "resources": _resources(run),
+    }
+    spec: Json = {
+        "nodeName": who.node,
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": max(1, round(rules.grace_s)),
+        "hostNetwork": host,
+        "dnsPolicy": "ClusterFirstWithHostNet" if host else "ClusterFirst",
+        # kubelet obeys only taints of this effect; a lost node is the Scheduler's to decide.
+        "tolerations": [{"operator": "Exists", "effect": "NoExecute"}],
+        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+        "initContainers": [step],
+        "containers": [main],
+        "volumes": volumes,
+    }
+    if rules.gpu_mode is GpuMode.VISIBLE_DEVICES and run.gpus and rules.runtime_class:
+        spec["runtimeClassName"] = rules.runtime_class
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": object_name(pod),
+            "namespace": namespace_of(run, rules),
+            "labels": {**MANAGED_BY, "muster/job": pod.job},
+            "annotations": {
+                NODE_ANNOTATION: who.node,
+                POD_ANNOTATION: pod.pod,
+                JOURNAL_ANNOTATION: who.journal,
+            },
+        },
+        "spec": spec,
+    }
+
+
+def _environment(pod: Pod, who: Identity, rules: PodRules, gpu_uuids: Sequence[str]) -> list[Json]:
+    """What a container needs to ask for its permit; NVIDIA's runtime reads the last one before any
+    process starts. Its "void" keeps GPUs from images that ask for all.
+    """
+    plain: Mapping[str, str] = {
+        "MUSTER_POD": pod.pod,
+        TICKET: who.ticket,
+        "MUSTER_AGENT_PORT": str(rules.agent_port),
+        "NVIDIA_VISIBLE_DEVICES": ",".join(gpu_uuids)
+        if rules.gpu_mode is GpuMode.VISIBLE_DEVICES and gpu_uuids
+        else "void",
+    }
+    return [
+        *({"name": name, "value": value} for name, value in plain.items()),
+        {"name": "HOST_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
+    ]
+
+
+def _resources(run: PodRun) -> Json:
+    """A limit of 0 CPUs would be none at all, so it is left out."""
+    amounts = {"memory": f"{run.memory_mb}Mi"} if run.memory_mb else {}
+    if run.cpu:
+        amounts["cpu"] = str(run.cpu)
+    return {"requests": amounts, "limits": amounts}
+
+
+def _volumes(run: PodRun) -> tuple[list[Json], list[Json]]:
+    """What is in memory counts on the container's own memory."""
+    asked_mb = next((role.shm_mb for role in run.roles if role.name == run.role), 0)
+    shm_mb = min(asked_mb or DEFAULT_SHM_MB, run.memory_mb)
+    volumes: list[Json] = [
+        {"name": "muster", "emptyDir": {}},
+        {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": f"{RUN_MB}Mi"}},
+        {"name": "work", "emptyDir": {}},
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{shm_mb}Mi"}},
+    ]
+    mounts: list[Json] = [
+        {"name": "muster", "mountPath": BIN_DIR},
+        {"name": "run", "mountPath": RUN_DIR},
+        {"name": "work", "mountPath": WORK_DIR},
+        {"name": "shm", "mountPath": SHM_PATH},
+    ]
+    return volumes, mounts

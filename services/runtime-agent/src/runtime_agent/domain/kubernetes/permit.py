@@ -1,0 +1,79 @@
+"""The start permit: a task's command begins once, whatever Kubernetes does with its container.
+
+The container sends its ticket and a nonce of its own. The agent records the nonce before it
+answers. Another nonce under the same ticket is a second start, and gets nothing.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from runtime_agent.domain.kubernetes.manifest import BIN_DIR, RUN_DIR, TICKET
+from runtime_agent.domain.pods import Phase, Pod
+
+_NONCE = re.compile(r"[0-9a-f]{32}")
+_SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_BUSYBOX = f"{BIN_DIR}/bin/busybox"
+_COMMAND = f"{RUN_DIR}/command"
+_OPTIONS = "-o errexit -o nounset -o pipefail"
+_SHELL_OPTIONS = "-o errexit -o nounset"
+"""Not every shell knows pipefail."""
+_SHELLS = ("/bin/bash", "/usr/bin/bash")
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """What the agent keeps of a pod's permit. `nonce`: of the container that has it; empty: none
+    has. `boot`: of the machine when it was given.
+    """
+
+    ticket: str
+    nonce: str = ""
+    boot: str = ""
+
+
+class Answer(Enum):
+    """What a container is answered. `FIRST`: its nonce is to be recorded, then as `GRANTED`."""
+
+    FIRST = "first"
+    GRANTED = "granted"
+    DENIED = "denied"
+
+
+def decide(pod: Pod | None, kept: Ticket | None, ticket: str, nonce: str, boot: str) -> Answer:
+    """Whether the container with this nonce may begin. `pod`: as journalled, None: unknown."""
+    if pod is None or kept is None or pod.phase is Phase.ENDED:
+        return Answer.DENIED
+    if not hmac.compare_digest(kept.ticket.encode(), ticket.encode()):
+        return Answer.DENIED
+    if _NONCE.fullmatch(nonce) is None:
+        return Answer.DENIED
+    if kept.nonce:
+        is_same = kept.nonce == nonce and kept.boot == boot
+        return Answer.GRANTED if is_same else Answer.DENIED
+    return Answer.DENIED if pod.stop is not None else Answer.FIRST
+
+
+def script(environment: Mapping[str, str], command: str) -> str:
+    """Shell text that becomes the task: it sets the variables and runs the command in the image's
+    own shell, or in ours where it has none. Nothing of it shows in a list of processes.
+    """
+    plain = {name: each for name, each in environment.items() if _SHELL_NAME.fullmatch(name)}
+    lines = [f"unset {TICKET}"]
+    lines += [f"export {name}={shlex.quote(each)}" for name, each in plain.items()]
+    lines.append('export PAI_WORK_DIR="$PWD"')  # the image's, as OpenPAI has it
+    lines.append(f"printf %s {shlex.quote(command)} > {_COMMAND}")
+    # Names that no shell can export, as of a role with a hyphen.
+    odd = [shlex.quote(f"{name}={each}") for name, each in environment.items() if name not in plain]
+    begin = f"exec {_BUSYBOX} env {' '.join(odd)}" if odd else "exec"
+    lines.append(f"{_BUSYBOX} rm -f {RUN_DIR}/reply {RUN_DIR}/status")
+    for shell in _SHELLS:
+        lines.append(f"if [ -x {shell} ]; then {begin} {shell} {_OPTIONS} {_COMMAND}; fi")
+    lines.append(f"if [ -x /bin/sh ]; then {begin} /bin/sh {_SHELL_OPTIONS} {_COMMAND}; fi")
+    lines.append(f"{begin} {BIN_DIR}/bin/sh {_OPTIONS} {_COMMAND}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,198 @@
+"""What a Pod object shows of a task: whose it is, what hinders it, how it ended."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from runtime_agent.domain.ending import Ending, Loss, Oom, Refusal
+from runtime_agent.domain.kubernetes.manifest import (
+    JOURNAL_ANNOTATION,
+    MAIN,
+    POD_ANNOTATION,
+    TICKET,
+)
+from runtime_agent.domain.pods import Stopping
+
+NO_PERMIT = 250
+"""With it a container ends that was given no start permit; OpenPAI's code of a failed barrier."""
+_ALLOWS_NO_IMAGE = re.compile(
+    r"not found|no such|manifest unknown|denied|unauthori[sz]ed|forbidden|authentication required"
+    r"|invalid reference|couldn't parse image",
+    re.IGNORECASE,
+)
+"""What registries answer where nobody but the user can help."""
+_IMAGE_WAITS = frozenset(
+    ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull",
+     "ImageInspectError", "RegistryUnavailable")
+)  # fmt: skip
+_START_WAITS = frozenset(
+    ("CreateContainerError", "CreateContainerConfigError", "RunContainerError",
+     "PreCreateHookError", "PreStartHookError", "PostStartHookError")
+)  # fmt: skip
+_AT_ONCE = frozenset(("InvalidImageName", "ErrImageNeverPull"))
+_RETRIED = "ImagePullBackOff"
+"""kubelet has asked the registry and waits to ask again: an answer is not a slip of the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A Pod object, as far as Muster cares. `pod`, `journal` and `ticket` are empty where it is not
+    Muster's. `waiting`: kubelet's reason why a container does not run, and `text` its words.
+    `exit_code`: of the task's container. Unix times.
+    """
+
+    name: str
+    namespace: str
+    uid: str
+    pod: str
+    journal: str
+    ticket: str
+    node: str
+    phase: str
+    created_at_s: float
+    reason: str = ""
+    text: str = ""
+    waiting: str = ""
+    exit_code: int | None = None
+    is_oom: bool = False
+    ended_at_s: float | None = None
+    is_deleting: bool = False
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether kubelet can run no container of it any more."""
+        return self.phase in ("Succeeded", "Failed")
+
+
+def observed(body: dict[str, Any]) -> Observed:
+    """Of a Pod object as the API server gives it."""
+    metadata, spec, status = body["metadata"], body.get("spec", {}), body.get("status", {})
+    annotations = metadata.get("annotations") or {}
+    containers = [
+        *(status.get("initContainerStatuses") or ()),
+        *(status.get("containerStatuses") or ()),
+    ]
+    main: dict[str, Any] = next((each for each in containers if each["name"] == MAIN), {})
+    ended = (main.get("state") or {}).get("terminated") or {}
+    waits = [each["state"]["waiting"] for each in containers if "waiting" in each.get("state", {})]
+    told: dict[str, Any] = next(
+        (each for each in waits if _is_hindrance(each.get("reason", ""))), {}
+    )
+    return Observed(
+        name=metadata["name"],
+        namespace=metadata["namespace"],
+        uid=metadata["uid"],
+        pod=annotations.get(POD_ANNOTATION, ""),
+        journal=annotations.get(JOURNAL_ANNOTATION, ""),
+        ticket=_ticket(spec),
+        node=spec.get("nodeName") or "",
+        phase=status.get("phase") or "Pending",
+        created_at_s=_seconds(metadata.get("creationTimestamp")) or 0.0,
+        reason=status.get("reason") or "",
+        text=told.get("message") or status.get("message") or "",
+        waiting=told.get("reason") or "",
+        exit_code=ended.get("exitCode"),
+        is_oom=ended.get("reason") == "OOMKilled",
+        ended_at_s=_seconds(ended.get("finishedAt")),
+        is_deleting="deletionTimestamp" in metadata,
+    )
+
+
+def _is_hindrance(reason: str) -> bool:
+    return reason in _IMAGE_WAITS or reason in _START_WAITS
+
+
+def _ticket(spec: dict[str, Any]) -> str:
+    for container in spec.get("containers") or ():
+        for variable in container.get("env") or ():
+            if variable.get("name") == TICKET:
+                return str(variable.get("value") or "")
+    return ""
+
+
+def _seconds(text: str | None) -> float | None:
+    return None if text is None else datetime.fromisoformat(text).timestamp()
+
+
+def ending(seen: Observed, asked: Stopping | None, *, was_permitted: bool) -> Ending | None:
+    """How the task ended; None where kubelet may still run something of it.
+
+    `was_permitted`: the container had its start permit, so that its command has begun.
+    """
+    if not seen.is_terminal:
+        return None
+    if (refused := _refusal(seen)) is not None and not was_permitted:
+        return Ending(refusal=refused, detail=seen.text)
+    if (lost := _loss(seen)) is not None:
+        return Ending(loss=lost, detail=seen.text)
+    reason = None if asked is None else asked.reason
+    if not was_permitted:
+        # An image that ends before it asks can only be stopped, or lack what runs the step.
+        if reason is not None:
+            return Ending(refusal=Refusal.NEVER_RAN, stop_reason=reason)
+        return Ending(start_error=f"the container ended before it began: {_words(seen)}")
+    if seen.exit_code == NO_PERMIT and reason is None:
+        return Ending(loss=Loss.CONTAINER, detail=seen.text)
+    return Ending(
+        exit_code=seen.exit_code,
+        oom=Oom.CERTAIN if seen.is_oom else Oom.NONE,
+        stop_reason=reason,
+        forced=reason is not None and seen.exit_code == 128 + 9,
+        loss=Loss.CONTAINER if seen.exit_code is None and reason is None else None,
+    )
+
+
+def _words(seen: Observed) -> str:
+    code = "" if seen.exit_code is None else f"exit code {seen.exit_code}"
+    return ", ".join(filter(None, (seen.reason, seen.text, code))) or "no reason is known"
+
+
+def _refusal(seen: Observed) -> Refusal | None:
+    """kubelet has not taken the pod at all."""
+    if seen.reason.startswith("OutOf"):
+        return Refusal.OUT_OF_RESOURCES
+    if seen.reason in ("TaintToleration", "UnexpectedAdmissionError", "NodeAffinity"):
+        return Refusal.NOT_ADMITTED
+    return None
+
+
+def _loss(seen: Observed) -> Loss | None:
+    """Kubernetes has ended it. kubelet names the reason in the pod's status."""
+    match seen.reason:
+        case "Evicted":
+            return Loss.EVICTED
+        case "Preempting" | "Preempted":
+            return Loss.DISPLACED
+        case "NodeShutdown" | "Terminated" | "Shutdown" | "NodeLost":
+            return Loss.NODE_SHUTDOWN
+        case _:
+            return None
+
+
+def vanished(asked: Stopping | None, *, was_permitted: bool) -> Ending:
+    """The object is gone, and no process of it is left, before an end was seen."""
+    reason = None if asked is None else asked.reason
+    if reason is not None:
+        if not was_permitted:
+            return Ending(refusal=Refusal.NEVER_RAN, stop_reason=reason)
+        return Ending(stop_reason=reason, forced=True)
+    return Ending(loss=Loss.DELETED)
+
+
+def given_up(seen: Observed, waited_s: float, patience_s: float) -> Ending | None:
+    """Whether a pod that does not start never will. A registry that denies the image is believed
+    once kubelet has asked it; all else has until `patience_s`.
+    """
+    is_final = seen.waiting in _AT_ONCE or (
+        seen.waiting == _RETRIED and _ALLOWS_NO_IMAGE.search(seen.text) is not None
+    )
+    if not seen.waiting or not (is_final or waited_s > patience_s):
+        return None
+    text = f"{seen.waiting}: {seen.text}" if seen.text else seen.waiting
+    if seen.waiting in _START_WAITS:
+        return Ending(start_error=text)
+    refusal = Refusal.IMAGE_DENIED if is_final else Refusal.IMAGE_NOT_PULLED
+    return Ending(refusal=refusal, detail=text)

@@ -1,0 +1,1 @@
+"""Pods of a Kubernetes cluster: its API server, their logs, their start."""

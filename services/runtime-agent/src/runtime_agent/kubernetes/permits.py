@@ -1,0 +1,108 @@
+"""`POST /start-permit/<pod>`: a container asks whether its command may begin.
+
+200 with shell text: it may, and this is what to run. 410: never. 503: ask again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from dataclasses import dataclass, replace
+from urllib.parse import parse_qs
+
+import structlog
+from muster.contracts.pods import PodRun
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from runtime_agent.domain.environment import Place, task_environment
+from runtime_agent.domain.kubernetes.manifest import WORK_DIR, is_on_host_network
+from runtime_agent.domain.kubernetes.permit import Answer, decide, script
+from runtime_agent.domain.pods import Phase, Pod
+from runtime_agent.handlers import Handlers
+from runtime_agent.kubernetes.runner import KubernetesPods
+from runtime_agent.runner import Seen
+from runtime_agent.supervisor import proc
+
+LONGEST_BODY_BYTES = 4096
+LATER = PlainTextResponse("ask again\n", 503, headers={"Retry-After": "1"})
+NEVER = PlainTextResponse("this container has no permit\n", 410)
+
+_log = structlog.get_logger()
+
+
+@dataclass
+class PermitServer:
+    """No container begins before `caught_up`: the bus may have a stop for it."""
+
+    handlers: Handlers
+    pods: KubernetesPods
+    caught_up: asyncio.Event
+
+    def routes(self) -> list[BaseRoute]:
+        """The routes to mount beside the health endpoints."""
+        return [Route("/start-permit/{pod}", self.ask, methods=["POST"])]
+
+    async def ask(self, request: Request) -> Response:
+        """One request of one container."""
+        name = request.path_params["pod"]
+        body = b""
+        async for piece in request.stream():
+            body += piece
+            if len(body) > LONGEST_BODY_BYTES:
+                return NEVER
+        asked = parse_qs(body.decode(errors="replace"))
+        ticket, nonce = (asked.get(key, [""])[0] for key in ("ticket", "nonce"))
+        address = request.client.host if request.client is not None else ""
+        try:
+            return self._answer(name, ticket, nonce, address)
+        except ValueError:  # no pod's name
+            return NEVER
+        except (OSError, sqlite3.Error) as error:
+            _log.error(
+                "a start can't be recorded; the container asks again", pod=name, error=str(error)
+            )
+            return LATER
+
+    def _answer(self, name: str, ticket: str, nonce: str, address: str) -> Response:
+        """The nonce, then the start are on the disk before the answer leaves."""
+        entry = self.handlers.memory.entries.get(name)
+        pod = None if entry is None else entry.pod
+        record = self.pods.record(name)
+        kept = None if record is None else record.as_ticket()
+        match decide(pod, kept, ticket, nonce, proc.boot_id()):
+            case Answer.DENIED:
+                _log.warning("a container was given no start permit", pod=name)
+                return NEVER
+            case Answer.FIRST if not self.caught_up.is_set():
+                return LATER
+            case Answer.FIRST:
+                assert record is not None
+                record = self.pods.keep(
+                    replace(record, nonce=nonce, boot=proc.boot_id(), started_at_s=time.time())
+                )
+            case _:
+                pass
+        assert pod is not None
+        assert record is not None
+        if pod.phase is Phase.ACCEPTED:
+            self.handlers.on_seen([Seen(name, record.started_at_s)])
+            pod = self.handlers.memory.entries[name].pod
+        assert pod.run is not None
+        environment = task_environment(pod.run, self._place(pod, pod.run, address))
+        return PlainTextResponse(script(environment, pod.run.command))
+
+    def _place(self, pod: Pod, run: PodRun, address: str) -> Place:
+        settings, devices = self.pods.settings, self.pods.devices
+        return Place(
+            pod=pod.pod,
+            job=pod.job,
+            node=settings.node,
+            address=settings.address if is_on_host_network(run) else address,
+            work_dir=WORK_DIR,
+            simulated_gpus=devices.simulated,
+            gpu_names=devices.names,
+            inherited={},
+        )

@@ -1,0 +1,538 @@
+"""Pods that the kubelet of this node runs, created and deleted through the API server.
+
+The journal says what is wanted, and each look compares it with the objects: so a request that was
+not answered, a restart and a lost watch need no code of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import signal
+import time
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, assert_never
+
+import structlog
+from muster.contracts.pods import PodRun
+
+from runtime_agent.devices import Devices
+from runtime_agent.domain.ending import Ending, Loss, Refusal
+from runtime_agent.domain.environment import CHECKPOINT_FILE
+from runtime_agent.domain.kubernetes.manifest import (
+    MAIN,
+    Identity,
+    PodRules,
+    manifest,
+    namespace_of,
+    object_name,
+)
+from runtime_agent.domain.kubernetes.node import offer_of, requests_of
+from runtime_agent.domain.kubernetes.status import Observed, ending, given_up, observed, vanished
+from runtime_agent.domain.pods import Pod, Stopping
+from runtime_agent.domain.report import Offer
+from runtime_agent.kubernetes.api import Exists, Json, PodApi, Refused, Unavailable
+from runtime_agent.kubernetes.record import KubeRecord
+from runtime_agent.kubernetes.tail import KubeletLog
+from runtime_agent.logreader import tail_lines
+from runtime_agent.pod_files import PodFiles, touched_at_s
+from runtime_agent.runner import Seen
+from runtime_agent.settings import AgentSettings
+from runtime_agent.store import Journal
+from runtime_agent.supervisor import proc
+from runtime_agent.supervisor.logs import stream_path
+from runtime_agent.supervisor.records import SPEC_FILE, read_record, ring, write_record
+
+IN_FLIGHT = 16
+"""Requests about pods that the agent has open at a time."""
+SWEEP_S = 1.0
+TICKET_BYTES = 16
+AT_ONCE_S, SOON_S = 0, 1
+"""Grace of an object that runs nothing, and of one that nobody wants."""
+RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
+
+Key = tuple[str, str]
+"""An object's namespace and name."""
+
+_log = structlog.get_logger()
+
+
+@dataclass
+class _Work:
+    """What the agent is doing about one pod, in memory only.
+
+    `request`: to the API server, on its way; `tries` of them failed for now, the last for `why`,
+    and the next is made at `try_at_s`. `refused`: the server will never take it. `last`: the object
+    as it was before it went; `is_gone`: the server confirms that. `grace_s`: with which it was
+    asked to delete the object. `kill_at_s`: when the agent kills by itself. Times are monotonic.
+    """
+
+    request: asyncio.Task[None] | None = None
+    tries: int = 0
+    try_at_s: float = 0.0
+    why: str = ""
+    refused: Ending | None = None
+    last: Observed | None = None
+    is_gone: bool = False
+    grace_s: int | None = None
+    kill_at_s: float | None = None
+    is_signalled: bool = False
+    log: KubeletLog | None = None
+
+    @property
+    def is_free(self) -> bool:
+        """Whether a request may be made."""
+        return self.request is None and time.monotonic() >= self.try_at_s
+
+
+@dataclass
+class KubernetesPods:
+    """`rules`: what holds for all of the node's pods. `changed` is called when what the node offers
+    has changed.
+    """
+
+    settings: AgentSettings
+    rules: PodRules
+    files: PodFiles
+    journal: Journal
+    api: PodApi
+    devices: Devices
+    doorbell: Path
+    changed: Callable[[], None] = lambda: None
+    _objects: dict[Key, Observed] = field(default_factory=dict)
+    _held: dict[Key, tuple[float, float]] = field(default_factory=dict)
+    _node: Json | None = None
+    _offer: Offer | None = None
+    _records: dict[str, KubeRecord] = field(default_factory=dict)
+    _works: defaultdict[str, _Work] = field(default_factory=lambda: defaultdict(_Work))
+    _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(IN_FLIGHT))
+    _pods_known: asyncio.Event = field(default_factory=asyncio.Event)
+
+    # What the journal wants
+
+    def launch(self, pod: Pod) -> None:
+        """Prepare the folder and have the object created; looks see to the rest."""
+        self._look_at(pod)
+
+    def stop(self, name: str, stopping: Stopping) -> None:
+        """The next look has the object deleted."""
+        self._ring(name)
+
+    def look(self, pods: Iterable[Pod]) -> list[Seen]:
+        """Compare the journal with the objects, and act on what differs."""
+        found = []
+        for pod in pods:
+            seen = self._look_at(pod)
+            if seen is not None:
+                found.append(seen)
+                if seen.ending is not None:
+                    self._note_end(pod.pod, seen.ended_at_s)
+        return found
+
+    def _look_at(self, pod: Pod) -> Seen | None:
+        record = self.record(pod.pod)
+        if record is None:
+            return self._begin(pod)
+        started = record.started_at_s
+        if pod.stop is not None and not record.is_permitted:
+            reason = pod.stop.reason
+            return _ended(pod, started, Ending(refusal=Refusal.NEVER_RAN, stop_reason=reason))
+        if record.is_permitted and record.boot != proc.boot_id():
+            return _ended(pod, started, Ending(loss=Loss.REBOOT))
+        if (refused := self._works[pod.pod].refused) is not None:
+            return _ended(pod, started, refused)
+        key = (record.namespace, record.object)
+        seen = self._objects.get(key)
+        if seen is not None and not self._is_own(seen, record):
+            return self._taken(pod, record, seen)
+        if seen is None:
+            return self._without_object(pod, record)
+        if seen.uid != record.uid:
+            record = self.keep(replace(record, uid=seen.uid))
+        if pod.stop is not None and not seen.is_terminal:
+            self._see_to_stop(pod, pod.stop, record)
+        return self._with_object(pod, record, seen)
+
+    def _begin(self, pod: Pod) -> Seen | None:
+        """Nothing of it is here: it was never launched, or its folder has vanished."""
+        if pod.started_at is not None:
+            return Seen(pod.pod, None, time.time(), Ending(loss=Loss.DIRECTORY))
+        if pod.stop is not None:
+            reason = pod.stop.reason
+            return _ended(pod, None, Ending(refusal=Refusal.NEVER_RAN, stop_reason=reason))
+        assert pod.run is not None
+        folder = self.files.path(pod.pod)
+        self.files.logs_path(pod.pod).mkdir(parents=True, exist_ok=True, mode=0o700)
+        record = KubeRecord(
+            name=pod.pod,
+            namespace=namespace_of(pod.run, self.rules),
+            object=object_name(pod),
+            ticket=secrets.token_hex(TICKET_BYTES),
+        )
+        write_record(folder / SPEC_FILE, record)
+        self._records[pod.pod] = record
+        return self._without_object(pod, record)
+
+    def _without_object(self, pod: Pod, record: KubeRecord) -> Seen | None:
+        """It is still to be created, or has ended without Muster."""
+        name, started, work = pod.pod, record.started_at_s, self._works[pod.pod]
+        running = None if started is None else Seen(name, started)
+        if not record.uid and not record.is_permitted:
+            if work.is_free:
+                self._request(work, name, self._create(pod, record))
+            return running
+        if work.last is not None and work.last.uid == record.uid and work.last.is_terminal:
+            return self._with_object(pod, record, work.last)
+        if not self._pods_known.is_set():
+            return running
+        if not work.is_gone:
+            if work.is_free:
+                self._request(work, name, self._confirm(record))
+            return running
+        if any(proc.in_pod(record.uid)):
+            if pod.stop is not None:
+                self._see_to_processes(pod, pod.stop, record)
+            return running
+        if not self._is_read(record):
+            return running
+        found = vanished(pod.stop, was_permitted=record.is_permitted)
+        return _ended(pod, started, self._with_tail(name, found))
+
+    def _with_object(self, pod: Pod, record: KubeRecord, seen: Observed) -> Seen | None:
+        started = record.started_at_s
+        found = ending(seen, pod.stop, was_permitted=record.is_permitted)
+        if found is not None:
+            if not self._is_read(record):
+                return None if started is None else Seen(pod.pod, started)
+            return _ended(pod, started, self._with_tail(pod.pod, found), seen.ended_at_s)
+        if started is not None:
+            saved_at_s = self._checkpointed_at_s(record)
+            return Seen(pod.pod, started, checkpointed_at_s=saved_at_s)
+        waited_s = time.time() - seen.created_at_s
+        hopeless = given_up(seen, waited_s, self.settings.image_wait_s)
+        return None if hopeless is None else _ended(pod, None, hopeless)
+
+    def _taken(self, pod: Pod, record: KubeRecord, seen: Observed) -> Seen | None:
+        """Another object has the name. One of an earlier journal goes away, and then ours comes."""
+        if seen.pod == pod.pod and not record.is_permitted:
+            return None
+        detail = f"The object is {seen.namespace}/{seen.name}."
+        return _ended(pod, record.started_at_s, Ending(refusal=Refusal.NAME_TAKEN, detail=detail))
+
+    def _is_own(self, seen: Observed, record: KubeRecord) -> bool:
+        is_mine = seen.pod == record.name and seen.journal == self.journal.id
+        return is_mine and seen.ticket == record.ticket
+
+    # Requests to the API server
+
+    async def _create(self, pod: Pod, record: KubeRecord) -> None:
+        assert pod.run is not None
+        who = Identity(self.settings.node, self.journal.id, record.ticket)
+        wanted = manifest(pod, pod.run, who, self.rules, self._gpu_names(pod.run))
+        try:
+            body = await self.api.create(wanted)
+        except Refused as error:
+            self._works[pod.pod].refused = Ending(refusal=Refusal.REJECTED, detail=str(error))
+            return
+        except Exists:  # of an earlier request that was not answered, or somebody else's
+            found = await self.api.read(record.namespace, record.object)
+            if found is None:
+                raise Unavailable("an object of that name has just gone") from None
+            body = found
+        seen = observed(body)
+        self._objects.setdefault((seen.namespace, seen.name), seen)  # the watch may know more
+
+    def _gpu_names(self, run: PodRun) -> list[str]:
+        names = self.devices.names
+        if gone := set(run.gpus) - names.keys():  # a MIG device that was taken away meanwhile
+            raise Unavailable(f"the node no longer has GPU {min(gone)}")
+        return [names[gpu] for gpu in run.gpus]
+
+    async def _confirm(self, record: KubeRecord) -> None:
+        """Whether an object is gone that the watch no longer shows: the list may be older."""
+        found = await self.api.read(record.namespace, record.object)
+        if found is None or observed(found).uid != record.uid:
+            self._works[record.name].is_gone = True
+        else:
+            self._put(found)
+
+    async def _delete(self, seen: Observed, grace_s: int) -> None:
+        if await self.api.delete(seen.namespace, seen.name, seen.uid, grace_s):
+            self._works[seen.pod].grace_s = grace_s
+        else:
+            self._drop((seen.namespace, seen.name))
+
+    def _request(self, work: _Work, name: str, request: Coroutine[Any, Any, None]) -> None:
+        """One at a time about each pod; one that fails for now is made again by a look."""
+
+        async def make() -> None:
+            try:
+                async with self._slots:
+                    await request
+                work.tries, work.why = 0, ""
+            except (Unavailable, Refused) as error:
+                wait_s = min(LONGEST_RETRY_S, RETRY_S * 2**work.tries)
+                after_s = error.after_s if isinstance(error, Unavailable) else 0.0
+                work.tries, work.try_at_s = work.tries + 1, time.monotonic() + max(wait_s, after_s)
+                if work.why != str(error):
+                    work.why = str(error)
+                    _log.warning("Kubernetes does not take it yet", pod=name, why=work.why)
+            finally:
+                work.request = None
+                self._ring(name)
+
+        work.request = asyncio.create_task(make())
+
+    # The end
+
+    def _see_to_stop(self, pod: Pod, stop: Stopping, record: KubeRecord) -> None:
+        """Has kubelet end it. Where that is not possible, the agent signals the processes."""
+        seen = self._objects[record.namespace, record.object]
+        self._ask_to_delete(seen, max(SOON_S, round(stop.grace_s)))
+        self._see_to_processes(pod, stop, record)
+
+    def _ask_to_delete(self, seen: Observed, grace_s: int) -> None:
+        """A repeat can only shorten the grace."""
+        work = self._works[seen.pod]
+        if work.is_free and (work.grace_s is None or grace_s < work.grace_s):
+            self._request(work, seen.pod, self._delete(seen, grace_s))
+
+    def _see_to_processes(self, pod: Pod, stop: Stopping, record: KubeRecord) -> None:
+        """SIGTERM once where the API server does not take the stop; SIGKILL when grace and patience
+        are over.
+        """
+        work, now_s = self._works[pod.pod], time.monotonic()
+        due = now_s + stop.grace_s + self.settings.supervisor_patience_s
+        work.kill_at_s = due if work.kill_at_s is None else min(due, work.kill_at_s)
+        if now_s >= work.kill_at_s:
+            self._signal(pod, record, signal.SIGKILL)
+        elif work.tries and not work.is_signalled:
+            work.is_signalled = True
+            self._signal(pod, record, signal.SIGTERM)
+
+    def _signal(self, pod: Pod, record: KubeRecord, number: signal.Signals) -> None:
+        found = list(proc.in_pod(record.uid))
+        if found:
+            _log.warning(
+                "Kubernetes does not stop a pod, so the agent signals it",
+                pod=pod.pod,
+                signal=number.name,
+                processes=len(found),
+            )
+        for pid, ticks in found:
+            proc.kill(pid, ticks, number)
+
+    def _note_end(self, name: str, ended_at_s: float | None) -> None:
+        record = self.record(name)
+        if record is not None and record.ended_at_s is None:
+            self.keep(replace(record, ended_at_s=ended_at_s or time.time()))
+        if (log := self._works[name].log) is not None:
+            log.close()
+
+    def _with_tail(self, name: str, found: Ending) -> Ending:
+        if found.exit_code in (0, None):
+            return found
+        logs = self.files.logs_path(name)
+        tail = tail_lines(stream_path(logs, "stderr")) or tail_lines(stream_path(logs, "stdout"))
+        return replace(found, log_tail=tail)
+
+    def _checkpointed_at_s(self, record: KubeRecord) -> float | None:
+        volumes = self.settings.kube_pods / record.uid / "volumes"
+        return touched_at_s(volumes / "kubernetes.io~empty-dir" / "work" / CHECKPOINT_FILE)
+
+    # Logs
+
+    def _log_of(self, record: KubeRecord) -> KubeletLog:
+        work = self._works[record.name]
+        if work.log is None:
+            folder = f"{record.namespace}_{record.object}_{record.uid}"
+            work.log = KubeletLog(
+                self.settings.kube_logs / folder / MAIN,
+                self.files.logs_path(record.name),
+                self.settings.log_max_bytes,
+            )
+        return work.log
+
+    def _is_read(self, record: KubeRecord) -> bool:
+        """Whether all output of an ended container was copied; else the log's loop goes on."""
+        if not record.uid:
+            return True
+        log = self._log_of(record)
+        try:
+            if log.step():
+                self._ring(record.name)
+                return False
+        except OSError as error:
+            _log.warning("a pod's output can't be copied", pod=record.name, error=str(error))
+            return False
+        log.finish()
+        return True
+
+    async def _run_logs(self) -> None:
+        while True:
+            is_more = False
+            for name, record in list(self._records.items()):
+                if record.uid and record.ended_at_s is None:
+                    try:
+                        is_more |= self._log_of(record).step()
+                    except OSError as error:
+                        _log.warning("a pod's output can't be copied", pod=name, error=str(error))
+                    await asyncio.sleep(0)
+            await asyncio.sleep(0 if is_more else self.settings.follow_look_s)
+
+    # Records
+
+    def record(self, name: str) -> KubeRecord | None:
+        """What the node has of the pod."""
+        if name not in self._records:
+            try:
+                found = read_record(self.files.path(name) / SPEC_FILE, KubeRecord)
+            except ValueError as error:
+                _log.error("a record of a pod is damaged", error=str(error))
+                return None
+            if found is None:
+                return None
+            self._records[name] = found
+        return self._records[name]
+
+    def keep(self, record: KubeRecord) -> KubeRecord:
+        """Durable when it returns. Raises OSError."""
+        write_record(self.files.path(record.name) / SPEC_FILE, record)
+        self._records[record.name] = record
+        return record
+
+    def has(self, name: str) -> bool:
+        """Whether there is a folder."""
+        return self.record(name) is not None
+
+    def forget(self, name: str) -> None:
+        """The work directory goes with the object; the record stays on the disk."""
+        self._records.pop(name, None)
+
+    # What the journal does not know
+
+    async def ready(self) -> None:
+        """Once all pods of the node are listed."""
+        await self._pods_known.wait()
+
+    def names(self) -> list[str]:
+        """Those with a folder or an object."""
+        found = set(self.files.names())
+        return sorted(found | {seen.pod for seen in self._objects.values() if seen.pod})
+
+    def end_now(self, name: str, *, of_another_machine: bool) -> bool:
+        """Deletes its objects; over when they and their processes are gone."""
+        record = self.record(name)
+        of_it = [seen for seen in self._objects.values() if seen.pod == name]
+        for seen in of_it:
+            self._ask_to_delete(seen, AT_ONCE_S if seen.is_terminal else SOON_S)
+        if of_it:
+            return False
+        if record is not None and record.ended_at_s is None:
+            if record.uid and any(proc.in_pod(record.uid)):
+                return False
+            self._note_end(name, None)
+        return True
+
+    async def _sweep(self) -> None:
+        """Deletes objects that the journal does not want: ended, unknown, or of another one."""
+        await self._pods_known.wait()
+        while True:
+            objects = [seen for seen in self._objects.values() if seen.pod]
+            known = self.journal.load(seen.pod for seen in objects)
+            for seen in objects:
+                entry = known.get(seen.pod)
+                is_wanted = entry is not None and entry.is_live and seen.journal == self.journal.id
+                if not is_wanted:
+                    self._ask_to_delete(seen, AT_ONCE_S if seen.is_terminal else SOON_S)
+            await asyncio.sleep(SWEEP_S)
+
+    # The node
+
+    def offer(self) -> Offer:
+        """As Kubernetes has it, as far as settings do not say otherwise."""
+        offer = self._offer or Offer(1, 1, problem="The API server has not answered yet.")
+        return replace(
+            offer,
+            cpu=self.settings.cpu or offer.cpu,
+            memory_mb=self.settings.memory_mb or offer.memory_mb,
+        )
+
+    def _renew_offer(self) -> None:
+        if self._node is None:
+            return
+        before, self._offer = self._offer, offer_of(self._node, self._held.values())
+        if before != self._offer:
+            self.changed()
+
+    async def run(self) -> None:
+        """Watches, the clean-up and the copying of logs."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._follow_pods())
+            group.create_task(self._follow_node())
+            group.create_task(self._sweep())
+            group.create_task(self._run_logs())
+
+    async def _follow_pods(self) -> None:
+        listed: set[Key] = set()
+        async for change in self.api.follow_pods():
+            match change.kind:
+                case "listing":
+                    listed = set()
+                case "put":
+                    listed.add(self._put(change.body))
+                case "gone":
+                    self._drop(self._put(change.body))
+                case "listed":
+                    for key in (self._objects.keys() | self._held.keys()) - listed:
+                        self._drop(key)
+                    self._pods_known.set()
+                case never:
+                    assert_never(never)
+            self._renew_offer()
+
+    async def _follow_node(self) -> None:
+        async for change in self.api.follow_node():
+            if change.kind == "put":
+                self._node = change.body
+                self._renew_offer()
+
+    def _put(self, body: Json) -> Key:
+        seen = observed(body)
+        key = (seen.namespace, seen.name)
+        if not seen.pod:
+            self._held.pop(key, None)
+            if not seen.is_terminal:
+                self._held[key] = requests_of(body.get("spec") or {})
+            return key
+        self._objects[key] = seen
+        self._ring(seen.pod)
+        return key
+
+    def _drop(self, key: Key) -> None:
+        self._held.pop(key, None)
+        seen = self._objects.pop(key, None)
+        if seen is not None:
+            if seen.pod in self._records:
+                self._works[seen.pod].last = seen
+            else:  # nobody's any more
+                self._works.pop(seen.pod, None)
+            self._ring(seen.pod)
+
+    def _ring(self, name: str) -> None:
+        ring(self.doorbell, f"{name}\n".encode())
+
+    def close(self) -> None:
+        """Pods go on under kubelet."""
+        for work in self._works.values():
+            if work.log is not None:
+                work.log.close()
+
+
+def _ended(
+    pod: Pod, started_at_s: float | None, found: Ending, ended_at_s: float | None = None
+) -> Seen:
+    return Seen(pod.pod, started_at_s, ended_at_s or time.time(), found)

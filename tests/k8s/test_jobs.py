@@ -1,0 +1,70 @@
+"""Jobs as pods of a Kubernetes node, through all five services."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from cli.embedded.broker import EmbeddedBroker
+from kube_muster import KubeMuster, a_kube_muster
+from kube_plane import KubePlane
+from scheduler_watched import until
+from whole_muster import a_job, eventually
+
+pytestmark = [pytest.mark.k8s, pytest.mark.system, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+async def kube(
+    kube_plane: KubePlane, database_url: str, fresh_broker: EmbeddedBroker, tmp_path: Path
+) -> AsyncIterator[KubeMuster]:
+    async with a_kube_muster(kube_plane, database_url, fresh_broker.bootstrap, tmp_path) as running:
+        yield running
+
+
+async def log_of(kube: KubeMuster, name: str, which: str = "stdout") -> str:
+    """The first task's, as its user reads it."""
+    answer = await kube.muster.call(
+        "GET", f"/api/v2/jobs/{name}/attempts/0/task-roles/worker/tasks/0/logs"
+    )
+    assert answer.status_code == 200, answer.text
+    locations = {each["name"]: each["uri"] for each in answer.json()["locations"]}
+    return (await kube.muster.call("GET", locations[which])).text
+
+
+async def test_a_job_runs_as_a_pod_and_leaves_nothing(kube: KubeMuster) -> None:
+    name = await kube.muster.submit(
+        a_job("hello", "echo hello from $PAI_TASK_INDEX; test ! -e /muster/run/reply")
+    )
+    assert await kube.muster.end_of(name) == "SUCCEEDED"
+    await eventually(kube.muster.unsettled, lambda count: count == 0)
+    await until(lambda: not kube.pods())
+
+
+async def test_a_job_that_fails_shows_its_code(kube: KubeMuster) -> None:
+    name = await kube.muster.submit(a_job("bad", "echo oops >&2; exit 7"))
+    assert await kube.muster.end_of(name) == "FAILED"
+    task = (await kube.muster.job(name))["taskRoles"]["worker"]["taskStatuses"][0]
+    assert task["containerExitCode"] == 255 or task["containerExitCode"] == 7
+
+
+async def test_a_gang_runs_on_the_host_network(kube: KubeMuster, tmp_path: Path) -> None:
+    command = f"echo $PAI_HOST_IP_worker_0 >> {tmp_path}/addresses; sleep 1"
+    name = await kube.muster.submit(a_job("gang", command, instances=3, gpus=2))
+    assert await kube.muster.end_of(name) == "SUCCEEDED"
+    assert (tmp_path / "addresses").read_text().split() == ["127.0.0.1"] * 3
+
+
+async def test_a_stop_reaches_grandchildren_within_the_grace(
+    kube: KubeMuster, tmp_path: Path
+) -> None:
+    inner = f'trap "touch {tmp_path}/ended; exit 0" TERM; touch {tmp_path}/began; while :; do sleep 0.1; done'
+    script = tmp_path / "inner.sh"
+    script.write_text(inner)
+    name = await kube.muster.submit(a_job("long", f"bash {script} & wait; sleep 600"))
+    await until((tmp_path / "began").exists)
+    answer = await kube.muster.call(
+        "PUT", f"/api/v2/jobs/{name}/executionType", json={"value": "STOP"}
+    )
+    assert answer.status_code == 202
+    assert await kube.muster.end_of(name) == "STOPPED"
+    assert (tmp_path / "ended").exists()

@@ -1,0 +1,472 @@
+"""The Kubernetes runner over an API server in memory: the table of what can become of a pod."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from muster.contracts.pods import PodRun, RoleShape
+from muster.metrics import PlumbingMetrics
+from pod_api_double import PodApiDouble
+from prometheus_client import CollectorRegistry
+from runtime_agent.devices import SimulatedDevices
+from runtime_agent.domain.kubernetes.manifest import Identity, PodRules, manifest
+from runtime_agent.domain.pods import Phase, Pod, Stopping
+from runtime_agent.handlers import Handlers
+from runtime_agent.kubernetes.api import Refused, Unavailable
+from runtime_agent.kubernetes.permits import PermitServer
+from runtime_agent.kubernetes.runner import KubernetesPods
+from runtime_agent.metrics import AgentMetrics
+from runtime_agent.pod_files import PodFiles
+from runtime_agent.settings import AgentSettings, RunnerKind
+from runtime_agent.step import Memory, Node
+from runtime_agent.store import Entry, Journal, new_subject
+from runtime_agent.supervisor import proc
+from runtime_agent.watch import Watch
+from starlette.applications import Starlette
+
+DEADLINE_S = 60.0
+JOB = "01m8b3y9xmt7kh0ye296nxpx9e"
+NONCE, OTHER_NONCE = "a" * 32, "b" * 32
+
+
+def a_run(instances: int = 1, **more: Any) -> PodRun:
+    shape = RoleShape(
+        name="w-1", instances=instances, gpus=0, cpu=1, memory_mb=64, min_failed_instances=1,
+        min_succeeded_instances=-1,
+    )  # fmt: skip
+    return PodRun(
+        user="u", user_number=7, job_name="u~j", virtual_cluster="default", role="w-1", index=0,
+        job_attempt=0, task_attempt=0, image="an/image:1", command="echo 'it''s'", cpu=1,
+        memory_mb=64, roles=(shape,), peers=(), **more,
+    )  # fmt: skip
+
+
+class World:
+    """One node's agent, without a bus; `restart` is a kill and a new start."""
+
+    def __init__(self, home: Path, api: PodApiDouble) -> None:
+        self.home, self.api = home, api
+        self.settings = AgentSettings(
+            node="n", runner=RunnerKind.KUBERNETES, kube_logs=home / "kubelet",
+            kube_pods=home / "volumes", supervisor_patience_s=0.2, image_wait_s=600.0,
+            follow_look_s=0.01,
+        )  # fmt: skip
+        self.caught_up = asyncio.Event()
+        self.caught_up.set()
+        self._start()
+
+    def _start(self) -> None:
+        self.journal = Journal(self.home / "journal.sqlite", "id")
+        self.files = PodFiles(self.home / "pods")
+        devices = SimulatedDevices("n", 8)
+        rules = PodRules("jobs", "jobs-host", "step:1", 8084, 30.0)
+        self.runner = KubernetesPods(
+            self.settings, rules, self.files, self.journal, self.api, devices, self.home / "bell"
+        )
+        memory = Memory(self.journal, Node("n", proc.boot_id(), 30.0), self.runner.has)
+        self.handlers = Handlers(memory, lambda _records: None, lambda: None)
+        registry = CollectorRegistry()
+        self.watch = Watch(
+            self.handlers, self.runner, self.files, self.settings, AgentMetrics(registry),
+            PlumbingMetrics(registry), self.caught_up,
+        )  # fmt: skip
+        permits = PermitServer(self.handlers, self.runner, self.caught_up)
+        transport = httpx2.ASGITransport(app=Starlette(routes=permits.routes()))
+        self.http = httpx2.AsyncClient(transport=transport, base_url="http://node")
+        self._task = asyncio.create_task(self.runner.run())
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        await self.http.aclose()
+        self.journal.close()
+
+    async def restart(self) -> None:
+        await self.stop()
+        self._start()
+
+    def accept(self, name: str = "pod-1", run: PodRun | None = None) -> None:
+        pod = Pod(name, JOB, f"{JOB}-0", Phase.ACCEPTED, run or a_run())
+        self._journal(pod)
+
+    def ask_to_stop(self, name: str = "pod-1", grace_s: float = 5.0) -> None:
+        self._journal(replace(self.pod(name), stop=Stopping("stopped", grace_s)))
+
+    def _journal(self, pod: Pod) -> None:
+        entry = Entry(pod, new_subject(pod, "id"))
+        self.journal.save([entry])
+        self.handlers.memory.entries[pod.pod] = entry
+
+    def pod(self, name: str = "pod-1") -> Pod:
+        found = self.handlers.memory.entries.get(name) or self.journal.load([name])[name]
+        return found.pod
+
+    def rule(self, name: str = "pod-1") -> str | None:
+        """Of the verdict, once the pod has ended."""
+        entry = self.journal.load([name])[name]
+        if entry.is_live:
+            return None
+        assert entry.subject.message is not None
+        return str(json.loads(entry.subject.message)["verdict"]["rule"])
+
+    async def until(self, holds: Callable[[], Any]) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while not holds():
+            assert time.monotonic() < deadline, "what the test waited for has not come"
+            self.watch.look(None)
+            await asyncio.sleep(0.005)
+
+    async def created(self, name: str = "pod-1") -> dict[str, Any]:
+        self.accept(name)
+        await self.until(lambda: self.api.objects and not self.runner._works[name].request)
+        return self.api.only()
+
+    async def permit(
+        self, nonce: str = NONCE, name: str = "pod-1", ticket: str | None = None
+    ) -> httpx2.Response:
+        record = self.runner.record(name)
+        if ticket is None:
+            assert record is not None
+            ticket = record.ticket
+        body = {"ticket": ticket, "nonce": nonce}
+        return await self.http.post(f"/start-permit/{name}", data=body)
+
+    async def running(self, name: str = "pod-1") -> dict[str, Any]:
+        body = await self.created(name)
+        self.api.running(body)
+        assert (await self.permit(name=name)).status_code == 200
+        return body
+
+
+@pytest.fixture
+def api() -> PodApiDouble:
+    return PodApiDouble()
+
+
+@pytest.fixture
+async def world(tmp_path: Path, api: PodApiDouble) -> AsyncIterator[World]:
+    world = World(tmp_path, api)
+    yield world
+    await world.stop()
+
+
+async def test_a_task_runs_to_its_end_with_two_calls(world: World, api: PodApiDouble) -> None:
+    body = await world.running()
+    assert world.pod().phase is Phase.RUNNING
+    api.ended(body, 0)
+    await world.until(lambda: world.rule() == "succeeded" and not api.objects)
+    assert [verb for verb, _name in api.calls] == ["create", "delete"]
+
+
+async def test_the_object_has_no_command_and_waits_for_its_own_node_only(world: World) -> None:
+    body = await world.created()
+    assert "echo" not in str(body)
+    assert body["spec"]["nodeName"] == "n"
+    assert body["metadata"]["namespace"] == "jobs"
+    assert body["spec"]["automountServiceAccountToken"] is False
+
+
+async def test_tasks_with_peers_are_on_the_host_network(world: World, api: PodApiDouble) -> None:
+    world.accept(run=a_run(instances=2))
+    await world.until(lambda: api.objects)
+    assert api.only()["metadata"]["namespace"] == "jobs-host"
+    assert api.only()["spec"]["hostNetwork"] is True
+
+
+async def test_the_answer_to_a_permit_has_environment_and_command(world: World) -> None:
+    await world.created()
+    text = (await world.permit()).text
+    assert "export MUSTER_POD=pod-1\n" in text
+    assert f"printf %s {shlex.quote(a_run().command)} > /muster/run/command" in text
+    assert "PAI_TASK_ROLE_TASK_COUNT_w-1=1" in text  # no shell exports such a name
+    assert "export PAI_TASK_ROLE_TASK_COUNT_w-1" not in text
+
+
+async def test_one_nonce_gets_the_same_answer_and_another_one_none(world: World) -> None:
+    await world.created()
+    first = await world.permit()
+    assert first.status_code == 200
+    assert (await world.permit()).text == first.text
+    assert (await world.permit(OTHER_NONCE)).status_code == 410
+    await world.restart()
+    assert (await world.permit()).text == first.text
+    assert (await world.permit(OTHER_NONCE)).status_code == 410
+
+
+@pytest.mark.parametrize("ticket", ["", "0" * 32])
+async def test_a_wrong_ticket_gets_no_permit(world: World, ticket: str) -> None:
+    await world.created()
+    assert (await world.permit(ticket=ticket)).status_code == 410
+    assert world.pod().phase is Phase.ACCEPTED
+
+
+@pytest.mark.parametrize("name", ["pod-2", ".", "%00", "a%2Fb"])
+async def test_an_unknown_pod_gets_no_permit(world: World, name: str) -> None:
+    assert (await world.permit(name=name, ticket="x")).status_code in (404, 410)
+
+
+async def test_no_container_begins_while_the_bus_may_have_a_stop_for_it(world: World) -> None:
+    await world.created()
+    world.caught_up.clear()
+    assert (await world.permit()).status_code == 503
+    assert world.pod().phase is Phase.ACCEPTED
+    world.caught_up.set()
+    assert (await world.permit()).status_code == 200
+
+
+async def test_a_boot_between_ends_the_permit(world: World, api: PodApiDouble) -> None:
+    body = await world.running()
+    record = world.runner.record("pod-1")
+    assert record is not None
+    world.runner.keep(replace(record, boot="an earlier one"))
+    assert (await world.permit()).status_code == 410
+    await world.until(lambda: world.rule() == "node-rebooted")
+    await world.until(lambda: "deletionTimestamp" in body["metadata"])
+
+
+async def test_a_create_whose_answer_is_lost_makes_one_object(
+    world: World, api: PodApiDouble
+) -> None:
+    await world.until(world.runner._pods_known.is_set)
+    api.is_deaf = api.is_paused = True
+    world.accept()
+    await world.until(lambda: [verb for verb, _name in api.calls] == ["create", "create", "read"])
+    assert len(api.objects) == 1
+    assert (await world.permit()).status_code == 200
+
+
+async def test_a_late_create_of_a_stopped_pod_never_runs(world: World, api: PodApiDouble) -> None:
+    late: list[dict[str, Any]] = []
+
+    def hold(verb: str) -> Exception | None:
+        return Unavailable("no answer") if verb == "create" else None
+
+    api.failing = hold
+    world.accept()
+    await world.until(lambda: api.calls)
+    record = world.runner.record("pod-1")
+    world.ask_to_stop()
+    await world.until(lambda: world.rule() == "stopped")
+    api.failing = lambda _verb: None
+    assert record is not None
+    pod = Pod("pod-1", JOB, f"{JOB}-0", Phase.ACCEPTED, a_run())
+    who = Identity("n", "id", record.ticket)
+    late.append(await api.create(manifest(pod, a_run(), who, world.runner.rules, [])))
+    assert (await world.permit(ticket=record.ticket)).status_code == 410
+    await world.until(
+        lambda: "deletionTimestamp" in api.only()["metadata"]
+    )  # kubelet ends the waiting container
+
+
+async def test_a_stop_ends_with_the_containers_own_code(world: World, api: PodApiDouble) -> None:
+    body = await world.running()
+    world.ask_to_stop(grace_s=7.0)
+    await world.until(lambda: "deletionTimestamp" in api.only()["metadata"])
+    assert body["metadata"]["deletionGracePeriodSeconds"] == 7
+    api.ended(body, 143)
+    api.drop(("jobs", body["metadata"]["name"]))
+    await world.until(lambda: world.rule() == "stopped")
+
+
+async def test_a_shorter_grace_is_asked_for_again(world: World, api: PodApiDouble) -> None:
+    body = await world.running()
+    for grace_s in (60.0, 3.0, 60.0):
+        world.ask_to_stop(grace_s=grace_s)
+        await world.until(
+            lambda: api.only()["metadata"].get("deletionGracePeriodSeconds", 99) <= grace_s  # noqa: B023
+        )
+    assert body["metadata"]["deletionGracePeriodSeconds"] == 3
+
+
+@pytest.mark.parametrize(
+    ("error", "rule"),
+    [(Refused("Pod is invalid"), "rejected"), (Refused("violates PodSecurity"), "rejected")],
+)
+async def test_what_the_server_refuses_fails_with_its_words(
+    world: World, api: PodApiDouble, error: Exception, rule: str
+) -> None:
+    api.failing = lambda verb: error if verb == "create" else None
+    world.accept()
+    await world.until(lambda: world.rule() == rule)
+    assert str(error) in str(world.journal.load(["pod-1"])["pod-1"].subject.message)
+
+
+async def test_while_the_server_is_away_launches_wait_and_nothing_fails(
+    world: World, api: PodApiDouble
+) -> None:
+    await world.running("pod-0")
+    api.failing = lambda _verb: Unavailable("away", 0.01)
+    world.accept("pod-1")
+    await world.until(lambda: ("create", api.calls[-1][1]) in api.calls[1:])
+    assert (world.pod("pod-0").phase, world.pod("pod-1").phase) == (Phase.RUNNING, Phase.ACCEPTED)
+    api.failing = lambda _verb: None
+    await world.until(lambda: len(api.objects) == 2)
+
+
+async def test_another_object_of_that_name_fails_the_pod_for_good(
+    world: World, api: PodApiDouble
+) -> None:
+    body = await world.created()
+    await world.restart()
+    other = {**body, "metadata": {**body["metadata"], "annotations": {}, "uid": "other"}}
+    api.put(other)
+    await world.until(lambda: world.rule() == "name-taken")
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "rule"),
+    [
+        ("OutOfcpu", "Node didn't have enough resource: cpu", "out-of-resources"),
+        ("OutOfmemory", "", "out-of-resources"),
+        ("TaintToleration", "", "not-admitted"),
+        ("UnexpectedAdmissionError", "", "not-admitted"),
+    ],
+)
+async def test_what_kubelet_does_not_take_is_tried_elsewhere(
+    world: World, api: PodApiDouble, reason: str, message: str, rule: str
+) -> None:
+    api.failed(await world.created(), reason, message)
+    await world.until(lambda: world.rule() == rule and not api.objects)
+
+
+@pytest.mark.parametrize(
+    ("reason", "rule"),
+    [("Evicted", "evicted"), ("Preempting", "displaced"), ("NodeShutdown", "node-shutdown"),
+     ("Terminated", "node-shutdown")],
+)  # fmt: skip
+async def test_what_kubernetes_ends_costs_no_retry(
+    world: World, api: PodApiDouble, reason: str, rule: str
+) -> None:
+    api.failed(await world.running(), reason)
+    await world.until(lambda: world.rule() == rule and not api.objects)
+
+
+async def test_a_pod_that_is_deleted_by_hand_is_lost(world: World, api: PodApiDouble) -> None:
+    body = await world.running()
+    api.drop(("jobs", body["metadata"]["name"]))
+    await world.until(lambda: world.rule() == "deleted")
+
+
+async def test_a_deletion_that_no_watch_has_shown_is_found_by_the_next_list(
+    world: World, api: PodApiDouble
+) -> None:
+    body = await world.running()
+    del api.objects["jobs", body["metadata"]["name"]]
+    api.relist()
+    await world.until(lambda: world.rule() == "deleted")
+
+
+async def test_an_object_that_an_older_list_lacks_is_not_lost(
+    world: World, api: PodApiDouble
+) -> None:
+    body = await world.running()
+    key = ("jobs", body["metadata"]["name"])
+    kept = api.objects.pop(key)
+    api.relist()
+    api.objects[key] = kept
+    await world.until(lambda: ("read", key[1]) in api.calls and key in world.runner._objects)
+    assert world.pod().phase is Phase.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "rule"),
+    [
+        ("InvalidImageName", "couldn't parse image name", "image-denied"),
+        ("ImagePullBackOff", "manifest for x not found", "image-denied"),
+        ("ImagePullBackOff", "pull access denied", "image-denied"),
+    ],
+)
+async def test_an_image_that_no_registry_gives_is_the_users(
+    world: World, api: PodApiDouble, reason: str, message: str, rule: str
+) -> None:
+    api.waiting(await world.created(), reason, message)
+    await world.until(lambda: world.rule() == rule)
+
+
+async def test_an_image_that_can_not_be_pulled_for_long_is_the_platforms(
+    world: World, api: PodApiDouble
+) -> None:
+    body = await world.created()
+    api.waiting(body, "ErrImagePull", "dial tcp: i/o timeout")
+    for _ in range(3):
+        world.watch.look(None)
+        await asyncio.sleep(0)
+    assert world.rule() is None
+    body["metadata"]["creationTimestamp"] = "2020-01-01T00:00:00Z"
+    api.waiting(body, "ErrImagePull", "dial tcp: i/o timeout")
+    await world.until(lambda: world.rule() == "image-not-pulled")
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "rule"),
+    [(3, "", "unrecognised"), (137, "OOMKilled", "out-of-memory"), (250, "", "container-lost")],
+)
+async def test_exit_codes_have_their_verdicts(
+    world: World, api: PodApiDouble, code: int, reason: str, rule: str
+) -> None:
+    api.ended(await world.running(), code, reason)
+    await world.until(lambda: world.rule() == rule)
+
+
+async def test_a_container_that_ends_before_it_asks_was_not_started(
+    world: World, api: PodApiDouble
+) -> None:
+    api.ended(await world.created(), 128, "StartError")
+    await world.until(lambda: world.rule() == "launch-failed")
+
+
+async def test_an_agent_that_was_killed_adopts_what_it_finds(
+    world: World, api: PodApiDouble
+) -> None:
+    body = await world.running()
+    await world.restart()
+    await world.until(world.runner._pods_known.is_set)
+    api.ended(body, 0)
+    await world.until(lambda: world.rule() == "succeeded")
+    assert [verb for verb, _name in api.calls].count("create") == 1
+
+
+async def test_objects_that_the_journal_does_not_know_are_deleted(
+    world: World, api: PodApiDouble
+) -> None:
+    body = await world.created()
+    await world.stop()
+    (world.home / "journal.sqlite").unlink()
+    for path in world.home.glob("journal.sqlite-*"):
+        path.unlink()
+    world._start()
+    await world.until(lambda: "deletionTimestamp" in api.only()["metadata"])
+    assert not world.runner.end_now("pod-1", of_another_machine=False)
+    api.drop(("jobs", body["metadata"]["name"]))
+    await world.until(lambda: world.runner.end_now("pod-1", of_another_machine=False))
+    assert (await world.permit()).status_code == 410
+
+
+async def test_the_node_offers_what_is_allocatable_less_what_others_request(
+    world: World, api: PodApiDouble
+) -> None:
+    api.put(
+        {
+            "metadata": {"namespace": "kube-system", "name": "proxy", "uid": "p"},
+            "spec": {
+                "nodeName": "n",
+                "containers": [{"resources": {"requests": {"cpu": "250m", "memory": "1Gi"}}}],
+            },
+            "status": {"phase": "Running"},
+        }
+    )
+    await world.until(lambda: world.runner.offer().others)
+    offer = world.runner.offer()
+    assert (offer.cpu, offer.memory_mb, offer.problem) == (7, 16 * 1024, None)
+    (others,) = offer.others
+    assert (others.pod, others.cpu, others.memory_mb) == ("kubernetes/foreign", 1, 1024)
+    assert offer.labels == {"rack": "r1"}
