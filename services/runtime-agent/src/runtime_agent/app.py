@@ -143,7 +143,7 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
     held = lock.take(home / "lock")
     if held is None:
         raise Broken(f"another agent runs over {home}; stop it, or set another MUSTER_AGENT_HOME")
-    with contextlib.ExitStack() as opened:
+    async with contextlib.AsyncExitStack() as opened:
         opened.callback(os.close, held)
         doorbell = Doorbell(home / "doorbell")
         opened.callback(doorbell.close)
@@ -152,7 +152,7 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
         devices = _devices(settings, journal)
         key = SecretsKey(home)
         files, runner = await _runner(settings, doorbell, devices, journal, key)
-        opened.callback(runner.close)
+        opened.push_async_callback(runner.close)
         files.sweep()
         machine = machine_id(settings.machine_id, settings.node)
         if is_of_another_machine(journal, machine):
