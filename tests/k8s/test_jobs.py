@@ -44,7 +44,8 @@ async def test_a_job_that_fails_shows_its_code(kube: KubeMuster) -> None:
     name = await kube.muster.submit(a_job("bad", "echo oops >&2; exit 7"))
     assert await kube.muster.end_of(name) == "FAILED"
     task = (await kube.muster.job(name))["taskRoles"]["worker"]["taskStatuses"][0]
-    assert task["containerExitCode"] == 255 or task["containerExitCode"] == 7
+    assert task["containerExitCode"] == 7
+    assert await log_of(kube, name, "stderr") == "oops\n"
 
 
 async def test_a_gang_runs_on_the_host_network(kube: KubeMuster, tmp_path: Path) -> None:
@@ -60,7 +61,7 @@ async def test_a_stop_reaches_grandchildren_within_the_grace(
     inner = f'trap "touch {tmp_path}/ended; exit 0" TERM; touch {tmp_path}/began; while :; do sleep 0.1; done'
     script = tmp_path / "inner.sh"
     script.write_text(inner)
-    name = await kube.muster.submit(a_job("long", f"bash {script} & wait; sleep 600"))
+    name = await kube.muster.submit(a_job("long", f"trap : TERM; bash {script} & wait || wait"))
     await until((tmp_path / "began").exists)
     answer = await kube.muster.call(
         "PUT", f"/api/v2/jobs/{name}/executionType", json={"value": "STOP"}

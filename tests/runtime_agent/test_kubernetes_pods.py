@@ -87,6 +87,7 @@ class World:
     async def stop(self) -> None:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
+        await self.runner.close()
         await self.http.aclose()
         self.journal.close()
 

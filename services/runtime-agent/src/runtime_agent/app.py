@@ -141,7 +141,7 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
     held = lock.take(home / "lock")
     if held is None:
         raise Broken(f"another agent runs over {home}; stop it, or set another MUSTER_AGENT_HOME")
-    with contextlib.ExitStack() as opened:
+    async with contextlib.AsyncExitStack() as opened:
         opened.callback(os.close, held)
         doorbell = Doorbell(home / "doorbell")
         opened.callback(doorbell.close)
@@ -149,7 +149,7 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
         opened.callback(journal.close)
         devices = _devices(settings, journal)
         files, runner = await _runner(settings, doorbell, devices, journal, home / "pods")
-        opened.callback(runner.close)
+        opened.push_async_callback(runner.close)
         files.sweep()
         machine = machine_id(settings.machine_id, settings.node)
         if is_of_another_machine(journal, machine):

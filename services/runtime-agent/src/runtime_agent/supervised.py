@@ -308,7 +308,7 @@ class SupervisedPods:
     async def run(self) -> None:
         """Supervisors need nothing."""
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Pods go on under their supervisors."""
         self.fork_server.close()
 

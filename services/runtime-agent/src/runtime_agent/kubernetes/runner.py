@@ -525,11 +525,14 @@ class KubernetesPods:
     def _ring(self, name: str) -> None:
         ring(self.doorbell, f"{name}\n".encode())
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Pods go on under kubelet."""
         for work in self._works.values():
+            if work.request is not None:
+                work.request.cancel()
             if work.log is not None:
                 work.log.close()
+        await self.api.close()
 
 
 def _ended(
