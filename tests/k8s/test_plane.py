@@ -121,7 +121,8 @@ async def test_the_audit_log_names_each_call(kube_plane: KubePlane) -> None:
             calls := [
                 (event["verb"], event["impersonatedUser"]["username"])
                 for event in kube_plane.audit()
-                if event.get("objectRef", {}).get("name") == "plane-3" and "impersonatedUser" in event
+                if event.get("objectRef", {}).get("name") == "plane-3"
+                and "impersonatedUser" in event
             ]
         ):
             await asyncio.sleep(0.05)
