@@ -113,9 +113,7 @@ async def test_a_create_that_is_held_up_until_its_job_is_stopped_runs_nothing(
 ) -> None:
     async with Proxy(kube_plane.url).running() as proxy:
         config = tmp_path / "proxied.json"
-        text = kube_plane.kubeconfig.read_text()
-        through = proxy.url.replace("http:", "https:")
-        config.write_text(text.replace(kube_plane.url, through))
+        config.write_text(kube_plane.kubeconfig.read_text().replace(kube_plane.url, proxy.url))
         async with a_kube_muster(
             kube_plane,
             database_url,
