@@ -121,7 +121,13 @@ kafka: .kafka/.prepared ## Fetch Apache Kafka's jars from Maven Central and prep
 	$(BIN)/python -m cli.embedded.apache .kafka
 	@touch $@
 
-clean: ## Remove what make installed and made
-	rm -rf .venv .uv .kafka uv.lock .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+images: .venv/.installed ## Build the images for Kubernetes as OCI archives in .images (Debian 12, without Docker)
+	@$(BIN)/python deploy/images/build.py
 
-.PHONY: help install lock check fmt fmt-check lint types contracts deps generated words generate test test-deep test-chaos test-kafka test-k8s kube bench bench-scheduler experiment-sharing experiment-run-times experiment-judgement run demo kafka clean
+images-lock: .venv/.installed ## Pin the images' Debian packages at the versions that apt has now
+	@$(BIN)/python deploy/images/build.py --lock
+
+clean: ## Remove what make installed and made
+	rm -rf .venv .uv .kafka .images uv.lock .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+
+.PHONY: help install lock check fmt fmt-check lint types contracts deps generated words generate test test-deep test-chaos test-kafka test-k8s kube bench bench-scheduler experiment-sharing experiment-run-times experiment-judgement run demo kafka images images-lock clean

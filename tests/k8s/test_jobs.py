@@ -21,16 +21,6 @@ async def kube(
         yield running
 
 
-async def log_of(kube: KubeMuster, name: str, which: str = "stdout") -> str:
-    """The first task's, as its user reads it."""
-    answer = await kube.muster.call(
-        "GET", f"/api/v2/jobs/{name}/attempts/0/task-roles/worker/tasks/0/logs"
-    )
-    assert answer.status_code == 200, answer.text
-    locations = {each["name"]: each["uri"] for each in answer.json()["locations"]}
-    return (await kube.muster.call("GET", locations[which])).text
-
-
 async def test_a_job_runs_as_a_pod_and_leaves_nothing(kube: KubeMuster) -> None:
     name = await kube.muster.submit(
         a_job("hello", "echo hello from $PAI_TASK_INDEX; test ! -e /muster/run/reply")
@@ -45,7 +35,7 @@ async def test_a_job_that_fails_shows_its_code(kube: KubeMuster) -> None:
     assert await kube.muster.end_of(name) == "FAILED"
     task = (await kube.muster.job(name))["taskRoles"]["worker"]["taskStatuses"][0]
     assert task["containerExitCode"] == 7
-    assert await log_of(kube, name, "stderr") == "oops\n"
+    assert await kube.log_of(name, "stderr") == "oops\n"
 
 
 async def test_a_gang_runs_on_the_host_network(kube: KubeMuster, tmp_path: Path) -> None:
@@ -58,7 +48,8 @@ async def test_a_gang_runs_on_the_host_network(kube: KubeMuster, tmp_path: Path)
 async def test_a_stop_reaches_grandchildren_within_the_grace(
     kube: KubeMuster, tmp_path: Path
 ) -> None:
-    inner = f'trap "touch {tmp_path}/ended; exit 0" TERM; touch {tmp_path}/began; while :; do sleep 0.1; done'
+    on_term = f'trap "touch {tmp_path}/ended; exit 0" TERM'
+    inner = f"{on_term}; touch {tmp_path}/began; while :; do sleep 0.1; done"
     script = tmp_path / "inner.sh"
     script.write_text(inner)
     name = await kube.muster.submit(a_job("long", f"trap : TERM; bash {script} & wait || wait"))

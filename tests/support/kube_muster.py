@@ -32,6 +32,17 @@ class KubeMuster:
         assert status == 200, answer
         return list(answer["items"])
 
+    def log_path(self, job: str, which: str = "stdout") -> str:
+        """Where the first task's output is."""
+        task = f"/api/v2/jobs/{job}/attempts/0/taskRoles/worker/taskIndex/0"
+        return f"{task}/attempts/0/logs/{which}"
+
+    async def log_of(self, job: str, which: str = "stdout") -> str:
+        """The first task's output, as its user reads it."""
+        answer = await self.muster.call("GET", self.log_path(job, which))
+        assert answer.status_code == 200, answer.text
+        return answer.text
+
 
 def make_namespaces(plane: KubePlane) -> None:
     """Those of jobs, as the manifests have them."""
