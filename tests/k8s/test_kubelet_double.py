@@ -368,8 +368,13 @@ def test_of_taints_only_no_execute_matters(own_node: Node) -> None:
     assert node.end(node.run("true", tolerations=[]))["exitCode"] == 0
     taint("NoExecute")
     name = node.run("true")
-    # The controller-manager deletes such a pod, too: the refusal may be seen or not.
-    until(lambda: not node.exists(name) or node.pod(name)["status"].get("reason"))
+
+    def is_refused() -> bool:
+        # The controller-manager deletes such a pod, too: the refusal may be seen or not.
+        status, body = node.plane.ask("GET", f"{PODS}/{name}")
+        return status == 404 or body["status"].get("reason") == "TaintToleration"
+
+    until(is_refused)
     assert not list(node.home.glob(f"log/pods/default_{name}_*"))
 
 
