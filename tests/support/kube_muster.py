@@ -63,7 +63,7 @@ def a_kubelet(
         server=plane.url,
         ca=str(plane.ca_path),
         token=plane.token,
-        images={"muster-step": str(step_image())},
+        images={"muster-step": step_image()},
         **more,
     )
     with KubeletDouble(settings) as kubelet:
