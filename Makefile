@@ -72,8 +72,8 @@ words: install ## Check that pages, published texts and commit subjects keep pla
 generate: install ## Write schemas, the AsyncAPI and OpenAPI documents, and the settings page
 	$(BIN)/python -m documents.publish
 
-test: install ## Run every test that needs no Java
-	$(BIN)/pytest -n 4 --dist loadgroup -m "not apache and not chaos"
+test: install ## Run every test that needs neither Java nor Kubernetes
+	$(BIN)/pytest -n 4 --dist loadgroup -m "not apache and not k8s and not chaos"
 
 test-deep: install ## Run 10,000 random histories of the Scheduler's core beside its slow oracle (HISTORIES=…)
 	HISTORIES=$(or $(HISTORIES),10000) $(BIN)/pytest -n $(or $(JOBS),auto) --dist worksteal tests/simulation
@@ -83,7 +83,13 @@ test-chaos: install ## Kill, stop and restore any part at random amid many jobs 
 
 test-kafka: install kafka ## Run the tests that need a real Apache Kafka (Java 17, Maven)
 	$(BIN)/pytest -n 2 --dist loadgroup -m apache
-	$(BIN)/pytest -n 2 --dist loadgroup --broker apache -m "not apache and not chaos" tests/system tests/muster/test_plumbing.py
+	$(BIN)/pytest -n 2 --dist loadgroup --broker apache -m "not apache and not k8s and not chaos" tests/system tests/muster/test_plumbing.py
+
+test-k8s: install kube ## Run the tests that need a real Kubernetes control plane
+	$(BIN)/pytest -n 2 --dist loadgroup -m k8s
+
+kube: install ## Build the Kubernetes control plane of the tests, once (minutes)
+	$(BIN)/python tests/support/kube_programs.py
 
 bench: .venv/.installed ## Measure latency, throughput, memory and idle CPU beside their floor
 	$(BIN)/python tests/bench/bench.py
@@ -115,7 +121,13 @@ kafka: .kafka/.prepared ## Fetch Apache Kafka's jars from Maven Central and prep
 	$(BIN)/python -m cli.embedded.apache .kafka
 	@touch $@
 
-clean: ## Remove what make installed and made
-	rm -rf .venv .uv .kafka uv.lock .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+images: .venv/.installed ## Build the images for Kubernetes as OCI archives in .images (Debian 12, without Docker)
+	@$(BIN)/python deploy/images/build.py
 
-.PHONY: help install lock check fmt fmt-check lint types contracts deps generated words generate test test-deep test-chaos test-kafka bench bench-scheduler experiment-sharing experiment-run-times experiment-judgement run demo kafka clean
+images-lock: .venv/.installed ## Pin the images' Debian packages at the versions that apt has now
+	@$(BIN)/python deploy/images/build.py --lock
+
+clean: ## Remove what make installed and made
+	rm -rf .venv .uv .kafka .images uv.lock .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+
+.PHONY: help install lock check fmt fmt-check lint types contracts deps generated words generate test test-deep test-chaos test-kafka test-k8s kube bench bench-scheduler experiment-sharing experiment-run-times experiment-judgement run demo kafka images images-lock clean

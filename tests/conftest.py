@@ -2,7 +2,7 @@
 
 `database_url` is a fresh, migrated database for each test; `bootstrap` the shared broker (take
 topic and group names of your own, or keys that no other test uses); `fresh_broker` a broker that a
-test may kill and start again on the same port.
+test may kill and start again on the same port. `kube_plane` is a Kubernetes cluster without nodes.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
@@ -25,6 +25,9 @@ from cli.embedded.broker import EmbeddedBroker
 from cli.embedded.postgres import EmbeddedPostgres
 from hypothesis import settings
 from muster.contracts.topics import EVERY_TOPIC
+
+if TYPE_CHECKING:
+    from kube_plane import KubePlane
 
 # Each test process has ports of its own: between the look for a free one and the start of a server
 # on it another process could find it too. A `muster up` that a test starts chooses among all.
@@ -135,6 +138,18 @@ def apache_kafka(apache_installation: Path, tmp_path: Path) -> Iterator[ApacheKa
     `apache`.
     """
     with running_closed(ApacheKafka(tmp_path / "kafka", apache_installation)) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def kube_plane(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[KubePlane]":
+    """A Kubernetes control plane for this test process; only for tests marked `k8s`.
+
+    Take names of your own. A test may kill its parts, and starts them again before it ends.
+    """
+    from kube_plane import KubePlane  # it loads a large client, which few tests need
+
+    with KubePlane(tmp_path_factory.mktemp("kube")) as running:
         yield running
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from cli.standalone.programs import SERVICES, Choices, Endpoints, programs
+from muster.sealing import make_private_key, public_key_of
 from muster.service_keys import service_key
 
 ENDPOINTS = Endpoints(
@@ -14,6 +15,7 @@ ENDPOINTS = Endpoints(
 CHOICES = Choices(
     cluster_key="the-cluster-key-of-this-test-is-long",
     webhook_key="webhook-key",
+    secrets_keys=f"{make_private_key()},{make_private_key()}",
     bus_settings={},
     bus_logins={name: {"kafka_password": f"password-of-{name}"} for name in SERVICES},
     topic_partitions=4,
@@ -55,6 +57,17 @@ def test_only_rest_has_the_cluster_key_and_each_other_its_own(
         "runtime-agent": service_key(CHOICES.cluster_key, "agent/gpu-7"),
         "alerting": None,
     }
+
+
+def test_only_the_launcher_opens_secrets_and_rest_seals_to_its_present_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MUSTER_SECRETS_KEYS", CHOICES.secrets_keys)
+    made = _environments()
+    holders = {name for name, each in made.items() if CHOICES.secrets_keys in each.values()}
+    assert holders == {"launcher"}
+    present = CHOICES.secrets_keys.split(",")[0]
+    assert made["rest"]["MUSTER_SECRETS_PUBLIC_KEY"] == public_key_of(present)
 
 
 def test_the_mail_servers_password_is_for_alerting_alone(monkeypatch: pytest.MonkeyPatch) -> None:

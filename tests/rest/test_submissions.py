@@ -6,8 +6,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from muster.contracts.jobs import JobSpec
+from muster.contracts.secrets import JobSecrets
 from muster.errors import Transient
 from muster.protocol import parse_job
+from muster.sealing import make_private_key, public_key_of, unseal
 from prometheus_client import CollectorRegistry
 from rest.handlers.submit import Submission, Submissions
 from rest.metrics import RestMetrics
@@ -113,16 +116,45 @@ async def test_a_wrong_file_is_refused_with_lines(rest: Any) -> None:
     ]
 
 
-async def test_a_job_with_secrets_is_refused_and_kept_nowhere(rest: Any) -> None:
-    content = rest.job_file("secret") + "secrets: {key: marker-in-clear}\n"
+async def test_a_job_with_secrets_is_refused_where_rest_has_no_key(rest: Any) -> None:
+    content = rest.job_file("secret").replace("train.py", "train.py <% $secrets.key %>")
+    content += "secrets: {key: marker-in-clear}\n"
     answer = await rest.client.post(
         "/api/v2/jobs", content=content, headers={"Idempotency-Key": "s"}
     )
-    assert answer.status_code == 400
+    assert answer.status_code == 501
+    assert "MUSTER_SECRETS_PUBLIC_KEY" in answer.json()["message"]
     assert "marker-in-clear" not in answer.text
+    assert "marker-in-clear" not in await stored(rest)
+
+
+async def test_secrets_are_kept_as_only_the_launcher_reads_them(start_rest: Any) -> None:
+    key = make_private_key()
+    async with start_rest(secrets_public_key=public_key_of(key)) as rest:
+        content = rest.job_file("secret").replace("train.py", "train.py <% $secrets.key %>")
+        content += "secrets: {key: marker-in-clear, unused: marker-in-clear}\n"
+        answer = await rest.client.post("/api/v2/jobs", content=content)
+        assert answer.status_code == 202, answer.text
+        assert "marker-in-clear" not in answer.text + await stored(rest)
+        shown = (await rest.client.get("/api/v2/jobs/admin~secret/config")).text
+        assert shown == content.replace("{key", '{"key"').replace(" unused", ' "unused"').replace(
+            "marker-in-clear", '"******"'
+        )
+        row = await rest.runtime.pool.fetchrow(
+            "SELECT id, spec FROM job JOIN job_file ON job = id WHERE name = 'secret'"
+        )
+        sealed = JobSpec.model_validate_json(row["spec"]).secrets
+        opened = JobSecrets.model_validate_json(unseal(sealed or "", [key]))
+        assert opened == JobSecrets(job=row["id"], values={"$secrets.key": "marker-in-clear"})
+
+
+async def stored(rest: Any) -> str:
+    """All rows that a submission writes."""
+    found = ""
     for table in ("job", "job_file", "idempotency", "notice", "subject", "audit"):
         rows = await rest.runtime.pool.fetch(f"SELECT * FROM {table}")
-        assert "marker-in-clear" not in str([dict(row) for row in rows])
+        found += str([dict(row) for row in rows])
+    return found
 
 
 async def test_connections_that_the_database_ends_lose_no_job(start_rest: Any) -> None:

@@ -19,6 +19,7 @@ from runtime_agent.domain.pods import Phase as PodPhase
 from runtime_agent.domain.pods import Pod, Stopping
 from runtime_agent.pods import Phase
 from runtime_agent.runner import Seen
+from runtime_agent.secrets_key import SecretsKey
 from runtime_agent.settings import AgentSettings
 from runtime_agent.supervised import SupervisedPods
 from runtime_agent.supervisor import lock
@@ -50,7 +51,13 @@ def runner(node: Any, tmp_path: Path) -> SupervisedPods:
     )
     free = Confinement({}, (), "for this test")
     return SupervisedPods(
-        settings, node.pods, node.fork_server, GPUS, tmp_path / "no-doorbell", free
+        settings,
+        node.pods,
+        node.fork_server,
+        GPUS,
+        tmp_path / "no-doorbell",
+        free,
+        SecretsKey(tmp_path),
     )
 
 
@@ -207,7 +214,15 @@ def test_a_pod_is_held_to_what_it_asked_for(node: Any, tmp_path: Path) -> None:
     settings = AgentSettings(node="n")
     parents: dict[Any, Path] = {"memory": Path("/m"), "cpu": Path("/c"), "processes": Path("/p")}
     confined = Confinement(parents, ("swap",), "for this test")
-    held = SupervisedPods(settings, node.pods, node.fork_server, GPUS, tmp_path / "bell", confined)
+    held = SupervisedPods(
+        settings,
+        node.pods,
+        node.fork_server,
+        GPUS,
+        tmp_path / "bell",
+        confined,
+        SecretsKey(tmp_path),
+    )
     held._prepare(pod := a_pod("true"), pod.run)  # type: ignore[arg-type]
     spec = read_record(node.pods.path("pod") / "pod.json", PodSpec)
     assert spec is not None

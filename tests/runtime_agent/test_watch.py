@@ -35,6 +35,7 @@ from runtime_agent.metrics import AgentMetrics
 from runtime_agent.pods import PodDirectories
 from runtime_agent.pretended import PretendedPods
 from runtime_agent.runner import Runner, Seen
+from runtime_agent.secrets_key import SecretsKey
 from runtime_agent.settings import AgentSettings
 from runtime_agent.step import Memory, Node
 from runtime_agent.store import Entry, Journal, new_subject
@@ -75,7 +76,10 @@ class World:
         """The same, over real pods."""
         devices, free = SimulatedDevices("n", 0), Confinement({}, (), "for this test")
         settings, bell = AgentSettings(node="n"), Path("no-doorbell")
-        self.load(SupervisedPods(settings, self.pods, ForkServer(), devices, bell, free), **more)
+        key = SecretsKey(self.pods.root)
+        self.load(
+            SupervisedPods(settings, self.pods, ForkServer(), devices, bell, free, key), **more
+        )
 
     def failed(self, effect: str) -> float:
         return self.metrics.effects_failed.labels(effect)._value.get()  # type: ignore[no-any-return]
@@ -283,13 +287,13 @@ async def test_a_stop_of_the_agent_waits_for_no_removal(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a_find(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 300", monkeypatch)
-    monkeypatch.setenv("MUSTER_SERVICE_KEY", "secret")
+    monkeypatch.setenv("MUSTER_SERVICE_KEY", "marker")
     world.pods.sweep()
     async with asyncio.timeout(60), removing(world):
         while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
             await asyncio.sleep(0.005)
         pid = int((tmp_path / "pid").read_text())
-        assert b"secret" not in environment_of(pid)  # pods may read it
+        assert b"marker" not in environment_of(pid)  # pods may read it
     assert proc.start_ticks(pid) is None
 
 

@@ -36,11 +36,14 @@ def failure(behavior: Behavior, fault: Fault = Fault.USER, code: int = 255) -> V
 
 @dataclass
 class FakeScheduler:
-    """Decides when a test asks it; ``decisions`` are its newest messages, by gang."""
+    """Decides when a test asks it; ``decisions`` are its newest messages, by gang; ``secrets_keys``
+    are those of agents, by node.
+    """
 
     epoch: int = 1
     gangs: dict[str, GangRequest] = field(default_factory=dict)
     decisions: dict[str, GangDecision] = field(default_factory=dict)
+    secrets_keys: dict[str, str] = field(default_factory=dict)
 
     def receive(self, message: GangRequest) -> None:
         """Apply the Launcher's message about a gang."""
@@ -79,6 +82,9 @@ class FakeScheduler:
                     address="127.0.0.1",
                     journal=f"journal-of-{node}",
                     ports={"http": (20000 + len(name),)},
+                    secrets_key=self.secrets_keys.get(node)
+                    if self.gangs[gang].needs_keys
+                    else None,
                 )
         return self._decide(gang, pods.values())
 

@@ -28,6 +28,7 @@ from cli.logins import log_in
 from cli.standalone.processes import Patience, Program, ServiceProcess
 from cli.standalone.programs import EMBEDDED_BUS, SERVICES, Choices, Endpoints, programs
 from muster.contracts.topics import EVERY_TOPIC
+from muster.sealing import make_private_key
 from muster_up import Http
 
 AGENTS = ("runtime-agent", "runtime-agent-2")
@@ -234,6 +235,7 @@ def _programs(home: Path, parts: Parts) -> dict[str, Program]:
     choices = Choices(
         cluster_key=CLUSTER_KEY,
         webhook_key=secrets.token_urlsafe(32),
+        secrets_keys=make_private_key(),
         bus_settings=EMBEDDED_BUS,
         bus_logins={},
         topic_partitions=1,

@@ -20,6 +20,7 @@ from cli.embedded.process import free_port
 from launcher.app import build as build_launcher
 from launcher.settings import LauncherSettings
 from muster.contracts.topics import Service
+from muster.sealing import make_private_key, public_key_of
 from muster.service import Runtime, running
 from muster.service_keys import SCHEDULER, agent, service_key
 from rest.app import build as build_rest
@@ -86,12 +87,16 @@ class Muster:
     stacks: dict[Service, contextlib.AsyncExitStack] = field(default_factory=dict)
     token: str = ""
     cluster_key: str = field(default_factory=lambda: secrets.token_hex(16))
+    secrets_key: str = field(default_factory=make_private_key)
 
     def _keys(self, service: Service) -> dict[str, str]:
         """What a service gets of the keys: no other's."""
         match service:
             case Service.REST:
-                return {"cluster_key": self.cluster_key}
+                public = public_key_of(self.secrets_key)
+                return {"cluster_key": self.cluster_key, "secrets_public_key": public}
+            case Service.LAUNCHER:
+                return {"secrets_keys": self.secrets_key}
             case Service.SCHEDULER:
                 return {"service_key": service_key(self.cluster_key, SCHEDULER)}
             case Service.RUNTIME_AGENT:

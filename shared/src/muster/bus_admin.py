@@ -3,14 +3,17 @@
 It makes and corrects all topics, grants each user the rights of the table of topics
 (muster.contracts.acls), and removes their other rights on these topics. It logs in as
 MUSTER_KAFKA_USER: a super user, or one with the right to alter the cluster and its topics.
-``--print`` shows the rights, and connects to nothing. Kafka's own tools make users and their
-passwords; docs/kafka.md has all steps.
+``--users FOLDER`` sets passwords too: the folder has a file for each user, with its password.
+``--print`` shows the rights, and connects to nothing. docs/kafka.md has all steps.
 """
 
 import argparse
 import asyncio
+import hashlib
+import secrets
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from aiokafka.client import AIOKafkaClient
@@ -20,6 +23,17 @@ from aiokafka.protocol.admin import (
     CreateAclsRequest_v1,
     DeleteAclsRequest,
     DescribeAclsRequest,
+)
+from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.types import (
+    CompactArray,
+    CompactBytes,
+    CompactString,
+    Int8,
+    Int16,
+    Int32,
+    Schema,
+    TaggedFields,
 )
 
 from muster.bus import BUS_ERRORS
@@ -45,6 +59,9 @@ ANY, LITERAL, ALLOW, ANY_HOST = 1, 3, 3, "*"
 """Kafka's numbers in an ACL, and in a filter."""
 USER = "User:"
 LOOK_AGAIN_S, HOLDS_S = 0.05, 60.0
+SCRAM_SHA_512 = 2
+ITERATIONS = 4096  # Kafka's least: passwords have 256 random bits
+SALT_BYTES = 32
 
 KafkaAcl = tuple[int, str, int, str, str, int, int]
 """Kind and name of the resource, pattern, principal, host, operation, permission."""
@@ -63,6 +80,66 @@ class _GrantAll(CreateAclsRequest):  # type: ignore[misc]
 
     def build(self, _struct: Any) -> CreateAclsRequest_v1:
         return CreateAclsRequest_v1([_as_kafka_has_it(acl) for acl in self._granted])
+
+
+class _SetScramResponse(Response):  # type: ignore[misc]
+    API_KEY, API_VERSION = 51, 0
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "results",
+            CompactArray(
+                ("user", CompactString("utf-8")),
+                ("error_code", Int16),
+                ("error_message", CompactString("utf-8")),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("tags", TaggedFields),
+    )
+
+
+class _SetScramStruct(RequestStruct):  # type: ignore[misc]
+    API_KEY, API_VERSION, FLEXIBLE_VERSION = 51, 0, True
+    RESPONSE_TYPE = _SetScramResponse
+    SCHEMA = Schema(
+        (
+            "deletions",
+            CompactArray(
+                ("name", CompactString("utf-8")), ("mechanism", Int8), ("tags", TaggedFields)
+            ),
+        ),
+        (
+            "upsertions",
+            CompactArray(
+                ("name", CompactString("utf-8")),
+                ("mechanism", Int8),
+                ("iterations", Int32),
+                ("salt", CompactBytes),
+                ("salted_password", CompactBytes),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("tags", TaggedFields),
+    )
+
+
+class _SetPasswords(Request[_SetScramStruct]):  # type: ignore[misc]
+    """AlterUserScramCredentials, which aiokafka lacks."""
+
+    API_KEY = 51
+
+    def __init__(self, passwords: Mapping[str, str]) -> None:
+        self._passwords = passwords
+
+    def build(self, _struct: Any) -> _SetScramStruct:
+        return _SetScramStruct([], [_salted(*each) for each in self._passwords.items()], {})
+
+
+def _salted(user: str, password: str) -> tuple[str, int, int, bytes, bytes, dict[int, bytes]]:
+    salt = secrets.token_bytes(SALT_BYTES)
+    salted = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, ITERATIONS)
+    return user, SCRAM_SHA_512, ITERATIONS, salt, salted, {}
 
 
 def _as_kafka_has_it(acl: Acl) -> KafkaAcl:
@@ -99,9 +176,20 @@ def _without_host(acl: KafkaAcl) -> tuple[int | str, ...]:
     return acl[:4] + acl[5:]
 
 
-async def set_up_bus(settings: ServiceSettings, agents: Sequence[str]) -> tuple[int, int]:
-    """Make the topics, grant the rights, also of the agents on these nodes, and remove undeclared
-    ones; how many are granted and removed. Returns when this holds.
+def read_passwords(folder: Path) -> dict[str, str]:
+    """The password of each user, from the folder's files. Raises Broken where one is empty."""
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    passwords = {path.name: path.read_text().strip() for path in files}
+    if empty := [user for user, password in passwords.items() if not password]:
+        raise Broken(f"{folder} has no password of {', '.join(empty)}")
+    return passwords
+
+
+async def set_up_bus(
+    settings: ServiceSettings, agents: Sequence[str], passwords: Mapping[str, str] | None = None
+) -> tuple[int, int]:
+    """Make the topics, set passwords, grant the rights, also of the agents on these nodes, and
+    remove undeclared ones; how many are granted and removed. Returns when this holds.
 
     Raises Broken where the bus refuses it.
     """
@@ -112,6 +200,12 @@ async def set_up_bus(settings: ServiceSettings, agents: Sequence[str]) -> tuple[
     client = AIOKafkaClient(**settings.kafka_client())
     try:
         await client.bootstrap()
+        if passwords:
+            answer = await client.send(client.get_random_node(), _SetPasswords(passwords))
+            for user, code, reason, _ in answer.results:
+                if for_code(code) is not NoError:
+                    name = for_code(code).__name__
+                    raise Broken(f"the bus refuses the password of {user}: {name}: {reason}")
         answer = await client.send(client.get_random_node(), _GrantAll(granted))
         for acl, (code, reason) in zip(granted, answer.creation_responses, strict=True):
             if for_code(code) is not NoError:
@@ -149,6 +243,13 @@ def main() -> None:
     parser.add_argument(
         "--agent", action="append", default=[], metavar="NODE", help="a node; may be given again"
     )
+    parser.add_argument(
+        "--users",
+        type=Path,
+        metavar="FOLDER",
+        help="set the passwords in its files, each named after its user; each user agent-NODE"
+        " counts as --agent NODE",
+    )
     parser.add_argument("--print", choices=("table", "commands"), help="show the rights only")
     arguments = parser.parse_args()
     settings = read(ServiceSettings)
@@ -159,8 +260,11 @@ def main() -> None:
         sys.stdout.write("".join(f"{line}\n" for line in lines))
     else:
         try:
-            granted, removed = asyncio.run(set_up_bus(settings, arguments.agent))
-        except (Broken, *BUS_ERRORS) as error:
+            passwords = read_passwords(arguments.users) if arguments.users else {}
+            nodes = [user.removeprefix(AGENT) for user in passwords if user.startswith(AGENT)]
+            agents = sorted({*arguments.agent, *nodes})
+            granted, removed = asyncio.run(set_up_bus(settings, agents, passwords))
+        except (Broken, OSError, *BUS_ERRORS) as error:
             sys.exit(f"Kafka at {settings.kafka_bootstrap} was not set up: {error}")
         sys.stdout.write(
             f"{len(EVERY_TOPIC)} topics are right, {granted} rights are granted,"

@@ -180,14 +180,6 @@ def test_names_must_be_unique_within_their_type_only() -> None:
     assert ("prerequisites[1].name", 7) in [(path, line) for path, line, _ in problems(twice)]
 
 
-def test_secrets_are_refused_and_not_repeated() -> None:
-    text = JOB + "secrets: {key: marker-secret}\n"
-    text = text.replace("uri: 'example/image:1'", "uri: x, auth: {password: marker-secret}")
-    found = problems(text)
-    assert [path for path, _, _ in found] == ["prerequisites[0].auth", "secrets"]
-    assert "marker-secret" not in str(found)
-
-
 def test_a_value_of_the_wrong_kind_is_never_repeated() -> None:
     assert "marker-secret" not in str(problems(JOB + "secrets: marker-secret\n"))
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from muster.sealing import public_key_of
 from muster.service_keys import SCHEDULER, agent, service_key
 from muster.settings import PREFIX
 
@@ -36,6 +37,7 @@ KEPT_BACK = frozenset(
         "MUSTER_ADMIN_PASSWORD",  # secrets are given to those services that need them
         "MUSTER_CLUSTER_KEY",
         "MUSTER_DATABASE_URL",
+        "MUSTER_SECRETS_KEYS",
         "MUSTER_SERVICE_KEY",
         "MUSTER_SMTP_PASSWORD",
         "MUSTER_TOKEN",
@@ -63,6 +65,7 @@ class Choices:
 
     cluster_key: str
     webhook_key: str
+    secrets_keys: str
     bus_settings: dict[str, str]
     bus_logins: Mapping[str, Mapping[str, str]]  # by service; none: the bus knows no users
     topic_partitions: int
@@ -123,6 +126,10 @@ def _environment(
         settings["MUSTER_SCHEDULER_URL"] = endpoints.url("scheduler")
         settings["MUSTER_CLUSTER_KEY"] = choices.cluster_key
         settings |= _if_set("MUSTER_ADMIN_PASSWORD", choices.admin_password)
+        present, *_ = choices.secrets_keys.split(",")
+        settings["MUSTER_SECRETS_PUBLIC_KEY"] = public_key_of(present.strip())
+    if name == "launcher":
+        settings["MUSTER_SECRETS_KEYS"] = choices.secrets_keys
     if name in ("rest", "alerting"):
         settings["MUSTER_WEBHOOK_KEY"] = choices.webhook_key
     if name == "alerting":

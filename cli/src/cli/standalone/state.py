@@ -2,7 +2,7 @@
 
 import fcntl
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -33,6 +33,11 @@ def owning(home: Path) -> Iterator[None]:
                 f"Muster already runs over {home}: use it, stop it, or set another MUSTER_HOME."
             ) from None
         yield
+
+
+def make_secret() -> str:
+    """A new secret of no special form."""
+    return secrets.token_urlsafe(32)
 
 
 class HomeState:
@@ -75,10 +80,10 @@ class HomeState:
         self._ports[name] = free_port()
         return self._ports[name]
 
-    def secret(self, name: str) -> str:
+    def secret(self, name: str, make: Callable[[], str] = make_secret) -> str:
         """A secret of this installation, made at its first use."""
         if name not in self._secrets:
-            self._secrets[name] = secrets.token_urlsafe(32)
+            self._secrets[name] = make()
         return self._secrets[name]
 
     def keep_secret(self, name: str, value: str) -> None:

@@ -12,6 +12,7 @@ from muster.bus_admin import set_up_bus
 from muster.contracts.topics import EVERY_TOPIC, Service
 from muster.errors import Broken
 from muster.publisher import BUS_ERRORS
+from muster.sealing import make_private_key
 from muster.settings import ServiceSettings
 
 from cli.embedded.apache import ADMINISTRATOR, AGENT, NODE, ApacheKafka
@@ -31,7 +32,7 @@ from cli.standalone.programs import (
 )
 from cli.standalone.servers import ServerRunner
 from cli.standalone.settings import UpSettings
-from cli.standalone.state import HomeState
+from cli.standalone.state import HomeState, make_secret
 
 REST_PORT, KAFKA_PORT, DATABASE_PORT = 8080, 9092, 15432
 MIGRATION_TIMEOUT_S = 300.0
@@ -142,6 +143,7 @@ class Whole:
         return Choices(
             cluster_key=self._secret("cluster_key"),
             webhook_key=self._secret("webhook_key"),
+            secrets_keys=self._secret("secrets_keys", make_private_key),
             bus_settings=EMBEDDED_BUS if self._brings_embedded_broker() else {},
             bus_logins=self._bus_logins(),
             topic_partitions=self._settings.topic_partitions,
@@ -168,9 +170,9 @@ class Whole:
         except (Broken, *BUS_ERRORS) as error:
             raise EmbeddedServerError(f"Apache Kafka was not set up: {error}") from error
 
-    def _secret(self, name: str) -> str:
+    def _secret(self, name: str, make: Callable[[], str] = make_secret) -> str:
         """One that the environment gives, else this installation's own."""
-        return os.environ.get(f"MUSTER_{name.upper()}") or self._state.secret(name)
+        return os.environ.get(f"MUSTER_{name.upper()}") or self._state.secret(name, make)
 
     def _brings_embedded_broker(self) -> bool:
         return self._settings.kafka_bootstrap is None and self._kafka == "embedded"

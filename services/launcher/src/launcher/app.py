@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import structlog
 from muster.contracts.topics import Service
@@ -14,7 +15,8 @@ from launcher.domain.model import JobWithTasks
 from launcher.domain.states import JOB_SHOWN
 from launcher.handlers import RECEIVED_TOPICS, Housekeeping, Timers, jobs
 from launcher.metrics import LauncherMetrics
-from launcher.settings import LauncherSettings
+from launcher.secrets import resealing
+from launcher.settings import LauncherSettings, keys_in
 
 _log = structlog.get_logger()
 
@@ -25,7 +27,8 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
     settings = runtime.settings
     assert isinstance(settings, LauncherSettings)
     metrics = LauncherMetrics(runtime.registry)
-    aggregate = jobs(settings.policy(), runtime.incarnations)
+    policy = replace(settings.policy(), reseal=resealing(keys_in(settings.secrets_keys)))
+    aggregate = jobs(policy, runtime.incarnations)
 
     timers = Timers(runtime.relay, aggregate, settings, metrics, lambda it: _tell(metrics, it))
 

@@ -3,6 +3,7 @@
 from datetime import timedelta
 from typing import Self
 
+from muster.sealing import public_key_of
 from muster.settings import DatabaseSettings
 from pydantic import (
     Field,
@@ -10,6 +11,8 @@ from pydantic import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    SecretStr,
+    field_validator,
     model_validator,
 )
 
@@ -23,11 +26,23 @@ _IN_ORDER = (
 """A job that is known answers for its gangs and pods as long as their subjects are kept."""
 
 
+def keys_in(keys: SecretStr) -> list[str]:
+    """The private keys of `secrets_keys`, the present one first."""
+    return [key for each in keys.get_secret_value().split(",") if (key := each.strip())]
+
+
 class LauncherSettings(DatabaseSettings):
     """How jobs are stopped and retried, and how often the Launcher looks at its clock."""
 
     http_port: NonNegativeInt = Field(
         8081, description="The port of health and metrics; 0: any free port."
+    )
+
+    secrets_keys: SecretStr = Field(
+        SecretStr(""),
+        description="Private keys for the secrets of jobs, with commas. The first belongs to REST's"
+        " MUSTER_SECRETS_PUBLIC_KEY; the others only open secrets of jobs from before a change."
+        " `python -m muster.make_secrets_key` prints a pair.",
     )
 
     stop_grace_s: NonNegativeFloat = Field(
@@ -75,6 +90,13 @@ class LauncherSettings(DatabaseSettings):
     lost_messages_days: PositiveInt = Field(
         8, description="How long the end of a pod is republished to an agent that does not answer."
     )
+
+    @field_validator("secrets_keys")
+    @classmethod
+    def _are_keys(cls, keys: SecretStr) -> SecretStr:
+        for key in keys_in(keys):
+            public_key_of(key)
+        return keys
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:

@@ -5,6 +5,7 @@ from urllib.parse import urlsplit
 from muster.addresses import networks_of
 from muster.passwords import AdminPassword
 from muster.protocol import HIGHEST_PRIORITY, LOWEST_PRIORITY
+from muster.sealing import check_public_key
 from muster.settings import ClusterKeySettings, DatabaseSettings
 from pydantic import (
     AliasChoices,
@@ -33,6 +34,11 @@ class RestSettings(DatabaseSettings, ClusterKeySettings):
         SecretStr(""),
         description="The key from which webhook secrets and the codes that confirm mail addresses"
         " are made; the same as Alerting's.",
+    )
+    secrets_public_key: str = Field(
+        "",
+        description="The Launcher's public key, to which REST seals the secrets of job files:"
+        " `python -m muster.make_secrets_key` prints a pair. Empty: REST refuses such files.",
     )
     scheduler_url: str | None = Field(
         None,
@@ -194,6 +200,13 @@ class RestSettings(DatabaseSettings, ClusterKeySettings):
         5000, description="The most rows removed in one statement."
     )
     audit_days: PositiveInt = Field(365, description="The audit log is kept this long.")
+
+    @field_validator("secrets_public_key")
+    @classmethod
+    def _is_a_key(cls, key: str) -> str:
+        if key:
+            check_public_key(key)
+        return key
 
     @field_validator("agent_networks")
     @classmethod

@@ -48,6 +48,7 @@ from runtime_agent.recovery import end_unknown, fresh_id, is_of_another_machine
 from runtime_agent.relay import Relay
 from runtime_agent.reporter import Reporter
 from runtime_agent.runner import Runner
+from runtime_agent.secrets_key import SecretsKey
 from runtime_agent.settings import AgentSettings, OnStop, RunnerKind
 from runtime_agent.step import Memory, Node
 from runtime_agent.store import Journal, Position
@@ -68,6 +69,7 @@ class Machine(NamedTuple):
     files: PodFiles
     runner: Runner
     journal: Journal
+    secrets_key: SecretsKey
 
 
 @dataclass
@@ -141,22 +143,23 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
     held = lock.take(home / "lock")
     if held is None:
         raise Broken(f"another agent runs over {home}; stop it, or set another MUSTER_AGENT_HOME")
-    with contextlib.ExitStack() as opened:
+    async with contextlib.AsyncExitStack() as opened:
         opened.callback(os.close, held)
         doorbell = Doorbell(home / "doorbell")
         opened.callback(doorbell.close)
         journal = _open_journal(home / "journal.sqlite")
         opened.callback(journal.close)
         devices = _devices(settings, journal)
-        files, runner = await _runner(settings, doorbell, devices, journal, home / "pods")
-        opened.callback(runner.close)
+        key = SecretsKey(home)
+        files, runner = await _runner(settings, doorbell, devices, journal, key)
+        opened.push_async_callback(runner.close)
         files.sweep()
         machine = machine_id(settings.machine_id, settings.node)
         if is_of_another_machine(journal, machine):
             await _while_running(runner, end_unknown(journal, runner, machine))
         elif journal.machine is None:
             journal.adopt(machine)
-        agent = _make(runtime, settings, Machine(devices, files, runner, journal))
+        agent = _make(runtime, settings, Machine(devices, files, runner, journal, key))
         agent.watch.see_to_reserve()
         await agent.reporter.look_at_devices()
         doorbell.listen(agent.watch.ring)
@@ -177,8 +180,13 @@ async def _while_running(runner: Runner, work: Coroutine[Any, Any, None]) -> Non
 
 
 async def _runner(
-    settings: AgentSettings, doorbell: Doorbell, devices: Devices, journal: Journal, pods: Path
+    settings: AgentSettings,
+    doorbell: Doorbell,
+    devices: Devices,
+    journal: Journal,
+    key: SecretsKey,
 ) -> tuple[PodFiles, Runner]:
+    pods = settings.agent_home.resolve() / "pods"
     match settings.runner:
         case RunnerKind.PRETENDED:
             _log.warning("no process is started: every pod is pretended and succeeds at once")
@@ -202,20 +210,20 @@ async def _runner(
                 runtime_class=settings.kube_runtime_class,
             )
             return files, KubernetesPods(
-                settings, rules, files, journal, api, devices, doorbell.path
+                settings, rules, files, journal, api, devices, key, doorbell.path
             )
         case RunnerKind.SUPERVISED:
             directories = PodDirectories(pods)
             confinement = confinement_of(settings)
             return directories, SupervisedPods(
-                settings, directories, ForkServer(), devices, doorbell.path, confinement
+                settings, directories, ForkServer(), devices, doorbell.path, confinement, key
             )
         case never:
             assert_never(never)
 
 
 def _make(runtime: Runtime, settings: AgentSettings, machine: Machine) -> Agent:
-    devices, files, runner, journal = machine
+    devices, files, runner, journal, key = machine
     metrics = AgentMetrics(runtime.registry)
     relay = Relay(
         runtime.bus, settings, journal, lambda pod, revision: handlers.on_refused(pod, revision)
@@ -224,6 +232,7 @@ def _make(runtime: Runtime, settings: AgentSettings, machine: Machine) -> Agent:
         journal=journal,
         node=Node(settings.node, proc.boot_id(), settings.grace_s, settings.checkpoint_every_s),
         has=runner.has,
+        masked=key.masked,
     )
 
     def on_batch(records: Sequence[Received], positions: Sequence[Position]) -> None:
@@ -237,7 +246,7 @@ def _make(runtime: Runtime, settings: AgentSettings, machine: Machine) -> Agent:
     reporter = Reporter(
         bus=runtime.bus,
         settings=settings,
-        facts=_facts(settings, journal),
+        facts=_facts(settings, journal, key),
         offer=runner.offer,
         journal=journal,
         devices=devices,
@@ -280,7 +289,7 @@ def _open_journal(path: Path) -> Journal:
         ) from error
 
 
-def _facts(settings: AgentSettings, journal: Journal) -> NodeFacts:
+def _facts(settings: AgentSettings, journal: Journal, key: SecretsKey) -> NodeFacts:
     return NodeFacts(
         node=settings.node,
         journal=journal.id,
@@ -290,6 +299,7 @@ def _facts(settings: AgentSettings, journal: Journal) -> NodeFacts:
         version=version("muster-runtime-agent"),
         port_range=(settings.port_first, settings.port_last),
         single_user=_open_bus(settings),
+        secrets_key=key.public,
     )
 
 

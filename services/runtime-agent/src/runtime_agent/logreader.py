@@ -94,12 +94,15 @@ class LogReader:
 
 
 def tail_lines(path: Path) -> tuple[str, ...]:
-    """The last whole lines of a file; none where there is no file."""
+    """The last whole lines of a file: a part of one could be a part of a secret. None where there
+    is no file.
+    """
     try:
         with open_log(path) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - TAIL_BYTES))
-            return tuple(file.read().decode(errors="replace").splitlines())
+            lines = tuple(file.read().decode(errors="replace").splitlines())
+            return lines[1:] if size > TAIL_BYTES else lines
     except OSError:
         return ()
 

@@ -232,6 +232,10 @@ class PodDirectories(PodFiles):
                     if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                         yield pid, ticks
 
+    def drop_command(self, name: str) -> None:
+        """Removes the pod's command, which may hold secrets. Raises OSError where it stays."""
+        (self.path(name) / COMMAND_FILE).unlink(missing_ok=True)
+
     def drop_work(self, name: str) -> None:
         """Removes what the pod wrote for itself; its records and logs stay."""
         for reserve in RESERVES:

@@ -68,5 +68,5 @@ class PretendedPods:
     async def run(self) -> None:
         """There is nothing to do."""
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Nothing is open."""

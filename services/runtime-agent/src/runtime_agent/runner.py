@@ -59,5 +59,5 @@ class Runner(Protocol):
     async def run(self) -> None:
         """The runner's own work beside these calls, until cancelled."""
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """The agent ends; pods go on."""

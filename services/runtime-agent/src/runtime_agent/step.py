@@ -27,6 +27,7 @@ from opentelemetry import propagate
 from opentelemetry.trace import SpanKind
 
 from runtime_agent.domain import pods as decide
+from runtime_agent.domain.ending import Ending
 from runtime_agent.domain.pods import Decision, Effect, Phase, Pod, Surroundings
 from runtime_agent.runner import Seen
 from runtime_agent.store import Entry, Journal, new_subject
@@ -50,12 +51,14 @@ class Node:
 class Memory:
     """The active pods, as in the journal, and what decisions need to know of the node.
 
-    `has` returns whether the node has anything of a pod, also one that the journal lacks.
+    `has` returns whether the node has anything of a pod, also one that the journal lacks. `masked`
+    gives what is known of a pod's end without the pod's secrets.
     """
 
     journal: Journal
     node: Node
     has: Callable[[str], bool]
+    masked: Callable[[Pod, Ending], Ending] = lambda _pod, ending: ending
     gpus: frozenset[int] = frozenset()
     is_stopping: bool = False
     entries: dict[str, Entry] = field(default_factory=dict)
@@ -197,7 +200,8 @@ class Step:
             return None
         ended_at = self.now if seen.ended_at_s is None else _moment(seen.ended_at_s)
         around = self._surroundings()
-        decision = decide.ended(entry.pod, seen.ending, ended_at, started_at, around)
+        ending = self._memory.masked(entry.pod, seen.ending)
+        decision = decide.ended(entry.pod, ending, ended_at, started_at, around)
         if started_at is not None:
             _trace_run(entry, started_at, ended_at)
         self.put(entry, decision)

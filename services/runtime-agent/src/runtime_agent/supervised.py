@@ -22,6 +22,7 @@ from runtime_agent.fork_server import ForkServer
 from runtime_agent.logreader import tail_lines
 from runtime_agent.pods import Phase, PodDirectories, never_ran
 from runtime_agent.runner import Seen
+from runtime_agent.secrets_key import SecretsKey
 from runtime_agent.settings import MEBIBYTE, AgentSettings, names_in
 from runtime_agent.supervisor import cgroup
 from runtime_agent.supervisor.logs import stream_path
@@ -45,7 +46,7 @@ class _Attempt:
 @dataclass
 class SupervisedPods:
     """Real processes. `doorbell` is rung by supervisors; `confinement` sets how pods are limited to
-    their resources and separated from other users.
+    their resources and separated from other users; `secrets_key` opens their secrets.
     """
 
     settings: AgentSettings
@@ -54,6 +55,7 @@ class SupervisedPods:
     devices: Devices
     doorbell: Path
     confinement: Confinement
+    secrets_key: SecretsKey
     _attempts: dict[str, _Attempt] = field(default_factory=dict)
     _kill_at_s: dict[str, float] = field(default_factory=dict)
     _ending_since_s: dict[str, float] = field(default_factory=dict)
@@ -105,7 +107,7 @@ class SupervisedPods:
             exposed=list(map(str, self.confinement.task_folders)),
             user_processes=self._user_processes(uid),
         )
-        self.directories.prepare(spec, run.command)
+        self.directories.prepare(spec, self.secrets_key.open(pod).command)
 
     def _uid(self, run: PodRun) -> int | None:
         """Raises OSError where the user has none."""
@@ -161,6 +163,7 @@ class SupervisedPods:
             if seen is not None:
                 found.append(seen)
                 if seen.ending is not None:
+                    self.directories.drop_command(pod.pod)
                     self._attempts.pop(pod.pod, None)
                     self._kill_at_s.pop(pod.pod, None)
         return found
@@ -275,6 +278,7 @@ class SupervisedPods:
         if of_another_machine:
             self.directories.disown_start(name)
         if self.directories.is_over(name):
+            self.directories.drop_command(name)
             self._ending_since_s.pop(name, None)
             return True
         now_s = time.monotonic()
@@ -308,7 +312,7 @@ class SupervisedPods:
     async def run(self) -> None:
         """Supervisors need nothing."""
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Pods go on under their supervisors."""
         self.fork_server.close()
 

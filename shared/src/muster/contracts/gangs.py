@@ -65,7 +65,8 @@ class GangRequest(StateMessage):
     at which it is ended. ``expected_s``: the run time that its user expects. ``min_run_s``: how
     long it is protected from preemption. ``checkpoint_s``: how often it saves work. ``borrow``: it
     may use idle quota of other virtual clusters. ``checkpointed_at``: when a pod last reported that
-    the gang's work is saved. ``end``: with an empty list, how the gang ended; None: unknown.
+    the gang's work is saved. ``needs_keys``: its pods have secrets, so each placement needs the key
+    of its node's agent. ``end``: with an empty list, how the gang ended; None: unknown.
     """
 
     gang: str
@@ -83,6 +84,7 @@ class GangRequest(StateMessage):
     checkpoint_s: int | None = None
     borrow: bool = False
     checkpointed_at: datetime | None = None
+    needs_keys: bool = False
     end: GangEnd | None = None
     pods: tuple[PodAsk, ...] = ()
     released: tuple[PodRelease, ...] = ()
@@ -104,7 +106,8 @@ class PodDecision(Model):
 
     ``address`` is the node's address for its peers. ``journal`` is the id of the journal of the
     node's agent: an agent with another journal refuses the pod. ``gpus`` are indices on the node,
-    ``ports`` label → port numbers.
+    ``ports`` label → port numbers. ``secrets_key``: the public key of the node's agent, where the
+    gang needs keys and the agent has one.
     """
 
     pod: str
@@ -115,6 +118,7 @@ class PodDecision(Model):
     journal: str | None = None
     gpus: tuple[int, ...] = ()
     ports: dict[str, tuple[int, ...]] = {}
+    secrets_key: str | None = None
 
 
 class Preemption(Model):

@@ -83,7 +83,8 @@ class JobSpec(Model):
     success; -1 any failure). ``time_limit_s``: the job attempt is ended after this many seconds
     of running; none by default. ``expected_s``: its expected run time, None: unknown.
     ``min_run_s``: how long it is protected from preemption. ``checkpoint_s``: how often it saves
-    its work. ``borrow``: it may use idle quota of other virtual clusters.
+    its work. ``borrow``: it may use idle quota of other virtual clusters. ``secrets``: the secrets
+    that it uses (``muster.contracts.secrets.JobSecrets``), sealed to the Launcher.
     """
 
     user_number: int = 0
@@ -97,6 +98,7 @@ class JobSpec(Model):
     min_run_s: int | None = None
     checkpoint_s: int | None = None
     borrow: bool = False
+    secrets: str | None = None
     task_roles: tuple[TaskRoleSpec, ...]
 
 

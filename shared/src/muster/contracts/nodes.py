@@ -42,7 +42,8 @@ class NodeReport(Model):
     ``foreign_ports``: ports in ``port_range`` (first and last, inclusive) that another process
     held, with the time until which to avoid them. ``missing_limits``: the node can't hold pods
     to these (memory, swap, cpu, processes). ``single_user``: why users are not separated from one
-    another; None: they are. ``labels``: of the Kubernetes node.
+    another; None: they are. ``labels``: of the Kubernetes node. ``secrets_key``: the agent's public
+    key, to which secrets are sealed.
     """
 
     node: str
@@ -67,6 +68,7 @@ class NodeReport(Model):
     missing_limits: tuple[str, ...] = ()
     single_user: str | None = None
     labels: dict[str, str] = {}
+    secrets_key: str | None = None
 
 
 class NodeHeartbeat(Model):

@@ -82,7 +82,8 @@ class PodRun(Model):
     """All that an agent needs to run a pod. ``user_number``: which of the agent's uids is the
     user's. ``job_name`` is OpenPAI's ``user~name``. ``peers`` has each role of which a task has a
     place; the pod's own task is among them. ``image``: of its container, where the node has
-    containers.
+    containers. ``secrets``: those that the pod uses (``muster.contracts.secrets.PodSecrets``),
+    sealed to the agent's key; the command has only their references.
     """
 
     user: str
@@ -99,6 +100,7 @@ class PodRun(Model):
     cpu: int
     memory_mb: int
     ports: dict[str, tuple[int, ...]] = {}
+    secrets: str | None = None
     roles: tuple[RoleShape, ...]
     peers: tuple[RolePeers, ...]
 

@@ -1,11 +1,12 @@
-"""Checks beyond the shape: names that must be defined, what is refused for now, and what is
-accepted but has no effect yet.
+"""Checks beyond the shape: names that must be defined, masks of secrets, and what is accepted but
+has no effect yet.
 """
 
 from collections.abc import Iterator
 
 from muster.errors import Problem
 from muster.protocol.document import Node
+from muster.protocol.masks import check_masks
 from muster.protocol.requests import check_requests, request_warnings
 from muster.protocol.shape import DockerImage, JobFile, TaskRole
 from muster.protocol.tree import fields, items, problem_at, string
@@ -21,23 +22,14 @@ _ROLE_FIELDS = {
 
 
 def check_references(root: Node) -> list[Problem]:
-    """Names that are used and not defined, or defined twice; and secrets, which are refused."""
+    """Names that are used and not defined, or defined twice; and masks in place of secrets."""
     return [
-        *_secrets(root),
+        *check_masks(root),
         *_duplicates(root, "prerequisites"),
         *_duplicates(root, "deployments"),
         *_undefined(root),
         *check_requests(root),
     ]
-
-
-def _secrets(root: Node) -> Iterator[Problem]:
-    refused = "can't be kept safe yet, so the job is refused; take it out"
-    if fields(root, "secrets"):
-        yield problem_at(root, ("secrets",), refused)
-    for index, prerequisite in enumerate(items(root, "prerequisites")):
-        if fields(prerequisite, "auth"):
-            yield problem_at(root, ("prerequisites", index, "auth"), refused)
 
 
 def _duplicates(root: Node, where: str) -> Iterator[Problem]:
@@ -93,7 +85,7 @@ def _asset_warnings(job: JobFile, root: Node) -> Iterator[Problem]:
     for index, prerequisite in enumerate(job.prerequisites):
         place = ("prerequisites", index)
         if isinstance(prerequisite, DockerImage):
-            message = "is not pulled: tasks run on the node itself, without a container"
+            message = "is pulled on Kubernetes nodes only; elsewhere tasks run on the node itself"
             yield problem_at(root, (*place, "uri"), message)
         elif prerequisite.plugin:
             yield problem_at(root, (*place, "plugin"), _NOT_YET)

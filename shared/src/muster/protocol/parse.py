@@ -2,15 +2,17 @@
 
 import re
 from bisect import bisect_right
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
 from muster.contracts.jobs import JobSpec, TaskRoleSpec
+from muster.contracts.secrets import PullCredentials, Secrets
 from muster.errors import Problem
 from muster.protocol.checks import check_references, find_warnings
 from muster.protocol.document import Node, read_document
+from muster.protocol.masks import masked
 from muster.protocol.messages import problems_of
 from muster.protocol.problems import MAX_PROBLEMS, ProtocolError, join_path
 from muster.protocol.requests import (
@@ -24,9 +26,10 @@ from muster.protocol.requests import (
     requests_of,
 )
 from muster.protocol.shape import DockerImage, JobFile, TaskRole
-from muster.protocol.sizes import MAX_RECORD_BYTES, largest_record
-from muster.protocol.templates import MAX_RENDERED_CHARACTERS, render
-from muster.protocol.tree import Path, fields, find, items, string
+from muster.protocol.sizes import MAX_RECORD_BYTES, having_secrets, largest_record
+from muster.protocol.templates import MAX_RENDERED_CHARACTERS, RenderError, render, secrets_in
+from muster.protocol.tree import Path, fields, find, items, look_up, string
+from muster.references import SECRETS, fill_in
 
 HTTP_PORT = "http"
 """Every task gets a port of this label, as in OpenPAI: its ``HOST_LIST`` variables name it."""
@@ -36,7 +39,8 @@ HTTP_PORT = "http"
 class ParsedJob:
     """A job file, understood.
 
-    ``text`` is the file as it was sent. ``priority_class`` is None where the file names none, and
+    ``text`` is the file as it was sent, with masks in place of its secrets; ``secrets`` has those
+    that it uses, None: it uses none. ``priority_class`` is None where the file names none, and
     the number as text where the priority is no class.
     ``priority_place`` is the path, the line and the column at which it does.
     ``virtual_cluster_place`` is the line and the column of the virtual cluster's name; ``named``
@@ -51,6 +55,7 @@ class ParsedJob:
     virtual_cluster_place: tuple[int, int]
     named: tuple[Named, ...]
     warnings: tuple[Problem, ...]
+    secrets: Secrets | None = field(default=None, repr=False)
 
     @property
     def tasks(self) -> int:
@@ -71,7 +76,9 @@ def parse_job(data: bytes) -> ParsedJob:
     text, root = read_document(data)
     problems = check_references(root)
     commands = _Commands(root, text, problems)
-    scripts = {name: commands.of(name, role) for name, role in fields(root, "taskRoles").items()}
+    roles_of_file = fields(root, "taskRoles")
+    scripts = {name: commands.of(name, role) for name, role in roles_of_file.items()}
+    pulls = commands.pulls(roles_of_file)
     job = _validate(root, problems)
     images = {
         prerequisite.name: prerequisite.uri
@@ -83,17 +90,20 @@ def parse_job(data: bytes) -> ParsedJob:
         for name, role in job.task_roles.items()
     ]
     spec = _job_spec(job, tuple(roles))
-    _check_size(spec, root)
+    secrets = Secrets(values=commands.secrets, pulls=pulls)
+    has_secrets = bool(secrets.values or secrets.pulls)
+    _check_size(having_secrets(spec, secrets) if has_secrets else spec, root)
     virtual_cluster = find(root, ("defaults", "virtualCluster"))
     return ParsedJob(
         name=job.name,
-        text=text,
+        text=masked(text, root),
         spec=spec,
         priority_class=priority_of(job)[1],
         priority_place=_priority_place(job, root),
         virtual_cluster_place=(virtual_cluster.line, virtual_cluster.column),
         named=named(job, root),
         warnings=_bounded(find_warnings(job, root)),
+        secrets=secrets if has_secrets else None,
     )
 
 
@@ -184,7 +194,10 @@ class _Commands:
         self._problems = problems
         self._room = MAX_RECORD_BYTES
         self._line_starts: list[int] = []
+        self.secrets: dict[str, str] = {}
+        self._root = root
         self._parameters = find(root, ("parameters",)) if fields(root, "parameters") else None
+        self._secrets = find(root, (SECRETS,)) if fields(root, SECRETS) else None
         self._prerequisites = {
             (string(entry, "type"), string(entry, "name")): entry
             for entry in items(root, "prerequisites")
@@ -209,17 +222,52 @@ class _Commands:
             if self._room < 0 or len(self._problems) >= MAX_PROBLEMS:
                 break
             rendered = render(node.value.strip(), scopes)
-            for error in rendered.errors:
-                line, column = self._place(node, error.reference)
-                message = f"{error.reference[:200]} {error.message}"
-                self._problems.append(Problem(join_path(path), message, line, column))
-            length += len(rendered.text) + 1
-            self._room -= len(rendered.text) + 1
+            secrets = secrets_in(rendered.text, self._secrets)
+            self.secrets.update(secrets.values)
+            self._report(path, node, (*rendered.errors, *secrets.errors))
+            length += len(rendered.text) + secrets.longer + 1
+            self._room -= len(rendered.text) + secrets.longer + 1
             if too_long := self._too_long(length):
                 self._problems.append(Problem(join_path(path), too_long, node.line, node.column))
                 break
             lines.append(rendered.text)
         return "\n".join(lines).strip()
+
+    def _report(self, path: Path, node: Node, errors: Iterable[RenderError]) -> None:
+        for error in errors:
+            line, column = self._place(node, error.reference)
+            message = f"{error.reference[:200]} {error.message}"
+            self._problems.append(Problem(join_path(path), message, line, column))
+
+    def pulls(self, roles: Mapping[str, Node]) -> dict[str, PullCredentials]:
+        """Who pulls the image of each role, where the file says it."""
+        found: dict[str, PullCredentials] = {}
+        for index, entry in enumerate(items(self._root, "prerequisites")):
+            auth = {
+                key: self._auth(("prerequisites", index, "auth", key))
+                for key in ("username", "password", "registryuri")
+            }
+            if not (auth["username"] or auth["password"]):
+                continue
+            credentials = PullCredentials(
+                username=auth["username"], password=auth["password"], registry=auth["registryuri"]
+            )
+            name = string(entry, "name")
+            found |= {
+                role: credentials
+                for role, node in roles.items()
+                if string(node, "dockerImage") == name
+            }
+        return found
+
+    def _auth(self, path: Path) -> str:
+        """A field of an image's ``auth``, its secrets filled in."""
+        node = look_up(self._root, path)
+        if node is None or not isinstance(node.value, str):
+            return ""
+        secrets = secrets_in(node.value, self._secrets)
+        self._report(path, node, secrets.errors)
+        return fill_in(node.value, secrets.values)
 
     def _too_long(self, length: int) -> str | None:
         if length > MAX_RENDERED_CHARACTERS:
@@ -269,6 +317,6 @@ def _check_size(spec: JobSpec, root: Node) -> None:
         message = (
             f"asks for more than one record can hold: {tasks} tasks need up to {size} bytes on "
             f"{topic}, {MAX_RECORD_BYTES} are the most; use fewer instances, GPUs or ports a task, "
-            "or shorter commands"
+            "or shorter commands and secrets"
         )
         raise ProtocolError([Problem("taskRoles", message, node.line, node.column)])

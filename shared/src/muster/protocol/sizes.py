@@ -35,7 +35,9 @@ from muster.contracts.jobs import (
 )
 from muster.contracts.model import Model, Reason
 from muster.contracts.pods import PodAction, PodRequest, PodRun, PodStop, RolePeers, RoleShape
+from muster.contracts.secrets import JobSecrets, Secrets
 from muster.contracts.verdicts import Behavior, Fault, Verdict
+from muster.sealing import sealed_length
 
 MAX_RECORD_BYTES = 1_000_000
 """Of a record's value; the rest of the bus's 1 MiB is for headers and the batch around it."""
@@ -52,6 +54,7 @@ _JOB_NAME = "n" * 255
 _BIG = 10**9
 _TIME = datetime(2026, 1, 1, 12, 0, 0, 123456, UTC)
 _NAME = f"{_JOB}-{_BIG}-{'r' * 100}-{_BIG}-{_BIG}"
+_KEY = "k" * 44
 _PORT = 20000
 _GPU = 100
 _REASON = Reason(code="r" * 60, text="t" * 2000, numbers={})
@@ -62,11 +65,17 @@ def size(model: Model) -> int:
     return len(model.model_dump_json(exclude_none=True).encode())
 
 
+def having_secrets(spec: JobSpec, secrets: Secrets) -> JobSpec:
+    """The specification as large as with these secrets, sealed."""
+    longest = JobSecrets(job=_NAME, **dict(secrets))
+    return spec.model_copy(update={"secrets": "s" * sealed_length(size(longest))})
+
+
 def largest_record(spec: JobSpec) -> tuple[str, int]:
     """The topic of the largest record that a job can have, and how many bytes it can be."""
     decision = status = request = peers = own = 0
     for role in spec.task_roles:
-        each = _task_bytes(_sized(role))
+        each = _task_bytes(_sized(role, needs_key=spec.secrets is not None))
         decision += role.instances * each.decision
         status += role.instances * each.status + size(_status(role))
         request += role.instances * (each.ask + _requested_bytes(role))
@@ -78,7 +87,8 @@ def largest_record(spec: JobSpec) -> tuple[str, int]:
         "job-updated": empty["job-updated"] + status,
         "gang-requested": empty["gang-requested"] + request,
         "placement-decided": empty["placement-decided"] + decision,
-        "pod-requested": empty["pod-requested"] + own + peers + _shapes_bytes(spec),
+        "pod-requested": empty["pod-requested"]
+        + (own + peers + _shapes_bytes(spec) + len(spec.secrets or "")),
     }
     topic = max(sizes, key=lambda name: sizes[name])
     return topic, sizes[topic]
@@ -106,21 +116,29 @@ class _Sized(NamedTuple):
     cpu: int
     memory_mb: int
     ports: tuple[tuple[str, int], ...]
+    needs_key: bool
 
 
-def _sized(role: TaskRoleSpec) -> _Sized:
+def _sized(role: TaskRoleSpec, *, needs_key: bool) -> _Sized:
     ports = tuple(role.ports.items())
-    return _Sized(role.name, role.instances, role.gpus, role.cpu, role.memory_mb, ports)
+    return _Sized(role.name, role.instances, role.gpus, role.cpu, role.memory_mb, ports, needs_key)
 
 
 @lru_cache(maxsize=128)
 def _task_bytes(sized: _Sized) -> _TaskBytes:
-    role, instances, gpus, cpu, memory_mb, ports = sized
+    role, instances, gpus, cpu, memory_mb, ports, needs_key = sized
     pod = f"{_JOB}-{_BIG}-{role}-{instances}-{_BIG}"
     placed = {label: (_PORT,) * count for label, count in ports}
     where = {"node": _NODE, "address": _NODE, "log_url": _LOG_URL}
     held = {"gpus": (_GPU,) * gpus, "ports": placed}
-    decision = PodDecision(pod=pod, state=PodDecisionState.PREEMPTED, journal=_JOB, **where, **held)
+    decision = PodDecision(
+        pod=pod,
+        state=PodDecisionState.PREEMPTED,
+        journal=_JOB,
+        secrets_key=_KEY if needs_key else None,
+        **where,
+        **held,
+    )
     status = TaskStatus(
         index=instances,
         state=TaskState.SUCCEEDED,
@@ -224,6 +242,7 @@ def _empty() -> dict[str, int]:
         cpu=_BIG,
         memory_mb=_BIG,
         gpus=(100,) * 1024,
+        secrets="",
         roles=(),
         peers=(),
     )
@@ -271,6 +290,7 @@ def _empty() -> dict[str, int]:
             checkpoint_s=_BIG,
             borrow=False,
             checkpointed_at=_TIME,
+            needs_keys=True,
             end=GangEnd.SUCCEEDED,
         ),
         "placement-decided": GangDecision(

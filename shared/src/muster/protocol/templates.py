@@ -1,8 +1,8 @@
 """References in commands: ``<% $parameters.x.y[0] %>`` becomes the value as it is written.
 
-Plain look-ups, no logic. ``$secrets`` stays as it is, for the node to fill in. Every other name
-that can't be looked up is a problem with its line. Rendering a rendered text changes nothing: where
-a value would form a new reference, the job is rejected.
+Plain look-ups, no logic. ``$secrets`` stays as it is, for the node to fill in; its values are
+looked up all the same. A name that can't be looked up is a problem with its line. Rendering a
+rendered text changes nothing: where a value would form a new reference, the job is rejected.
 """
 
 import re
@@ -12,10 +12,9 @@ from itertools import islice
 
 from muster.protocol.document import Node
 from muster.protocol.problems import MAX_PROBLEMS
+from muster.references import CLOSE, OPEN, SECRETS, Reference, references
 
-OPEN, CLOSE = "<%", "%>"
-SCOPES = ("parameters", "script", "output", "data")
-LEFT_ALONE = "secrets"
+SCOPES = ("parameters", "script", "output", "data", SECRETS)
 
 MAX_RENDERED_CHARACTERS = 256 * 1024
 """The script of one task role after rendering."""
@@ -52,9 +51,9 @@ def render(text: str, scopes: Mapping[str, Node | None]) -> Rendered:
     errors: list[RenderError] = []
     room = MAX_RENDERED_CHARACTERS
     position = 0
-    for start, end in _references(text):
-        raw = text[start:end]
-        room -= start - position
+    for found in _rendered_here(text):
+        raw = text[found.start : found.end]
+        room -= found.start - position
         try:
             value = _look_up(raw, scopes, room)
         except RenderError as error:
@@ -66,8 +65,8 @@ def render(text: str, scopes: Mapping[str, Node | None]) -> Rendered:
         if room < 0:
             errors.append(_too_long(raw))
             return Rendered(text, tuple(errors))
-        pieces += (text[position:start], value)
-        position = end
+        pieces += (text[position : found.start], value)
+        position = found.end
     pieces.append(text[position:])
     result = "".join(pieces)
     if pieces[1:] and not errors:
@@ -80,27 +79,46 @@ def _too_long(raw: str) -> RenderError:
     return RenderError(raw, f"{message}; use shorter ones")
 
 
-def _references(text: str) -> Iterator[tuple[int, int]]:
-    """Where the references to be filled in start and end. Linear in the text."""
-    position = 0
-    while (start := text.find(OPEN, position)) >= 0:
-        close = text.find(CLOSE, start + len(OPEN))
-        if close < 0:
-            return
-        position = close + len(CLOSE)
-        inner = text[start + len(OPEN) : close].strip()
-        if inner.startswith("$") and not _is_left_alone(inner):
-            yield start, position
+@dataclass(frozen=True, slots=True)
+class FoundSecrets:
+    """The secrets of a text by their references. ``longer``: the characters that they add to it."""
+
+    values: Mapping[str, str]
+    longer: int = 0
+    errors: tuple[RenderError, ...] = ()
 
 
-def _is_left_alone(inner: str) -> bool:
-    return re.match(rf"\${LEFT_ALONE}\b", inner) is not None
+def secrets_in(text: str, secrets: Node | None) -> FoundSecrets:
+    """Look up the secrets of a rendered text; it stays as it is."""
+    values: dict[str, str] = {}
+    errors: dict[str, RenderError] = {}
+    longer = 0
+    for found in references(text) if OPEN in text else ():
+        if not found.is_secret or found.inner in errors:
+            continue
+        raw = text[found.start : found.end]
+        try:
+            if found.inner not in values:
+                values[found.inner] = _look_up(raw, {SECRETS: secrets}, MAX_RENDERED_CHARACTERS)
+        except RenderError as error:
+            errors[found.inner] = error
+            if len(errors) >= MAX_PROBLEMS:
+                break
+        else:
+            longer += max(0, len(values[found.inner]) - len(raw))
+    return FoundSecrets(values, longer, tuple(errors.values()))
+
+
+def _rendered_here(text: str) -> Iterator[Reference]:
+    return (found for found in references(text) if not found.is_secret)
 
 
 def _new_references(result: str) -> list[RenderError]:
     return [
-        RenderError(result[start:end], "is made up by a value; write it out in the commands")
-        for start, end in islice(_references(result), MAX_PROBLEMS)
+        RenderError(
+            result[found.start : found.end], "is made up by a value; write it out in the commands"
+        )
+        for found in islice(_rendered_here(result), MAX_PROBLEMS)
     ]
 
 
@@ -125,8 +143,8 @@ def _look_up(raw: str, scopes: Mapping[str, Node | None], room: int) -> str:
 
 
 def _no_scope(scope: str) -> str:
-    if scope == "parameters":
-        return "is not defined: the file has no `parameters`"
+    if scope in ("parameters", SECRETS):
+        return f"is not defined: the file has no `{scope}`"
     return f"is not defined: the task role names no `{scope}` prerequisite"
 
 

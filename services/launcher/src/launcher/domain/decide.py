@@ -1,6 +1,6 @@
 """The effect of each message and each timer on a job: the one entry to the Launcher's decisions."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -36,12 +36,22 @@ from launcher.domain.model import (
     Outcome,
     Placement,
     Policy,
+    Receiver,
     StopCause,
     Task,
 )
 from launcher.domain.states import JobPhase, TaskEvent, TaskPhase
 from launcher.domain.turn import Turn
-from launcher.domain.verdicts import DEADLINE, FORGOTTEN, NODE_LOST, refused, stop_of, storable
+from launcher.domain.verdicts import (
+    DEADLINE,
+    FORGOTTEN,
+    NO_AGENT_KEY,
+    NODE_LOST,
+    SECRETS_SEALED,
+    refused,
+    stop_of,
+    storable,
+)
 
 
 def decide(  # noqa: PLR0913 - what a decision stands on
@@ -176,6 +186,7 @@ def _placed(turn: Turn, task: Task, pod: PodDecision) -> Task:
         journal=pod.journal or "",
         gpus=pod.gpus,
         ports=pod.ports,
+        secrets_key=pod.secrets_key,
     )
     placed = replace(task, placement=place)
     turn.put(placed)
@@ -265,12 +276,53 @@ def _run_placed(turn: Turn) -> None:
         return
     if job.spec.gang and any(not is_ready(t) and not job.is_surplus(t) for t in waiting):
         return
-    for publish in run_messages(
-        turn.job_with_tasks, [turn.move_task(task, TaskEvent.ASKED) for task in ready]
-    ):
+    asked = [
+        (turn.move_task(task, TaskEvent.ASKED), secrets)
+        for task, secrets in _with_secrets(turn, ready)
+    ]
+    for publish in run_messages(turn.job_with_tasks, asked):
         turn.publish(publish)
     if len(ready) == len(waiting) or (job.spec.gang and job.phase is JobPhase.WAITING):
         turn.set_job(reason=None)
+
+
+def _with_secrets(turn: Turn, tasks: Sequence[Task]) -> list[tuple[Task, str | None]]:
+    """Each task with its pod's sealed secrets. Tasks that can't have them have ended, and are left
+    out.
+    """
+    sealed = turn.job.spec.secrets
+    if sealed is None:
+        return [(task, None) for task in tasks]
+    for mark in tasks:
+        if mark.placement is None or mark.placement.secrets_key is None:
+            _end_without_secrets(turn, mark, NO_AGENT_KEY)
+    left = [task for mark in tasks if (task := _waiting_yet(turn, mark))]
+    if not left:
+        return []
+    found = turn.policy.reseal(turn.job.id, sealed, [_receiver(turn, task) for task in left])
+    if found is None:
+        for task in left:
+            _end_without_secrets(turn, task, SECRETS_SEALED)
+        return []
+    return list(zip(left, found, strict=True))
+
+
+def _waiting_yet(turn: Turn, mark: Task) -> Task | None:
+    task = _still(turn, mark)
+    return task if task is not None and task.phase is TaskPhase.WAITING else None
+
+
+def _end_without_secrets(turn: Turn, mark: Task, verdict: Verdict) -> None:
+    task = _waiting_yet(turn, mark)
+    if task is not None:
+        symptom = f"Its place was on {task.placement.node}." if task.placement else ""
+        verdict = verdict.model_copy(update={"symptom": symptom})
+        pod_ended(turn, task, End(succeeded=False, verdict=verdict))
+
+
+def _receiver(turn: Turn, task: Task) -> Receiver:
+    key = task.placement.secrets_key if task.placement else None
+    return Receiver(turn.job_with_tasks.pod(task), task.role, key or "")
 
 
 def _is_alive(message: PodStatus) -> bool:

@@ -78,6 +78,7 @@ def gang_message(
         checkpoint_s=job.spec.checkpoint_s,
         borrow=job.spec.borrow,
         checkpointed_at=max(saved, default=None),
+        needs_keys=job.spec.secrets is not None,
         end=end,
         pods=pods,
         released=tuple(task.release for task in found if task.release is not None),
@@ -110,8 +111,10 @@ def _ask_of(job_with_tasks: JobWithTasks, task: Task) -> PodAsk:
     )
 
 
-def run_messages(job_with_tasks: JobWithTasks, tasks: Iterable[Task]) -> list[Publish]:
-    """Run these tasks' pods; each gets the places of all tasks."""
+def run_messages(
+    job_with_tasks: JobWithTasks, tasks: Iterable[tuple[Task, str | None]]
+) -> list[Publish]:
+    """Run these tasks' pods, each with its sealed secrets; each gets the places of all tasks."""
     job = job_with_tasks.job
     roles = tuple(
         RoleShape(
@@ -128,7 +131,7 @@ def run_messages(job_with_tasks: JobWithTasks, tasks: Iterable[Task]) -> list[Pu
         for role in job.spec.task_roles
     )
     peers = _peers(job_with_tasks)
-    return [_run_message(job_with_tasks, task, roles, peers) for task in tasks]
+    return [_run_message(job_with_tasks, task, secrets, roles, peers) for task, secrets in tasks]
 
 
 def _peers(job_with_tasks: JobWithTasks) -> tuple[RolePeers, ...]:
@@ -160,6 +163,7 @@ def _role_peers(role: str, placed: Mapping[int, Placement]) -> RolePeers:
 def _run_message(
     job_with_tasks: JobWithTasks,
     task: Task,
+    secrets: str | None,
     roles: tuple[RoleShape, ...],
     peers: tuple[RolePeers, ...],
 ) -> Publish:
@@ -179,6 +183,7 @@ def _run_message(
         cpu=role.cpu,
         memory_mb=role.memory_mb,
         ports=dict(place.ports),
+        secrets=secrets,
         roles=roles,
         peers=peers,
     )

@@ -4,7 +4,7 @@ All values are frozen: a decision makes new ones, and the tasks that it changed 
 only they are written.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -42,7 +42,7 @@ class StopCause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a pod was placed, and with what."""
+    """Where a pod was placed, and with what. ``secrets_key``: its agent's, if its job needs one."""
 
     node: str
     address: str = ""
@@ -50,6 +50,7 @@ class Placement:
     journal: str = ""
     gpus: tuple[int, ...] = ()
     ports: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    secrets_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +183,25 @@ class JobWithTasks:
         return gang_name(self.job.id, self.job.attempt) if self.job.spec.gang else self.pod(task)
 
 
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """A pod that gets secrets: its name, its task role, and the public key of its agent."""
+
+    pod: str
+    role: str
+    key: str
+
+
+Reseal = Callable[[str, str, Sequence[Receiver]], Sequence[str] | None]
+"""Of a job's id, its sealed secrets and pods: the secrets that each pod gets, sealed to its agent.
+The same arguments give the same result. None: no key opens the secrets.
+"""
+
+
+def no_keys(_job: str, _sealed: str, _receivers: Sequence[Receiver]) -> None:
+    """The ``Reseal`` of a Launcher without keys."""
+
+
 def wake_at(job_with_tasks: JobWithTasks) -> datetime | None:
     """When a timer of the job is due next."""
     job = job_with_tasks.job
@@ -207,7 +227,8 @@ class Policy:
     conflicts over resources. ``quiet``: how long details may wait to be published; ``quiet_new``:
     the same for the wait of a new job, which its submitter knows already. ``start_longest``: an
     older submission may be of a job that has ended and is deleted. ``resync``: how long agents have
-    to report a pod that may have run before a restore.
+    to report a pod that may have run before a restore. ``reseal`` seals the secrets of jobs to
+    agents.
     """
 
     stop_grace: timedelta = timedelta(seconds=30)
@@ -222,3 +243,4 @@ class Policy:
     quiet_new: timedelta = timedelta(seconds=2)
     start_longest: timedelta = timedelta(days=8)
     resync: timedelta = timedelta(seconds=5)
+    reseal: Reseal = no_keys

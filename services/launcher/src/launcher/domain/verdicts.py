@@ -46,6 +46,20 @@ FORGOTTEN = _verdict(
     " is not known.",
     "The task is retried under a new pod name.",
 )
+NO_AGENT_KEY = _verdict(
+    (-1020, "PodAgentWithoutKey", "agent-without-key"),
+    (Fault.PLATFORM, Behavior.TRANSIENT),
+    "The job has secrets, and the agent of the node reports no key to seal them to: it is of an"
+    " older version. Upgrade it.",
+    "The task never ran, and is retried.",
+)
+SECRETS_SEALED = _verdict(
+    (-1021, "JobSecretsSealed", "secrets-sealed"),
+    (Fault.PLATFORM, Behavior.TRANSIENT),
+    "No key of the Launcher opens the job's secrets. An operator must put the key back into"
+    " MUSTER_SECRETS_KEYS, or the job must be submitted again.",
+    "The task never ran, and is retried.",
+)
 UNEXPLAINED = _verdict(
     (-300, "PodFailedWithoutFailedContainer", "unexplained"),
     (Fault.UNKNOWN, Behavior.UNKNOWN),

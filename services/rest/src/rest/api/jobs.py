@@ -40,7 +40,7 @@ from rest.domain.listing import (
 from rest.domain.views import ListedJob, WholeJob, attempt_state, detail, list_item, verdict_reason
 from rest.domain.virtual_clusters import check_priority, check_requests, check_virtual_cluster
 from rest.handlers.stop import no_job, set_execution
-from rest.handlers.submit import Submission, key_of, repeated_answer
+from rest.handlers.submit import Submission, check_secrets, key_of, repeated_answer
 from rest.store import answers
 from rest.store import jobs as stored
 from rest.store.jobs import find_attempt, find_config, find_job, list_attempts
@@ -150,6 +150,7 @@ async def _check_cluster(here: Context, caller: Caller, job: ParsedJob) -> tuple
     """What the job requests without effect. Raises Rejected where it names what does not exist, or
     what its user may not use.
     """
+    check_secrets(job, here.settings.secrets_public_key)
     known = await here.virtual_clusters.having(job.spec.virtual_cluster)
     check_virtual_cluster(job, caller, known)
     check_priority(job, caller, here.settings.priority_cap)
@@ -272,7 +273,7 @@ async def attempt_status(here: Context, job: WholeJob, attempt: int) -> JobStatu
     },
 )
 async def get_job_config(job: JobName, here: Here, _caller: User) -> Response:
-    """The job file as it was sent."""
+    """The job file as it was sent, with `******` in place of each secret."""
     username, name = split_name(job)
     config = await find_config(here.pool, username, name)
     if config is None:

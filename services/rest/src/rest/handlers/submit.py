@@ -9,11 +9,12 @@ import json
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import structlog
 from muster.contracts.jobs import Execution, JobRequest
+from muster.contracts.secrets import JobSecrets
 from muster.contracts.topics import Kind, Service
 from muster.db import Transaction, is_transient
 from muster.decisions import Publish
@@ -21,6 +22,7 @@ from muster.errors import MusterError, Problem, Rejected, Transient
 from muster.ids import new_id
 from muster.protocol import ParsedJob
 from muster.relay import Relay
+from muster.sealing import seal
 from muster.subjects import Subjects
 
 from rest.handlers.updates import SUBMITTED
@@ -34,6 +36,10 @@ _log = structlog.get_logger()
 
 RETRY_S = 0.1
 STOPPING = "The server is stopping; send the job again."
+NO_KEY = (
+    "can't be kept here: an operator must set MUSTER_SECRETS_PUBLIC_KEY of REST and"
+    " MUSTER_SECRETS_KEYS of the Launcher, a pair from `python -m muster.make_secrets_key`"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +69,28 @@ def _new_job_id() -> str:
 
 
 def key_of(username: str, key: str | None, job: ParsedJob) -> Key | None:
-    """The key that a submission has, for this file."""
+    """The key that a submission has, for this file. A file with other secrets is the same."""
     if key is None:
         return None
     return Key(username, key, hashlib.sha256(job.text.encode()).digest())
+
+
+def check_secrets(job: ParsedJob, public_key: str) -> None:
+    """Raises Rejected where the job has secrets and there is no key to seal them to."""
+    if job.secrets is not None and not public_key:
+        path = "secrets" if job.secrets.values else "prerequisites"
+        problem = Problem(path, NO_KEY)
+        raise Rejected("NotConfiguredError", f"The job's secrets {NO_KEY}.", (problem,))
+
+
+def _sealed(job: ParsedJob, ident: str, public_key: str) -> ParsedJob:
+    """The job with its secrets as only the Launcher reads them, and only as those of this job."""
+    if job.secrets is None:
+        return job
+    secrets_of_job = JobSecrets(job=ident, **dict(job.secrets))
+    text = secrets_of_job.model_dump_json(exclude_defaults=True)
+    spec = job.spec.model_copy(update={"secrets": seal(text, public_key)})
+    return replace(job, spec=spec, secrets=None)
 
 
 class Submissions:
@@ -93,10 +117,12 @@ class Submissions:
             self._metrics.submissions.labels("busy").inc()
             raise Transient("Too many jobs are being submitted; try again in a moment.")
         answer_comes = asyncio.get_running_loop().create_future()
+        ident = _new_job_id()
+        job = _sealed(submission.job, ident, self._settings.secrets_public_key)
         waiting = _Waiting(
-            submission,
+            replace(submission, job=job),
             answer_comes,
-            _new_job_id(),
+            ident,
             key_of(submission.username, submission.key, submission.job),
         )
         self._queue.put_nowait(waiting)

@@ -23,6 +23,7 @@ class NodeFacts:
     version: str
     port_range: tuple[int, int]
     single_user: str | None = None
+    secrets_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,7 @@ def report(
         missing_limits=tuple(offer.missing_limits),
         single_user=offer.single_user or facts.single_user,
         labels=dict(offer.labels),
+        secrets_key=facts.secrets_key,
     )
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from runtime_agent.supervisor import cgroup, child, lock, proc
 from runtime_agent.supervisor.logs import PodLogs, Stream
 from runtime_agent.supervisor.records import (
+    COMMAND_FILE,
     DOORBELL_FILE,
     EXIT_FILE,
     EXIT_RESERVE_FILE,
@@ -300,8 +301,11 @@ def _note_signal(_number: int, _frame: object) -> None:
 
 def _write_exit(directory: Path, record: ExitRecord, logs: PodLogs | None) -> None:
     """Writes the end, and retries while the disk refuses: in the space that is reserved for it
-    where there is no other, and at last in that of older logs.
+    where there is no other, and at last in that of older logs. The command, which may hold secrets,
+    goes before.
     """
+    with contextlib.suppress(OSError):  # the agent repeats it
+        (directory / COMMAND_FILE).unlink(missing_ok=True)
     while True:
         try:
             write_record(directory / EXIT_FILE, record, reserve=directory / EXIT_RESERVE_FILE)

@@ -98,4 +98,5 @@ def placed(hold: Hold, *, is_leaving: bool = False) -> PodDecision:
         journal=place.journal,
         gpus=place.gpus,
         ports=dict(place.ports),
+        secrets_key=place.secrets_key,
     )

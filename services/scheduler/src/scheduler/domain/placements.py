@@ -25,6 +25,7 @@ class Placement:
     """A pod's place, as decided. ``journal``: the node's agent's at that time.
 
     ``kind``: its request. ``charged``: GPUs that it is charged for and does not use.
+    ``secrets_key``: the agent's public key at that time, where the gang needs keys.
     """
 
     pod: str
@@ -37,6 +38,7 @@ class Placement:
     ports: Mapping[str, tuple[int, ...]]
     kind: Kind
     charged: tuple[int, ...] = ()
+    secrets_key: str | None = None
 
     @property
     def port_numbers(self) -> tuple[int, ...]:

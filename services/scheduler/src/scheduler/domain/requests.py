@@ -209,6 +209,7 @@ def placement_of(gang: Asked, place: PodPlace, report: NodeReport) -> Placement:
         labelled(ask, place.ports),
         kind_of(ask),
         place.charged,
+        report.secrets_key if gang.request.needs_keys else None,
     )
 
 

@@ -21,7 +21,7 @@ KINDS_KEPT = 10_000
 
 _HOLDS = (
     "SELECT pod, gang, node, journal, address, log_url, gpus, ports::text, cpu, memory_mb, charged,"
-    " wants::text, is_wanted, is_occupying, free_from, lost_lease FROM placement"
+    " wants::text, secrets_key, is_wanted, is_occupying, free_from, lost_lease FROM placement"
 )
 _GANGS = (
     "SELECT request::text AS request, reason, is_refused, class, cells::text, started_at,"
@@ -148,13 +148,14 @@ async def insert_placements(conn: Connection, placements: Sequence[Placement], e
     await conn.execute(
         "INSERT INTO placement"
         " (pod, gang, node, journal, address, log_url, gpus, ports, cpu, memory_mb, charged, wants,"
-        " epoch)"
+        " secrets_key, epoch)"
         " SELECT pod, gang, node, journal, address, log_url, gpus::integer[], ports::jsonb,"
-        " cpu, memory_mb, charged::integer[], wants::jsonb, $13"
+        " cpu, memory_mb, charged::integer[], wants::jsonb, secrets_key, $14"
         " FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[],"
-        " $7::text[], $8::text[], $9::bigint[], $10::bigint[], $11::text[], $12::text[])"
+        " $7::text[], $8::text[], $9::bigint[], $10::bigint[], $11::text[], $12::text[],"
+        " $13::text[])"
         " AS n (pod, gang, node, journal, address, log_url, gpus, ports, cpu, memory_mb, charged,"
-        " wants)",
+        " wants, secrets_key)",
         [p.pod for p in placements],
         [p.gang for p in placements],
         [p.node for p in placements],
@@ -170,6 +171,7 @@ async def insert_placements(conn: Connection, placements: Sequence[Placement], e
         [p.kind.memory_mb for p in placements],
         [_integers(p.charged) for p in placements],
         [json.dumps(_wants(p.kind)) for p in placements],
+        [p.secrets_key for p in placements],
         epoch,
     )
     await _hold(conn, "gpu", [(p.node, gpu, p.pod) for p in placements for gpu in p.gpus])
@@ -271,6 +273,7 @@ def _placement_of(row: Any) -> Placement:
         ports,
         kind,
         tuple(row["charged"]),
+        row["secrets_key"],
     )
 
 

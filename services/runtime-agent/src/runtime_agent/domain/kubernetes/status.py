@@ -128,6 +128,8 @@ def ending(seen: Observed, asked: Stopping | None, *, was_permitted: bool) -> En
         return Ending(refusal=refused, detail=seen.text)
     if (lost := _loss(seen)) is not None:
         return Ending(loss=lost, detail=seen.text)
+    if seen.is_deleting and asked is None:  # its exit code is that of the signal
+        return Ending(loss=Loss.DELETED)
     reason = None if asked is None else asked.reason
     if not was_permitted:
         # An image that ends before it asks can only be stopped, or lack what runs the step.

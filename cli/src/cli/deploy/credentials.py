@@ -1,0 +1,189 @@
+"""Writes the Secrets of an installation on Kubernetes, and the Job that brings each node its own:
+``python -m cli.deploy.credentials --key-file KEY --node NODE … | kubectl apply -f -``.
+
+Everything is derived from one key that the operator keeps, so the same key gives the same Secrets
+and a new node changes none of the others. No service holds that key.
+"""
+
+import argparse
+import hashlib
+import hmac
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from muster.contracts.acls import OPERATOR, agent_user
+from muster.contracts.topics import Service
+from muster.service_keys import KEY_BYTES, SCHEDULER, agent, service_key
+
+Json = dict[str, Any]
+
+NAMESPACE = "muster-system"
+ADMINISTRATOR = "administrator"
+"""Kafka's user that makes the topics, and sets the passwords of the others."""
+SERVICES = tuple(each for each in Service if each is not Service.RUNTIME_AGENT)
+IMAGE = "localhost/muster:0.1.0"
+DATABASE_URL = "postgresql://muster:{password}@postgres:5432/muster"
+FOLDER = "/var/lib/muster"
+NODE_ANNOTATION = "muster/node"
+
+
+def derived(key: str, purpose: str) -> str:
+    """A secret for one purpose. Raises ValueError where the key is too short."""
+    if len(key) < KEY_BYTES:
+        raise ValueError(f"the key has less than {KEY_BYTES} characters: openssl rand -hex 32")
+    return hmac.new(key.encode(), f"deployment\n{purpose}".encode(), hashlib.sha256).hexdigest()
+
+
+def kafka_password(key: str, user: str) -> str:
+    """The password of one of Kafka's users."""
+    return derived(key, f"kafka/{user}")
+
+
+def secrets_of_services(key: str, database_url: str) -> list[Json]:
+    """The Secrets of all services, and of the Jobs before them."""
+    cluster_key, webhook_key = derived(key, "cluster key"), derived(key, "webhook key")
+    metrics = {"muster_metrics_token": derived(key, "metrics")}
+    own: dict[Service, dict[str, str]] = {
+        Service.REST: {
+            "muster_cluster_key": cluster_key,
+            "muster_webhook_key": webhook_key,
+            "muster_admin_password": derived(key, "admin"),
+        },
+        Service.SCHEDULER: {"muster_service_key": service_key(cluster_key, SCHEDULER)},
+        Service.ALERTING: {"muster_webhook_key": webhook_key},
+    }
+    found = [
+        _secret(
+            each.value,
+            {"muster_kafka_password": kafka_password(key, each.value), **metrics}
+            | own.get(each, {}),
+        )
+        for each in SERVICES
+    ]
+    password = derived(key, "postgres")
+    administrator = {"muster_kafka_password": kafka_password(key, ADMINISTRATOR)}
+    return [
+        *found,
+        _secret("metrics", metrics),
+        _secret("bus", administrator),
+        _secret("database", {"muster_database_url": database_url.format(password=password)}),
+        _secret("postgres", {"password": password}),
+        _secret("kafka", {"password": administrator["muster_kafka_password"]}),
+    ]
+
+
+def secret_of_users(key: str, nodes: Sequence[str]) -> Json:
+    """The passwords of Kafka's users, which `muster.bus_admin` sets."""
+    users = [*(each.value for each in SERVICES), OPERATOR, *map(agent_user, nodes)]
+    return _secret("bus-users", {user: kafka_password(key, user) for user in users})
+
+
+def enrolment(key: str, node: str, image: str) -> list[Json]:
+    """The Secret of a node's agent, and the Job that stores it on the node."""
+    credentials = {
+        "muster_kafka_password": kafka_password(key, agent_user(node)),
+        "muster_service_key": service_key(derived(key, "cluster key"), agent(node)),
+        "muster_metrics_token": derived(key, "metrics"),
+    }
+    text = json.dumps([node, credentials, image], sort_keys=True)
+    name = f"enrol-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    labels = {
+        "app.kubernetes.io/part-of": "muster",
+        "app.kubernetes.io/name": "enrol",
+        "app.kubernetes.io/component": "enrolment",
+    }
+    pod = {
+        "nodeName": node,
+        "restartPolicy": "OnFailure",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "tolerations": [{"operator": "Exists"}],
+        "securityContext": {"runAsUser": 0, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [
+            {
+                "name": "enrol",
+                "image": image,
+                "args": ["runtime_agent.enrolment", "store", "/run/node", f"{FOLDER}/credentials"],
+                "resources": {
+                    "requests": {"cpu": "10m", "memory": "32Mi"},
+                    "limits": {"cpu": "1", "memory": "128Mi"},
+                },
+                "securityContext": {
+                    "allowPrivilegeEscalation": False,
+                    "readOnlyRootFilesystem": True,
+                    "capabilities": {"drop": ["ALL"]},
+                },
+                "volumeMounts": [
+                    {"name": "secret", "mountPath": "/run/node", "readOnly": True},
+                    {"name": "home", "mountPath": FOLDER},
+                ],
+            }
+        ],
+        "volumes": [
+            {"name": "secret", "secret": {"secretName": agent_user(node), "defaultMode": 0o400}},
+            {"name": "home", "hostPath": {"path": FOLDER, "type": "DirectoryOrCreate"}},
+        ],
+    }
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": name,
+            "namespace": NAMESPACE,
+            "labels": labels,
+            "annotations": {NODE_ANNOTATION: node},
+        },
+        "spec": {
+            "ttlSecondsAfterFinished": 600,
+            "template": {
+                "metadata": {"labels": labels, "annotations": {NODE_ANNOTATION: node}},
+                "spec": pod,
+            },
+        },
+    }
+    return [_secret(agent_user(node), credentials), job]
+
+
+def _secret(name: str, content: Mapping[str, str]) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": name,
+            "namespace": NAMESPACE,
+            "labels": {"app.kubernetes.io/part-of": "muster"},
+        },
+        "stringData": dict(content),
+    }
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m cli.deploy.credentials", description=__doc__)
+    parser.add_argument("--key-file", type=Path, required=True, help="`openssl rand -hex 32`")
+    parser.add_argument("--node", action="append", default=[], help="a node; may be given again")
+    parser.add_argument("--image", default=IMAGE, help="Muster's image, for the nodes' Jobs")
+    parser.add_argument(
+        "--database-url",
+        default=DATABASE_URL,
+        help="{password} stands for the one of the overlay `minimal`",
+    )
+    arguments = parser.parse_args()
+    try:
+        key = arguments.key_file.read_text().strip()
+        found = [
+            *secrets_of_services(key, arguments.database_url),
+            secret_of_users(key, arguments.node),
+        ]
+        for node in arguments.node:
+            found += enrolment(key, node, arguments.image)
+    except (OSError, ValueError) as error:
+        sys.exit(f"{arguments.key_file}: {error}")
+    json.dump({"apiVersion": "v1", "kind": "List", "items": found}, sys.stdout, indent=1)
+
+
+if __name__ == "__main__":
+    main()

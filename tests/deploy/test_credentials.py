@@ -1,0 +1,101 @@
+"""The Secrets of an installation on Kubernetes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli.deploy.credentials import derived, enrolment, secret_of_users, secrets_of_services
+from muster.service_keys import SCHEDULER, agent, service_key
+
+KEY = "k" * 64
+URL = "postgresql://muster:{password}@postgres:5432/muster"
+
+
+def by_name(key: str = KEY) -> dict[str, dict[str, str]]:
+    return {each["metadata"]["name"]: each["stringData"] for each in secrets_of_services(key, URL)}
+
+
+def test_each_service_has_only_its_own() -> None:
+    made = by_name()
+    assert made["rest"].keys() == {
+        "muster_kafka_password",
+        "muster_metrics_token",
+        "muster_cluster_key",
+        "muster_webhook_key",
+        "muster_admin_password",
+    }
+    assert made["launcher"].keys() == {"muster_kafka_password", "muster_metrics_token"}
+    assert "muster_cluster_key" not in made["scheduler"]
+    passwords = [
+        made[name]["muster_kafka_password"]
+        for name in ("rest", "launcher", "scheduler", "alerting", "bus")
+    ]
+    assert len(set(passwords)) == len(passwords)
+
+
+def test_keys_of_services_are_those_that_rest_derives() -> None:
+    made = by_name()
+    cluster_key = made["rest"]["muster_cluster_key"]
+    assert made["scheduler"]["muster_service_key"] == service_key(cluster_key, SCHEDULER)
+    secret, _ = enrolment(KEY, "gpu-1", "image")
+    assert secret["stringData"]["muster_service_key"] == service_key(cluster_key, agent("gpu-1"))
+
+
+def test_a_node_learns_nothing_of_another_node_or_service() -> None:
+    one, _ = enrolment(KEY, "gpu-1", "image")
+    other, _ = enrolment(KEY, "gpu-2", "image")
+    shared = {"muster_metrics_token"}  # it opens /metrics alone
+    for name in one["stringData"].keys() - shared:
+        assert one["stringData"][name] != other["stringData"][name]
+    assert "muster_cluster_key" not in one["stringData"]
+
+
+def test_a_new_node_changes_nothing_else() -> None:
+    before = secret_of_users(KEY, ["gpu-1"])["stringData"]
+    after = secret_of_users(KEY, ["gpu-1", "gpu-2"])["stringData"]
+    assert after.keys() - before.keys() == {"agent-gpu-2"}
+    assert before.items() <= after.items()
+
+
+def test_a_key_gives_the_same_secrets_and_another_gives_others() -> None:
+    assert by_name() == by_name()
+    assert not set(by_name()["rest"].values()) & set(by_name("j" * 64)["rest"].values())
+
+
+def test_the_job_runs_on_its_node_and_mounts_its_secret_alone() -> None:
+    secret, job = enrolment(KEY, "gpu-1", "registry/muster:2")
+    pod = job["spec"]["template"]["spec"]
+    assert pod["nodeName"] == "gpu-1"
+    assert pod["containers"][0]["image"] == "registry/muster:2"
+    mounted = [each["secret"]["secretName"] for each in pod["volumes"] if "secret" in each]
+    assert mounted == [secret["metadata"]["name"]]
+    assert (
+        enrolment(KEY, "gpu-2", "registry/muster:2")[1]["metadata"]["name"]
+        != job["metadata"]["name"]
+    )
+
+
+def test_a_short_key_is_refused() -> None:
+    with pytest.raises(ValueError, match="openssl rand -hex 32"):
+        derived("short", "admin")
+
+
+def test_the_command_writes_one_list_and_the_key_is_not_in_it(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text(f"{KEY}\n")
+    command = [sys.executable, "-m", "cli.deploy.credentials", "--key-file", tmp_path / "key"]
+    done = subprocess.run(
+        [*command, "--node", "gpu-1", "--database-url", "postgresql://m:{password}@db/muster"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    items = json.loads(done.stdout)["items"]
+    kinds = [each["kind"] for each in items]
+    assert (kinds.count("Job"), set(kinds)) == (1, {"Job", "Secret"})
+    assert KEY not in done.stdout
+    (database,) = [each for each in items if each["metadata"]["name"] == "database"]
+    (postgres,) = [each for each in items if each["metadata"]["name"] == "postgres"]
+    password = postgres["stringData"]["password"]
+    assert database["stringData"]["muster_database_url"] == f"postgresql://m:{password}@db/muster"

@@ -1,0 +1,367 @@
+"""What the manifests of every overlay keep. No cluster is needed: kubectl renders them."""
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from alerting.settings import AlertingSettings
+from cli.deploy.credentials import ADMINISTRATOR, enrolment, secret_of_users, secrets_of_services
+from launcher.settings import LauncherSettings
+from manifests import Json, Workload, named, variables, workload, workloads
+from muster.contracts.acls import agent_user
+from muster.contracts.topics import Service
+from muster.settings import ServiceSettings
+from rendering import K8S, render
+from rest.settings import RestSettings
+from runtime_agent.settings import AgentSettings, OnStop
+from scheduler.settings import SchedulerSettings
+
+pytestmark = pytest.mark.k8s
+
+SETTINGS: dict[str, type[ServiceSettings]] = {
+    "rest": RestSettings,
+    "launcher": LauncherSettings,
+    "scheduler": SchedulerSettings,
+    "alerting": AlertingSettings,
+    "runtime-agent": AgentSettings,
+    "bus": ServiceSettings,
+}
+KEY = "k" * 64
+NODE, ADDRESS = "gpu-1.example.org", "10.1.2.3"
+FIELDS = {"spec.nodeName": NODE, "status.hostIP": ADDRESS}
+AUTHORITIES = ("MUSTER_KAFKA_CA_FILE",)
+"""Files that an operator brings."""
+DATABASE_URL = "postgresql://muster:{password}@postgres:5432/muster"
+ROOT = ("runtime-agent",)
+CLUSTER_WIDE = {
+    "Namespace",
+    "PriorityClass",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+}
+
+
+def secrets_of(nodes: Sequence[str]) -> dict[str, dict[str, str]]:
+    """The contents of all Secrets that an operator applies, by name."""
+    made = [*secrets_of_services(KEY, DATABASE_URL), secret_of_users(KEY, nodes)]
+    made += [each for node in nodes for each in enrolment(KEY, node, "image")]
+    return {
+        each["metadata"]["name"]: each["stringData"] for each in made if each["kind"] == "Secret"
+    }
+
+
+def settings_of(
+    objects: Sequence[Json], of: Workload, monkeypatch: pytest.MonkeyPatch
+) -> ServiceSettings:
+    """The settings that the workload's process reads."""
+    made = secrets_of([NODE])
+    found = variables(objects, of.main, FIELDS)
+    mounted = {agent_user(NODE)} if of.name == "runtime-agent" else of.secrets() - {"bus-users"}
+    for secret in mounted:
+        found |= {name.upper(): value for name, value in made[secret].items()}
+    for name in AUTHORITIES:
+        found.pop(name, None)
+    for name, value in found.items():
+        monkeypatch.setenv(name, value)
+    return SETTINGS[of.name]()
+
+
+def every_container(objects: Sequence[Json]) -> list[tuple[Workload, Json]]:
+    return [(of, container) for of in workloads(objects) for container in of.containers]
+
+
+def test_all_services_are_there(objects: Sequence[Json]) -> None:
+    found = {(each.kind, each.name) for each in workloads(objects)}
+    assert found >= {
+        ("Deployment", "rest"),
+        ("Deployment", "launcher"),
+        ("Deployment", "scheduler"),
+        ("Deployment", "alerting"),
+        ("DaemonSet", "runtime-agent"),
+        ("Job", "bus"),
+        ("Job", "migrate"),
+    }
+    assert workload(objects, "scheduler").body["spec"]["replicas"] == 2
+
+
+def test_every_object_has_its_namespace(objects: Sequence[Json]) -> None:
+    for each in objects:
+        has_one = "namespace" in each["metadata"]
+        assert has_one == (each["kind"] not in CLUSTER_WIDE), each["metadata"]
+
+
+def test_every_container_asks_for_what_it_may_use(objects: Sequence[Json]) -> None:
+    for of, container in every_container(objects):
+        for bound in ("requests", "limits"):
+            assert container["resources"][bound].keys() == {"cpu", "memory"}, of.name
+
+
+def test_every_container_has_the_least_rights(objects: Sequence[Json]) -> None:
+    for of, container in every_container(objects):
+        pod, own = of.pod["securityContext"], container["securityContext"]
+        assert own["readOnlyRootFilesystem"] is True, of.name
+        assert own["allowPrivilegeEscalation"] is False, of.name
+        assert own["capabilities"]["drop"] == ["ALL"], of.name
+        assert pod["seccompProfile"] == {"type": "RuntimeDefault"}, of.name
+        if of.name not in ROOT:
+            assert pod["runAsNonRoot"] is True, of.name
+            assert pod["runAsUser"] > 0, of.name
+            assert "add" not in own["capabilities"], of.name
+
+
+def test_only_the_agent_sees_the_host(objects: Sequence[Json]) -> None:
+    for of in workloads(objects):
+        is_agent = of.name == "runtime-agent"
+        assert of.pod.get("hostNetwork", False) is is_agent
+        assert of.pod.get("hostPID", False) is is_agent
+        assert any("hostPath" in each for each in of.pod.get("volumes", [])) is is_agent
+        assert of.pod.get("automountServiceAccountToken", True) is is_agent
+
+
+def test_the_agent_has_two_capabilities_and_three_folders(objects: Sequence[Json]) -> None:
+    agent = workload(objects, "runtime-agent")
+    assert agent.main["securityContext"]["capabilities"]["add"] == ["DAC_READ_SEARCH", "KILL"]
+    paths = {
+        each["name"]: each["hostPath"]["path"]
+        for each in agent.pod["volumes"]
+        if "hostPath" in each
+    }
+    mounts = {
+        (paths[each["name"]], each.get("readOnly", False))
+        for each in agent.main["volumeMounts"]
+        if each["name"] in paths
+    }
+    assert mounts == {
+        ("/var/lib/muster", False),
+        ("/var/log/pods", True),
+        ("/var/lib/kubelet/pods", True),
+    }
+
+
+def test_a_roll_out_replaces_agents_one_tenth_at_a_time(objects: Sequence[Json]) -> None:
+    update = workload(objects, "runtime-agent").body["spec"]["updateStrategy"]
+    assert update == {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": "10%"}}
+
+
+def test_what_goes_on_is_probed(objects: Sequence[Json]) -> None:
+    for of in workloads(objects):
+        probes = {name for name in of.main if name.endswith("Probe")}
+        expected = (
+            set() if of.kind == "Job" else {"startupProbe", "livenessProbe", "readinessProbe"}
+        )
+        assert probes == expected, of.name
+
+
+def test_every_service_outlives_a_drained_node(objects: Sequence[Json]) -> None:
+    for name in ("rest", "launcher", "scheduler", "alerting"):
+        budget = named(objects, "PodDisruptionBudget", name)["spec"]
+        assert budget["maxUnavailable"] == 1
+        labels = workload(objects, name).template["metadata"]["labels"]
+        assert budget["selector"]["matchLabels"].items() <= labels.items()
+
+
+def test_services_find_their_pods(objects: Sequence[Json]) -> None:
+    for service in [each for each in objects if each["kind"] == "Service"]:
+        of = workload(objects, service["metadata"]["name"])
+        labels = of.template["metadata"]["labels"]
+        assert service["spec"]["selector"].items() <= labels.items()
+        ports = {each["name"] for each in of.main["ports"]}
+        assert {each["targetPort"] for each in service["spec"]["ports"]} <= ports
+    assert named(objects, "Service", "scheduler")["spec"]["clusterIP"] == "None"
+
+
+def test_no_secret_is_in_the_manifests(objects: Sequence[Json], overlay: Path) -> None:
+    assert not [each for each in objects if each["kind"] == "Secret"]
+    secret = {
+        f"MUSTER_{name.upper()}"
+        for kind in SETTINGS.values()
+        for name, field in kind.model_fields.items()
+        if "Secret" in str(field.annotation) or "Password" in str(field.annotation)
+    }
+    assert "MUSTER_KAFKA_PASSWORD" in secret
+    for of, container in every_container(objects):
+        plain = {each["name"] for each in container.get("env", []) if "value" in each}
+        assert not plain & secret, of.name
+    for config in [each for each in objects if each["kind"] == "ConfigMap"]:
+        assert not config["data"].keys() & secret
+        for text in config["data"].values():
+            assert not re.search(r"(?i)password=(?!\"?\$\{)", text)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_the_settings_are_accepted(
+    objects: Sequence[Json], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = workload(objects, name)
+    known = {each.upper() for kind in SETTINGS.values() for each in kind.model_fields}
+    own = {each.upper() for each in SETTINGS[name].model_fields}
+    for variable in variables(objects, of.main, FIELDS):
+        assert variable.removeprefix("MUSTER_") in known, variable
+    for variable in of.main.get("env", []):
+        assert variable["name"].removeprefix("MUSTER_") in own, variable["name"]
+    read = settings_of(objects, of, monkeypatch)
+    user = {"runtime-agent": agent_user(NODE), "bus": ADMINISTRATOR}.get(name, name)
+    assert (read.kafka_user, read.http_host) == (
+        user,
+        ADDRESS if name == "runtime-agent" else "0.0.0.0",
+    )
+    assert read.kafka_has_login
+    assert read.metrics_token.get_secret_value() or name == "bus"
+
+
+def test_the_services_listen_where_they_are_expected(
+    objects: Sequence[Json], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("rest", "launcher", "scheduler", "alerting", "runtime-agent"):
+        of = workload(objects, name)
+        read = settings_of(objects, of, monkeypatch)
+        assert of.main["ports"] == [
+            {"name": "http", "containerPort": read.http_port}  # type: ignore[attr-defined]
+        ]
+
+
+def test_a_roll_out_of_agents_ends_no_pod(
+    objects: Sequence[Json], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = settings_of(objects, workload(objects, "runtime-agent"), monkeypatch)
+    assert isinstance(read, AgentSettings)
+    assert read.agent_on_stop is OnStop.KEEP
+    assert (read.node, read.address) == (NODE, ADDRESS)
+
+
+def test_rest_finds_the_scheduler_and_has_its_key(
+    objects: Sequence[Json], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = settings_of(objects, workload(objects, "rest"), monkeypatch)
+    assert isinstance(read, RestSettings)
+    port = named(objects, "Service", "scheduler")["spec"]["ports"][0]["port"]
+    assert read.scheduler_url == f"http://scheduler:{port}"
+    assert read.cluster_key.get_secret_value()
+
+
+def test_every_mounted_secret_is_made(objects: Sequence[Json]) -> None:
+    made = secrets_of([])
+    for of in workloads(objects):
+        assert of.secrets() <= made.keys(), of.name
+
+
+def test_each_kafka_user_has_a_password(objects: Sequence[Json]) -> None:
+    users = secrets_of([NODE])["bus-users"]
+    for service in Service:
+        user = agent_user(NODE) if service is Service.RUNTIME_AGENT else service.value
+        assert user in users
+        assert secrets_of([NODE])[user]["muster_kafka_password"] == users[user]
+    assert "operator" in users
+    assert ADMINISTRATOR not in users
+
+
+def test_the_topics_are_the_ones_that_services_verify(
+    objects: Sequence[Json], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus = settings_of(objects, workload(objects, "bus"), monkeypatch)
+    rest = settings_of(objects, workload(objects, "rest"), monkeypatch)
+    assert (bus.topic_partitions, bus.topic_retention_days) == (
+        rest.topic_partitions,
+        rest.topic_retention_days,
+    )
+
+
+def test_the_rights_of_agents_are_these(objects: Sequence[Json]) -> None:
+    def rights(kind: str, namespace: str | None = None) -> set[tuple[str, str]]:
+        rules = named(objects, kind, "muster-agent", namespace)["rules"]
+        assert all(each["apiGroups"] == [""] for each in rules)
+        return {
+            (kind, verb) for each in rules for kind in each["resources"] for verb in each["verbs"]
+        }
+
+    assert rights("ClusterRole") == {
+        ("pods", "list"),
+        ("pods", "watch"),
+        ("nodes", "get"),
+        ("nodes", "list"),
+        ("nodes", "watch"),
+    }
+    for namespace in ("muster-jobs", "muster-jobs-host"):
+        assert rights("Role", namespace) == {
+            ("pods", "create"),
+            ("pods", "get"),
+            ("pods", "delete"),
+            ("secrets", "create"),
+            ("secrets", "delete"),
+        }
+    grants = [each for each in objects if each["kind"] in ("Role", "ClusterRole")]
+    assert {each["metadata"]["name"] for each in grants} == {"muster-agent"}
+
+
+def test_jobs_run_under_pod_security(objects: Sequence[Json]) -> None:
+    enforced = {
+        each["metadata"]["name"]: each["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
+        for each in objects
+        if each["kind"] == "Namespace"
+    }
+    assert enforced == {
+        "muster-system": "privileged",
+        "muster-jobs": "baseline",
+        "muster-jobs-host": "privileged",
+    }
+
+
+def test_an_image_has_one_place(objects: Sequence[Json]) -> None:
+    for of, container in every_container(objects):
+        assert re.fullmatch(r"(localhost/)?[a-z/-]+:[0-9.]+", container["image"]), of.name
+
+
+def test_kafka_is_encrypted_in_production() -> None:
+    objects = render(K8S / "overlays/production")
+    found = variables(objects, workload(objects, "rest").main, FIELDS)
+    assert found["MUSTER_KAFKA_SECURITY_PROTOCOL"] == "SASL_SSL"
+    for name in SETTINGS:
+        mounts = workload(objects, name).main["volumeMounts"]
+        (folder,) = [each["mountPath"] for each in mounts if each["name"] == "authorities"]
+        assert found["MUSTER_KAFKA_CA_FILE"].startswith(folder)
+
+
+def test_claims_need_their_component(
+    with_components: Callable[..., Sequence[Json]],
+) -> None:
+    for namespace in ("muster-jobs", "muster-jobs-host"):
+        role = named(with_components("dra"), "Role", "muster-agent", namespace)
+        claims = [each for each in role["rules"] if each["apiGroups"] == ["resource.k8s.io"]]
+        assert [(each["resources"], each["verbs"]) for each in claims] == [
+            (["resourceclaims"], ["create", "get", "delete"]),
+            (["resourceclaims/status"], ["update"]),
+        ]
+
+
+def test_prometheus_has_the_token(with_components: Callable[..., Sequence[Json]]) -> None:
+    objects = with_components("monitoring")
+    (endpoint,) = named(objects, "PodMonitor", "muster")["spec"]["podMetricsEndpoints"]
+    wanted = endpoint["authorization"]["credentials"]
+    assert secrets_of([])[wanted["name"]][wanted["key"]] == secrets_of([])["rest"][wanted["key"]]
+    components = {
+        of.template["metadata"]["labels"]["app.kubernetes.io/component"]
+        for of in workloads(objects)
+        if of.name in SETTINGS and of.kind != "Job"
+    }
+    (selected,) = named(objects, "PodMonitor", "muster")["spec"]["selector"]["matchExpressions"]
+    assert set(selected["values"]) == components
+
+
+def test_policies_open_the_ports_that_exist(
+    with_components: Callable[..., Sequence[Json]],
+) -> None:
+    objects = with_components("network-policies")
+    opened = 0
+    for policy in [each for each in objects if each["kind"] == "NetworkPolicy"]:
+        name = policy["metadata"]["name"]
+        labels = policy["spec"]["podSelector"].get("matchLabels", {})
+        for rule in policy["spec"].get("ingress", []):
+            if "app.kubernetes.io/name" in labels:
+                (port,) = rule["ports"]
+                of = workload(objects, labels["app.kubernetes.io/name"])
+                assert of.main["ports"][0]["containerPort"] == port["port"], name
+                opened += 1
+    assert opened == 4

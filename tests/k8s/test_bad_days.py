@@ -1,0 +1,240 @@
+"""What can go wrong on a Kubernetes node, through all five services: nothing is lost or doubled."""
+
+import json
+import random
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.embedded.broker import EmbeddedBroker
+from kube_muster import JOBS, KubeMuster, a_kube_muster
+from kube_plane import KubePlane
+from muster.contracts.topics import Service
+from scheduler_watched import until
+from tcp_proxy import Proxy
+from whole_muster import a_job, eventually
+
+pytestmark = [pytest.mark.k8s, pytest.mark.system, pytest.mark.timeout(600)]
+
+QUICK = {"retry_backoff_first_s": 0.1, "stop_grace_s": 2.0}
+OUTPUT_KB = 20_000
+
+
+@pytest.fixture
+async def kube(
+    kube_plane: KubePlane, database_url: str, fresh_broker: EmbeddedBroker, tmp_path: Path
+) -> AsyncIterator[KubeMuster]:
+    bootstrap = fresh_broker.bootstrap
+    async with a_kube_muster(
+        kube_plane, database_url, bootstrap, tmp_path, launcher=QUICK
+    ) as running:
+        yield running
+
+
+def marked(folder: Path, then: str) -> str:
+    """A command that notes its pod, and then goes on so."""
+    return f"echo $MUSTER_POD >> {folder}/ran; {then}"
+
+
+def until_there(file: Path) -> str:
+    return f"until test -e {file}; do sleep 0.1; done"
+
+
+def runs(folder: Path) -> list[str]:
+    """The pods whose commands have begun."""
+    file = folder / "ran"
+    return file.read_text().split() if file.exists() else []
+
+
+async def running(kube: KubeMuster, folder: Path, name: str, then: str, **more: Any) -> str:
+    """A job whose command has begun."""
+    before = len(runs(folder))
+    job = await kube.muster.submit(a_job(name, marked(folder, then), **more))
+    await until(lambda: len(runs(folder)) > before)
+    return job
+
+
+async def retries(kube: KubeMuster, job: str) -> dict[str, int]:
+    found = (await kube.muster.job(job))["jobStatus"]["retryDetails"]
+    assert isinstance(found, dict)
+    return found
+
+
+async def stop(kube: KubeMuster, job: str) -> None:
+    path = f"/api/v2/jobs/{job}/executionType"
+    answer = await kube.muster.call("PUT", path, json={"value": "STOP"})
+    assert answer.status_code == 202, answer.text
+
+
+async def test_without_the_api_server_pods_run_new_ones_wait_and_stops_are_done(
+    kube: KubeMuster, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    long = await running(kube, tmp_path, "long", until_there(gate))
+    on_term = f"trap 'touch {tmp_path}/asked; exit 0' TERM; while :; do sleep 0.1; done"
+    script = tmp_path / "stubborn.sh"
+    script.write_text(on_term)
+    stopped = await running(kube, tmp_path, "stopped", f"exec bash {script}")
+    kube.plane.api.kill()
+    late = await kube.muster.submit(a_job("late", marked(tmp_path, "true")))
+    await stop(kube, stopped)
+    await until((tmp_path / "asked").exists)
+    gate.touch()
+    assert len(runs(tmp_path)) == 2
+    kube.plane.api.start()
+    for job, state in ((long, "SUCCEEDED"), (late, "SUCCEEDED"), (stopped, "STOPPED")):
+        assert await kube.muster.end_of(job) == state
+        assert set((await retries(kube, job)).values()) == {0}
+    await until(lambda: not kube.pods())
+    assert len(runs(tmp_path)) == 3
+
+
+async def test_an_agent_that_was_away_learns_the_end_and_reads_the_rest_of_the_log(
+    kube: KubeMuster, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    job = await running(kube, tmp_path, "long", f"echo one; {until_there(gate)}; echo two; exit 7")
+    await kube.muster.stop(Service.RUNTIME_AGENT)
+    gate.touch()
+    (pod,) = kube.pods()
+    path = f"/api/v1/namespaces/{JOBS}/pods/{pod['metadata']['name']}"
+    await until(lambda: kube.plane.ask("GET", path)[1]["status"]["phase"] == "Failed")
+    await kube.muster.start(Service.RUNTIME_AGENT)
+    assert await kube.muster.end_of(job) == "FAILED"
+    task = (await kube.muster.job(job))["taskRoles"]["worker"]["taskStatuses"][0]
+    assert task["containerExitCode"] == 7
+    assert await kube.log_of(job) == "one\ntwo\n"
+    assert len(runs(tmp_path)) == 1
+
+
+async def test_a_create_that_is_held_up_until_its_job_is_stopped_runs_nothing(
+    kube_plane: KubePlane, database_url: str, fresh_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    async with Proxy(kube_plane.url).running() as proxy:
+        config = tmp_path / "proxied.json"
+        config.write_text(kube_plane.kubeconfig.read_text().replace(kube_plane.url, proxy.url))
+        async with a_kube_muster(
+            kube_plane,
+            database_url,
+            fresh_broker.bootstrap,
+            tmp_path,
+            launcher=QUICK,
+            runtime_agent={"kube_config": config},
+        ) as kube:
+            await kube.muster.end_of(await kube.muster.submit(a_job("first", "true")))
+            proxy.freeze()
+            job = await kube.muster.submit(a_job("held", marked(tmp_path, "true")))
+            await eventually(lambda: pods_of(kube, job), lambda found: len(found) == 1)
+            await stop(kube, job)
+            assert await kube.muster.end_of(job) == "STOPPED"
+            proxy.thaw()
+            again = await kube.muster.submit(a_job("again", marked(tmp_path, "true")))
+            assert await kube.muster.end_of(again) == "SUCCEEDED"
+            await until(lambda: not kube.pods())
+            (ran,) = runs(tmp_path)
+            assert ran == (await pods_of(kube, again))[0]
+
+
+async def pods_of(kube: KubeMuster, job: str) -> list[str]:
+    """Those that the job's tasks have been given."""
+    roles = (await kube.muster.job(job))["taskRoles"].values()
+    found = [task["containerId"] for role in roles for task in role["taskStatuses"]]
+    return [str(each) for each in found if each]
+
+
+async def test_a_container_that_kubelet_starts_again_runs_nothing(
+    kube: KubeMuster, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    job = await running(kube, tmp_path, "long", until_there(gate))
+    (pod,) = kube.pods()
+    gate.touch()
+    kube.kubelet.forget(pod["metadata"]["name"])
+    assert await kube.muster.end_of(job) == "SUCCEEDED"
+    found = runs(tmp_path)
+    assert len(found) == len(set(found))
+
+
+Trouble = Callable[[KubeMuster, str], None]
+
+
+def evict(kube: KubeMuster, pod: str) -> None:
+    kube.kubelet.evict(pod)
+
+
+def preempt(kube: KubeMuster, pod: str) -> None:
+    kube.kubelet.preempt(pod)
+
+
+def delete(kube: KubeMuster, pod: str) -> None:
+    kube.plane.ask("DELETE", f"/api/v1/namespaces/{JOBS}/pods/{pod}")
+
+
+@pytest.mark.parametrize("trouble", [evict, preempt, delete])
+async def test_what_kubernetes_ends_runs_again_at_no_cost(
+    kube: KubeMuster, tmp_path: Path, trouble: Trouble
+) -> None:
+    gate = tmp_path / "gate"
+    job = await running(kube, tmp_path, "long", until_there(gate))
+    (pod,) = kube.pods()
+    trouble(kube, pod["metadata"]["name"])
+    await until(lambda: len(runs(tmp_path)) == 2)
+    gate.touch()
+    assert await kube.muster.end_of(job) == "SUCCEEDED"
+    assert (await retries(kube, job))["user"] == 0
+    await until(lambda: not kube.pods())
+
+
+async def test_an_image_that_no_registry_has_fails_its_job_for_good(kube: KubeMuster) -> None:
+    text = a_job("typo", "true").replace('uri: "none"', 'uri: "missing/image:1"')
+    job = await kube.muster.submit(text)
+    assert await kube.muster.end_of(job) == "FAILED"
+    status = (await kube.muster.job(job))["jobStatus"]
+    assert status["appExitCode"] == 254
+    assert "not found" in json.dumps(status)
+
+
+async def test_a_kubelet_that_was_killed_tells_the_end_late(
+    kube: KubeMuster, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    job = await running(kube, tmp_path, "long", f"{until_there(gate)}; exit 9")
+    kube.kubelet.kill()
+    gate.touch()
+    kube.kubelet.start()
+    assert await kube.muster.end_of(job) == "FAILED"
+    task = (await kube.muster.job(job))["taskRoles"]["worker"]["taskStatuses"][0]
+    assert task["containerExitCode"] == 9
+    assert len(runs(tmp_path)) == 1
+
+
+async def test_much_output_arrives_byte_for_byte(kube: KubeMuster, tmp_path: Path) -> None:
+    """More than kubelet keeps in one file, with long lines and bytes that are no text."""
+    rng = random.Random(5)
+    content = b"".join(rng.randbytes(1000) + rng.choice((b"", b"\n")) for _ in range(OUTPUT_KB))
+    (tmp_path / "output").write_bytes(content)
+    job = await kube.muster.submit(a_job("much", f"cat {tmp_path}/output"))
+    assert await kube.muster.end_of(job) == "SUCCEEDED"
+    answer = await kube.muster.call("GET", kube.log_path(job))
+    assert (len(answer.content), answer.content == content) == (len(content), True)
+
+
+async def test_a_cordon_shows_and_is_obeyed(kube: KubeMuster) -> None:
+    path = f"/api/v1/nodes/{kube.kubelet.settings.node}"
+    status, node = kube.plane.ask("GET", path)
+    node["spec"]["unschedulable"] = True
+    status, answer = kube.plane.ask("PUT", path, node)
+    assert status == 200, answer
+
+    async def problem() -> str:
+        answer = await kube.muster.call("GET", "/api/v2/cluster/nodes")
+        return json.dumps(answer.json())
+
+    await eventually(problem, lambda text: "cordoned in Kubernetes" in text)
+    job = await kube.muster.submit(a_job("waits", "true", gpus=1))
+    await eventually(lambda: kube.muster.state(job), lambda state: state == "WAITING")
+    _, node = kube.plane.ask("GET", path)
+    node["spec"].pop("unschedulable")
+    kube.plane.ask("PUT", path, node)
+    assert await kube.muster.end_of(job) == "SUCCEEDED"

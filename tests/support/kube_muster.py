@@ -1,0 +1,107 @@
+"""A whole Muster whose only node is one of a Kubernetes cluster: a real control plane, and a
+kubelet double that really runs the containers.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kube_plane import KubePlane
+from kubelet_double import KubeletDouble, Settings
+from step_image import step_image
+from whole_muster import Muster, a_muster
+
+NODE = "node-1"
+JOBS = "muster-jobs"
+BASE = Path(__file__).parents[2] / "deploy" / "k8s" / "base"
+MANIFESTS = ("namespaces", "agent-rights", "own-node-policy")
+
+
+@dataclass
+class KubeMuster:
+    """The services, the control plane and the node."""
+
+    muster: Muster
+    plane: KubePlane
+    kubelet: KubeletDouble
+
+    def pods(self) -> list[dict[str, Any]]:
+        """Muster's pod objects."""
+        query = "labelSelector=app.kubernetes.io/managed-by%3Dmuster"
+        status, answer = self.plane.ask("GET", f"/api/v1/pods?{query}")
+        assert status == 200, answer
+        return list(answer["items"])
+
+    def log_path(self, job: str, which: str = "stdout") -> str:
+        """Where the first task's output is."""
+        task = f"/api/v2/jobs/{job}/attempts/0/taskRoles/worker/taskIndex/0"
+        return f"{task}/attempts/0/logs/{which}"
+
+    async def log_of(self, job: str, which: str = "stdout") -> str:
+        """The first task's output, as its user reads it."""
+        answer = await self.muster.call("GET", self.log_path(job, which))
+        assert answer.status_code == 200, answer.text
+        return answer.text
+
+
+def grant(plane: KubePlane) -> None:
+    """The namespaces, the rights and the policy of agents, as an operator applies them."""
+    files = [f"--filename={BASE / name}.yaml" for name in MANIFESTS]
+    plane.kubectl("apply", "--server-side", *files)
+
+
+@contextlib.contextmanager
+def a_kubelet(
+    plane: KubePlane, home: Path, node: str = NODE, **more: Any
+) -> Iterator[KubeletDouble]:
+    """A node that runs pods, and leaves none when it is over."""
+    settings = Settings(
+        home=str(home),
+        node=node,
+        server=plane.url,
+        ca=str(plane.ca_path),
+        token=plane.token,
+        images={"muster-step": str(step_image())},
+        **more,
+    )
+    with KubeletDouble(settings) as kubelet:
+        try:
+            yield kubelet
+        finally:
+            plane.ask("DELETE", f"/api/v1/nodes/{node}")
+
+
+def agent_token(plane: KubePlane, node: str = NODE) -> str:
+    """As kubelet gives it to the pod of the node's agent."""
+    _, found = plane.ask("GET", f"/api/v1/nodes/{node}")
+    named = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": found["metadata"]["uid"]}
+    return plane.service_account_token("muster-system", "muster-agent", named)
+
+
+def agent_settings(plane: KubePlane, kubelet: KubeletDouble, home: Path) -> dict[str, Any]:
+    """Of an agent of this node."""
+    return {
+        "runner": "kubernetes",
+        "kube_config": plane.write_kubeconfig(home / "kube.json", token=agent_token(plane)),
+        "kube_step_image": "muster-step:test",
+        "kube_logs": kubelet.home / "log" / "pods",
+        "kube_pods": kubelet.home / "pods",
+        "agent_on_stop": "keep",
+        "supervisor_patience_s": 5.0,
+    }
+
+
+@contextlib.asynccontextmanager
+async def a_kube_muster(
+    plane: KubePlane, database_url: str, bootstrap: str, home: Path, **settings: dict[str, Any]
+) -> AsyncIterator[KubeMuster]:
+    """All five services; the agent's node is one of the cluster."""
+    grant(plane)
+    with a_kubelet(plane, home / "kubelet") as kubelet:
+        agent = agent_settings(plane, kubelet, home) | settings.pop("runtime_agent", {})
+        async with a_muster(
+            database_url, bootstrap, home, runtime_agent=agent, **settings
+        ) as muster:
+            yield KubeMuster(muster, plane, kubelet)
