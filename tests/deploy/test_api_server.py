@@ -90,8 +90,8 @@ def a_pod(**changes: Any) -> Json:
     spec: Json = {
         "nodeName": NODE,
         "automountServiceAccountToken": False,
-        "initContainers": [{"name": "step", "image": "muster-step"}],
-        "containers": [{"name": "main", "image": "example/none"}],
+        "initContainers": [a_container()[0] | {"name": "step", "image": "muster-step"}],
+        "containers": a_container(),
         "volumes": [{"name": "muster", "emptyDir": {}}],
     }
     return {"metadata": {"generateName": "policy-"}, "spec": spec | changes}
@@ -103,8 +103,10 @@ def on_another_node(**changes: Any) -> Json:
 
 
 def a_container(**security: Any) -> list[Json]:
-    """Containers with a security context."""
-    return [{"name": "main", "image": "example/none", "securityContext": security}]
+    """Containers with a security context, which drops what an agent's pods drop."""
+    drop = {"drop": ["NET_RAW"]} | security.pop("capabilities", {})
+    context = security | {"capabilities": drop}
+    return [{"name": "main", "image": "example/none", "securityContext": context}]
 
 
 class Agent:
@@ -209,6 +211,7 @@ TOKEN = {"projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
         ({"containers": a_container(capabilities={"add": ["SYS_ADMIN"]})}, "no capability but"),
         ({"volumes": [{"name": "v", "hostPath": {"path": "/"}}]}, "only emptyDir and"),
         ({"volumes": [{"name": "v", **TOKEN}]}, "only emptyDir and"),
+        ({"containers": a_container(capabilities={"drop": []})}, "drops NET_RAW"),
         ({"volumes": [{"name": "v", "secret": {"secretName": "s"}}]}, "only emptyDir and"),
         ({"imagePullSecrets": [{"name": "of-another-pod"}]}, "only the pull secret"),
         ({"automountServiceAccountToken": True}, "no service account token"),

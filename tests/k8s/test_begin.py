@@ -12,7 +12,7 @@ import pytest
 from container_shim import Container, Mount
 from containers import Attempt, end_shims, remove_groups
 from step_image import BEGIN, step_image
-from stub_agent import StubAgent
+from stub_agent import PROOF, StubAgent
 
 pytestmark = pytest.mark.k8s
 WAIT_S = 20
@@ -41,6 +41,7 @@ class Node:
                     "MUSTER_AGENT_PORT": str(port),
                     "MUSTER_POD": "job-0-main-0-0",
                     "MUSTER_TICKET": "1234abcd",
+                    "MUSTER_PROOF": PROOF,
                     "http_proxy": "http://127.0.0.1:9",
                 },
                 directory="/",

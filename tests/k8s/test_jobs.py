@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from whole_muster import a_job, eventually
 
 pytestmark = [pytest.mark.k8s, pytest.mark.system, pytest.mark.timeout(600)]
 
+PACKED_JOBS = int(os.environ.get("MUSTER_KUBE_JOBS", "30"))
 UNTIL = "until test -e {}; do sleep 0.1; done"
 
 
@@ -113,3 +115,36 @@ def of_all_processes(what: str) -> bytes:
 
 def _has(path: Path, text: str) -> bool:
     return text.encode() in path.read_bytes()
+
+
+async def test_jobs_beside_other_peoples_pods_never_ask_for_more_than_is_free(
+    kube_plane: KubePlane, database_url: str, fresh_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    """kubelet refuses a pod that asks for more than its node has; here it never has to."""
+    async with a_kube_muster(
+        kube_plane,
+        database_url,
+        fresh_broker.bootstrap,
+        tmp_path,
+        runtime_agent={"cpu": None, "fake_gpus": 0},
+    ) as kube:
+        requests = {"cpu": "2500m", "memory": "1Gi"}
+        container = {"name": "c", "image": "an/image", "command": ["sleep", "3600"]}
+        spec = {
+            "nodeName": kube.kubelet.settings.node,
+            "containers": [container | {"resources": {"requests": requests}}],
+        }
+        foreign = {"metadata": {"name": "foreign"}, "spec": spec}
+        pods = "/api/v1/namespaces/default/pods"
+        assert kube.plane.ask("POST", pods, foreign)[0] == 201
+
+        async def shown() -> str:
+            return (await kube.muster.call("GET", "/api/v2/cluster/nodes")).text
+
+        await eventually(shown, lambda text: "kubernetes/foreign" in text)
+        jobs = [await kube.muster.submit(a_job(f"j{n}", "true")) for n in range(PACKED_JOBS)]
+        for job in jobs:
+            assert await kube.muster.end_of(job) == "SUCCEEDED"
+            retries = (await kube.muster.job(job))["jobStatus"]["retryDetails"]
+            assert retries == {"user": 0, "platform": 0, "resource": 0}
+        kube.plane.ask("DELETE", f"{pods}/foreign?gracePeriodSeconds=0")

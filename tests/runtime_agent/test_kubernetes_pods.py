@@ -18,7 +18,7 @@ from muster.sealing import seal
 from pod_api_double import PodApiDouble
 from runtime_agent.domain.kubernetes.manifest import Identity, manifest
 from runtime_agent.domain.pods import Phase, Pod
-from runtime_agent.kubernetes.api import Refused, Unavailable
+from runtime_agent.kubernetes.api import Change, Refused, Unavailable
 
 
 @pytest.fixture
@@ -72,6 +72,7 @@ async def test_one_nonce_gets_the_same_answer_and_another_one_none(world: World)
     assert (await world.permit()).text == first.text
     assert (await world.permit(OTHER_NONCE)).status_code == 410
     await world.restart()
+    await world.until(world.runner._pods_known.is_set)
     assert (await world.permit()).text == first.text
     assert (await world.permit(OTHER_NONCE)).status_code == 410
 
@@ -270,7 +271,7 @@ async def test_an_image_that_can_not_be_pulled_for_long_is_the_platforms(
     world: World, api: PodApiDouble
 ) -> None:
     body = await world.created()
-    api.waiting(body, "ErrImagePull", "dial tcp: i/o timeout")
+    api.waiting(body, "ImagePullBackOff", 'image "x/denied": dial tcp: no such host')
     for _ in range(3):
         world.watch.look(None)
         await asyncio.sleep(0)
@@ -282,13 +283,75 @@ async def test_an_image_that_can_not_be_pulled_for_long_is_the_platforms(
 
 @pytest.mark.parametrize(
     ("code", "reason", "rule"),
-    [(3, "", "unrecognised"), (137, "OOMKilled", "out-of-memory"), (250, "", "container-lost")],
+    [
+        (3, "", "unrecognised"),
+        (137, "OOMKilled", "out-of-memory"),
+        (250, "", "unrecognised"),
+        (137, "ContainerStatusUnknown", "container-lost"),
+    ],
 )
 async def test_exit_codes_have_their_verdicts(
     world: World, api: PodApiDouble, code: int, reason: str, rule: str
 ) -> None:
     api.ended(await world.running(), code, reason)
     await world.until(lambda: world.rule() == rule)
+
+
+async def test_a_second_container_without_a_permit_is_a_loss_and_no_fault_of_the_user(
+    world: World, api: PodApiDouble
+) -> None:
+    body = await world.running()
+    assert (await world.permit(OTHER_NONCE)).status_code == 410
+    api.ended(body, 250)
+    await world.until(lambda: world.rule() == "container-lost")
+
+
+async def test_a_permit_is_for_the_pods_own_address(world: World, api: PodApiDouble) -> None:
+    body = await world.created()
+    body["status"]["podIP"] = ""
+    api.put(body)
+    await world.until(lambda: not world.runner._objects["jobs", body["metadata"]["name"]].address)
+    assert (await world.permit()).status_code == 503
+    body["status"]["podIP"] = "10.0.0.9"
+    api.put(body)
+    await world.until(lambda: world.runner._objects["jobs", body["metadata"]["name"]].address)
+    assert (await world.permit()).status_code == 410
+    assert world.pod().phase is Phase.ACCEPTED
+
+
+async def test_our_annotations_in_another_namespace_mean_nothing(
+    world: World, api: PodApiDouble
+) -> None:
+    body = await world.running()
+    forged = json.loads(json.dumps(body))
+    forged["metadata"] |= {"namespace": "elsewhere", "uid": "forged"}
+    api.put(forged)
+    await world.until(lambda: world.runner.offer().others)
+    assert world.runner.names() == ["pod-1"]
+    api.ended(body, 0)
+    await world.until(lambda: world.rule() == "succeeded" and len(api.objects) == 1)
+    assert ("elsewhere", forged["metadata"]["name"]) in api.objects
+
+
+async def test_an_end_is_journalled_though_the_disk_takes_no_record(
+    world: World, api: PodApiDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = await world.running()
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("runtime_agent.kubernetes.runner.write_record", full)
+    api.ended(body, 0)
+    await world.until(lambda: world.rule() == "succeeded")
+
+
+async def test_a_node_that_kubernetes_no_longer_has_takes_no_pods(
+    world: World, api: PodApiDouble
+) -> None:
+    await world.until(lambda: world.runner.offer().problem is None)
+    api.tell_node(Change("gone", api.node))
+    await world.until(lambda: world.runner.offer().problem is not None)
 
 
 async def test_a_container_that_ends_before_it_asks_was_not_started(

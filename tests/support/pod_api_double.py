@@ -27,6 +27,7 @@ class PodApiDouble:
         self.failing: Callable[[str], Exception | None] = lambda _call: None
         self.is_deaf = self.is_paused = False
         self._uids = itertools.count(1)
+        self._of_node: asyncio.Queue[Change] = asyncio.Queue()
         self._followers: list[asyncio.Queue[Change]] = []
         self.node: Json = {
             "metadata": {"name": "n", "labels": {"rack": "r1"}},
@@ -63,7 +64,7 @@ class PodApiDouble:
         body = copy.deepcopy(manifest)
         body["metadata"]["uid"] = f"uid-{next(self._uids)}"
         body["metadata"]["creationTimestamp"] = datetime.fromtimestamp(time.time(), UTC).isoformat()
-        body["status"] = {"phase": "Pending"}
+        body["status"] = {"phase": "Pending", "podIP": "127.0.0.1"}
         self.put(body)
         return self._answer(body)
 
@@ -100,7 +101,8 @@ class PodApiDouble:
 
     async def follow_node(self) -> AsyncIterator[Change]:
         yield Change("put", self.node)
-        await asyncio.Event().wait()
+        while True:
+            yield await self._of_node.get()
 
     async def close(self) -> None:
         """Nothing is open."""
@@ -113,6 +115,9 @@ class PodApiDouble:
 
     def drop(self, key: Key) -> None:
         self._tell(Change("gone", self.objects.pop(key)))
+
+    def tell_node(self, change: Change) -> None:
+        self._of_node.put_nowait(change)
 
     def _tell(self, change: Change) -> None:
         if self.is_paused:
@@ -161,6 +166,7 @@ class PodApiDouble:
     def _status(self, body: Json, phase: str, state: dict[str, Any]) -> None:
         body["status"] = {
             "phase": phase,
+            "podIP": "127.0.0.1",
             "containerStatuses": [{"name": "main", "state": state}],
         }
         self.put(body)

@@ -1,8 +1,13 @@
 """Plays the Runtime agent that gives start permits to `begin`."""
 
 import threading
+from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs
+
+FIRST_LINE = ": stub\n"
+PROOF = sha256(FIRST_LINE.encode()).hexdigest()
+"""What `begin` has in MUSTER_PROOF."""
 
 
 class StubAgent(ThreadingHTTPServer):
@@ -29,7 +34,7 @@ class _Answers(BaseHTTPRequestHandler):
         status, text = answers.pop(0) if len(answers) > 1 else answers[0]
         self.send_response(status)
         self.end_headers()
-        self.wfile.write(text.encode())
+        self.wfile.write(f"{FIRST_LINE}{text}".encode())
 
     def log_message(self, *_: object) -> None:
         """Tests print nothing."""

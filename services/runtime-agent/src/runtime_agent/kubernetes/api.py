@@ -2,7 +2,7 @@
 
 Requests and watches are raw JSON over kubernetes-asyncio's connection: its models cost three times
 the processor time, and its `Watch` goes on with an outdated version for ever. A watch here lists,
-follows with bookmarks, and lists again where the server has forgotten the version.
+follows with bookmarks, and lists again whenever the server ends the watch.
 """
 
 from __future__ import annotations
@@ -203,31 +203,27 @@ class ApiServer:
         version, backoff_s = "", FIRST_BACKOFF_S
         while True:
             try:
-                if not version:
-                    yield Change("listing")
-                    async for body in self._list(path, selector):
-                        if body["kind"].endswith("List"):
-                            version = body["metadata"]["resourceVersion"]
-                        else:
-                            yield Change("put", body)
-                    yield Change("listed")
+                # Anew before each watch, so that whatever one has missed is seen some minutes
+                # later: a version that the server has forgotten, or has yet to reach.
+                yield Change("listing")
+                async for body in self._list(path, selector):
+                    if body["kind"].endswith("List"):
+                        version = body["metadata"]["resourceVersion"]
+                    else:
+                        yield Change("put", body)
+                yield Change("listed")
                 async for event in self._watch(path, selector, version):
                     backoff_s = FIRST_BACKOFF_S
                     kind, body = event.get("type"), event.get("object", {})
                     if kind == "ERROR":
                         _log.debug("a watch ended", path=path, why=body.get("message"))
-                        if body.get("code") == 410:
-                            version = ""
                         break
-                    version = body["metadata"]["resourceVersion"]
                     if kind in ("ADDED", "MODIFIED"):
                         yield Change("put", body)
                     elif kind == "DELETED":
                         yield Change("gone", body)
                 else:
                     continue  # the server ended it in its time
-            except _Outdated:
-                version = ""
             except (Unavailable, Refused) as error:
                 _log.warning("the API server can't be read", path=path, why=str(error))
             # So that a thousand agents do not come back at once.
@@ -255,7 +251,6 @@ class ApiServer:
         query = {
             "fieldSelector": selector,
             "watch": "true",
-            "allowWatchBookmarks": "true",
             "resourceVersion": version,
             "timeoutSeconds": str(random.randint(*WATCH_S)),  # noqa: S311  jitter
         }
@@ -273,7 +268,7 @@ class ApiServer:
         query: dict[str, str],
         timeout: float | aiohttp.ClientTimeout,  # noqa: ASYNC109
     ) -> aiohttp.ClientResponse:
-        """Raises _Outdated, Refused, Unavailable."""
+        """Raises Unavailable."""
         try:
             response = await self._request("GET", path, query=query, timeout=timeout)
             if response.status == 200:
@@ -282,17 +277,11 @@ class ApiServer:
                 text = (await response.text())[:TEXT_CHARS]
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise Unavailable(_words(error)) from error
-        if response.status == 410:
-            raise _Outdated
         raise Unavailable(f"HTTP {response.status}: {text}")
 
     async def close(self) -> None:
         """Ends watches too."""
         await self.client.close()
-
-
-class _Outdated(Exception):
-    """The server has forgotten the version."""
 
 
 def _check(status: int, body: Json, after_s: float) -> None:

@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute, Route
 from runtime_agent.domain.ending import Ending
 from runtime_agent.domain.environment import Place, task_environment
 from runtime_agent.domain.kubernetes.manifest import WORK_DIR, GpuMode, is_on_host_network
-from runtime_agent.domain.kubernetes.permit import Answer, decide, script
+from runtime_agent.domain.kubernetes.permit import Answer, Asked, decide, script
 from runtime_agent.domain.pods import Phase, Pod
 from runtime_agent.handlers import Handlers
 from runtime_agent.kubernetes.runner import KubernetesPods
@@ -28,6 +28,8 @@ from runtime_agent.runner import Seen
 from runtime_agent.supervisor import proc
 
 LONGEST_BODY_BYTES = 4096
+READ_S = 5.0
+"""A request is some hundred bytes; one that is sent for longer only holds a connection."""
 LATER = PlainTextResponse("ask again\n", 503, headers={"Retry-After": "1"})
 NEVER = PlainTextResponse("this container has no permit\n", 410)
 
@@ -49,63 +51,56 @@ class PermitServer:
     async def ask(self, request: Request) -> Response:
         """One request of one container."""
         name = request.path_params["pod"]
-        body = b""
-        async for piece in request.stream():
-            body += piece
-            if len(body) > LONGEST_BODY_BYTES:
-                return NEVER
-        asked = parse_qs(body.decode(errors="replace"))
-        ticket, nonce = (asked.get(key, [""])[0] for key in ("ticket", "nonce"))
+        try:
+            async with asyncio.timeout(READ_S):
+                body = await _body(request)
+        except TimeoutError:
+            return LATER
+        sent = parse_qs(body.decode(errors="replace"))
+        ticket, nonce = (sent.get(key, [""])[0] for key in ("ticket", "nonce"))
         address = request.client.host if request.client is not None else ""
         try:
-            return self._answer(name, ticket, nonce, address)
+            return self._answer(name, Asked(ticket, nonce, address))
         except ValueError:  # no pod's name
             return NEVER
         except (OSError, sqlite3.Error) as error:
-            _log.error(
-                "a start can't be recorded; the container asks again", pod=name, error=str(error)
-            )
+            _log.error("a start can't be recorded", pod=name, error=str(error))
             return LATER
 
-    def _answer(self, name: str, ticket: str, nonce: str, address: str) -> Response:
+    def _answer(self, name: str, asked: Asked) -> Response:
         """The nonce, then the start are on the disk before the answer leaves."""
         entry = self.handlers.memory.entries.get(name)
         pod = None if entry is None else entry.pod
+        answer = decide(pod, self.pods.ticket(name), asked, proc.boot_id())
         record = self.pods.record(name)
-        kept = None if record is None else record.as_ticket()
-        match decide(pod, kept, ticket, nonce, proc.boot_id()):
-            case Answer.DENIED:
-                _log.warning("a container was given no start permit", pod=name)
+        if answer is Answer.DENIED or pod is None or record is None:
+            return NEVER
+        if answer is Answer.SECOND:
+            _log.warning("a second container of a pod is not started", pod=name)
+            self.pods.keep(replace(record, was_second=True))
+            return NEVER
+        if answer is Answer.LATER or (answer is Answer.FIRST and not self.caught_up.is_set()):
+            return LATER
+        if answer is Answer.FIRST:
+            if not self._can_open(pod):
                 return NEVER
-            case Answer.FIRST if not self.caught_up.is_set():
-                return LATER
-            case Answer.FIRST:
-                assert record is not None
-                assert pod is not None
-                if not self._can_open(pod):
-                    return NEVER
-                record = self.pods.keep(
-                    replace(record, nonce=nonce, boot=proc.boot_id(), started_at_s=time.time())
-                )
-            case _:
-                pass
-        assert pod is not None
-        assert record is not None
+            record = self.pods.keep(
+                replace(record, nonce=asked.nonce, boot=proc.boot_id(), started_at_s=time.time())
+            )
         if pod.phase is Phase.ACCEPTED:
             self.handlers.on_seen([Seen(name, record.started_at_s)])
             pod = self.handlers.memory.entries[name].pod
         assert pod.run is not None
-        environment = task_environment(pod.run, self._place(pod, pod.run, address))
+        environment = task_environment(pod.run, self._place(pod, pod.run, asked.address))
         command = self.pods.secrets_key.open(pod).command
-        return PlainTextResponse(script(environment, command))
+        return PlainTextResponse(script(record.key, environment, command))
 
     def _can_open(self, pod: Pod) -> bool:
         """A pod whose secrets can't be opened never runs."""
         try:
             self.pods.secrets_key.open(pod)
         except OSError as error:
-            ending = Ending(start_error=str(error))
-            self.handlers.on_seen([Seen(pod.pod, None, time.time(), ending)])
+            self.pods.refuse(pod.pod, Ending(start_error=str(error)))
             return False
         return True
 
@@ -123,3 +118,13 @@ class PermitServer:
             gpu_names=counted if is_given else devices.names,
             inherited={},
         )
+
+
+async def _body(request: Request) -> bytes:
+    """As much of it as can be one of ours."""
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > LONGEST_BODY_BYTES:
+            return b""
+    return body

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from runtime_agent.domain.kubernetes.permit import Ticket
-
 
 @dataclass(frozen=True)
 class KubeRecord:
@@ -13,6 +11,7 @@ class KubeRecord:
 
     `object`: the name of the Pod object. `uid`: Kubernetes' id of it, once it is known. `nonce`:
     of the container that has the start permit. `boot`: of the machine when that was given.
+    `key`: in the answer's first line. `was_second`: another container of it asked too.
     `has_secret`: a pull secret may be left of it.
     """
 
@@ -20,18 +19,16 @@ class KubeRecord:
     namespace: str
     object: str
     ticket: str
+    key: str = ""
     uid: str = ""
     nonce: str = ""
     boot: str = ""
     started_at_s: float | None = None
     ended_at_s: float | None = None
+    was_second: bool = False
     has_secret: bool = False
 
     @property
     def is_permitted(self) -> bool:
         """Whether the command has begun, or is about to."""
         return self.nonce != ""
-
-    def as_ticket(self) -> Ticket:
-        """What a container's request is compared with."""
-        return Ticket(self.ticket, self.nonce, self.boot)

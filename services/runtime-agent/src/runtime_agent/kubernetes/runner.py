@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import secrets
 import signal
+import sqlite3
 import time
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable
@@ -33,6 +34,7 @@ from runtime_agent.domain.kubernetes.manifest import (
     pull_secret,
 )
 from runtime_agent.domain.kubernetes.node import offer_of, requests_of
+from runtime_agent.domain.kubernetes.permit import Ticket, proof_of
 from runtime_agent.domain.kubernetes.status import Observed, ending, given_up, observed, vanished
 from runtime_agent.domain.pods import Pod, Stopping
 from runtime_agent.domain.report import Offer
@@ -56,6 +58,8 @@ TICKET_BYTES = 16
 AT_ONCE_S, SOON_S = 0, 1
 """Grace of an object that runs nothing, and of one that nobody wants."""
 RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
+STOP_TAKEN_S = 5.0
+"""By then the object of a stopped pod shows its deletion; else the agent signals the pod itself."""
 
 Key = tuple[str, str]
 """An object's namespace and name."""
@@ -69,8 +73,8 @@ class _Work:
 
     `request`: to the API server, on its way; `tries` of them failed for now, the last for `why`,
     and the next is made at `try_at_s`. `refused`: the server will never take it. `last`: the object
-    as it was before it went; `is_gone`: the server confirms that. `grace_s`: with which it was
-    asked to delete the object. `kill_at_s`: when the agent kills by itself. Times are monotonic.
+    as it was before it went; `is_gone`: the server confirms that. `deleted_uid`: of the object
+    that it was asked to delete, with `grace_s`. `stopped_at_s`: since when; `kill_at_s`: when the agent kills by itself. Times are monotonic.
     """
 
     request: asyncio.Task[None] | None = None
@@ -80,7 +84,9 @@ class _Work:
     refused: Ending | None = None
     last: Observed | None = None
     is_gone: bool = False
-    grace_s: int | None = None
+    deleted_uid: str = ""
+    grace_s: int = 0
+    stopped_at_s: float | None = None
     kill_at_s: float | None = None
     is_signalled: bool = False
     log: KubeletLog | None = None
@@ -146,6 +152,7 @@ class KubernetesPods:
             reason = pod.stop.reason
             return _ended(pod, started, Ending(refusal=Refusal.NEVER_RAN, stop_reason=reason))
         if record.is_permitted and record.boot != proc.boot_id():
+            self._is_read(record)
             return _ended(pod, started, Ending(loss=Loss.REBOOT))
         if (refused := self._works[pod.pod].refused) is not None:
             return _ended(pod, started, refused)
@@ -164,6 +171,8 @@ class KubernetesPods:
     def _begin(self, pod: Pod) -> Seen | None:
         """Nothing of it is here: it was never launched, or its folder has vanished."""
         if pod.started_at is not None:
+            if self._end_objects(pod.pod):
+                return None
             return Seen(pod.pod, None, time.time(), Ending(loss=Loss.DIRECTORY))
         if pod.stop is not None:
             reason = pod.stop.reason
@@ -176,6 +185,7 @@ class KubernetesPods:
             namespace=namespace_of(pod.run, self.rules),
             object=object_name(pod),
             ticket=secrets.token_hex(TICKET_BYTES),
+            key=secrets.token_hex(TICKET_BYTES),
             has_secret=pod.run.secrets is not None,
         )
         write_record(folder / SPEC_FILE, record)
@@ -198,7 +208,7 @@ class KubernetesPods:
             if work.is_free:
                 self._request(work, name, self._confirm(record))
             return running
-        if any(proc.in_pod(record.uid)):
+        if record.uid and any(proc.in_pod(record.uid)):
             if pod.stop is not None:
                 self._see_to_processes(pod, pod.stop, record)
             return running
@@ -209,9 +219,13 @@ class KubernetesPods:
 
     def _with_object(self, pod: Pod, record: KubeRecord, seen: Observed) -> Seen | None:
         started = record.started_at_s
-        found = ending(seen, pod.stop, was_permitted=record.is_permitted)
+        found = ending(
+            seen, pod.stop, was_permitted=record.is_permitted, was_second=record.was_second
+        )
         if found is not None:
-            if not self._is_read(record):
+            # Without kubelet's word, as after its node was deleted, something may still run.
+            is_unsure = record.is_permitted and seen.exit_code is None
+            if (is_unsure and any(proc.in_pod(seen.uid))) or not self._is_read(record):
                 return None if started is None else Seen(pod.pod, started)
             return _ended(pod, started, self._with_tail(pod.pod, found), seen.ended_at_s)
         if started is not None:
@@ -222,11 +236,20 @@ class KubernetesPods:
         return None if hopeless is None else _ended(pod, None, hopeless)
 
     def _taken(self, pod: Pod, record: KubeRecord, seen: Observed) -> Seen | None:
-        """Another object has the name. One of an earlier journal goes away, and then ours comes."""
-        if seen.pod == pod.pod and not record.is_permitted:
-            return None
+        """Another object has the name. One of this pod that is not of its record goes away."""
+        if seen.pod == pod.pod:
+            if self._end_objects(pod.pod) or not record.is_permitted:
+                return None
+            return _ended(pod, record.started_at_s, Ending(loss=Loss.DIRECTORY))
         detail = f"The object is {seen.namespace}/{seen.name}."
         return _ended(pod, record.started_at_s, Ending(refusal=Refusal.NAME_TAKEN, detail=detail))
+
+    def _end_objects(self, name: str) -> bool:
+        """Has all objects of the pod deleted; whether anything of them is left."""
+        found = [seen for seen in self._objects.values() if seen.pod == name]
+        for seen in found:
+            self._ask_to_delete(seen, AT_ONCE_S if seen.is_terminal else SOON_S)
+        return bool(found)
 
     def _is_own(self, seen: Observed, record: KubeRecord) -> bool:
         is_mine = seen.pod == record.name and seen.journal == self.journal.id
@@ -241,7 +264,9 @@ class KubernetesPods:
         except OSError as error:
             self._works[pod.pod].refused = Ending(start_error=str(error))
             return
-        who = Identity(self.settings.node, self.journal.id, record.ticket, pull)
+        who = Identity(
+            self.settings.node, self.journal.id, record.ticket, proof_of(record.key), pull
+        )
         wanted = manifest(pod, pod.run, who, self.rules, self._gpu_uuids(pod.run))
         try:
             if pull is not None:
@@ -268,15 +293,17 @@ class KubernetesPods:
     async def _confirm(self, record: KubeRecord) -> None:
         """Whether an object is gone that the watch no longer shows: the list may be older."""
         found = await self.api.read(record.namespace, record.object)
-        if found is None or observed(found).uid != record.uid:
+        if found is None or (record.uid and observed(found).uid != record.uid):
             self._works[record.name].is_gone = True
         else:
             self._put(found)
 
-    async def _delete(self, seen: Observed, grace_s: int) -> None:
+    async def _delete(self, work: _Work, seen: Observed, grace_s: int) -> None:
         if await self.api.delete(seen.namespace, seen.name, seen.uid, grace_s):
-            self._works[seen.pod].grace_s = grace_s
-        else:
+            work.deleted_uid, work.grace_s = seen.uid, grace_s
+            return
+        known = self._objects.get((seen.namespace, seen.name))
+        if known is not None and known.uid == seen.uid:
             self._drop((seen.namespace, seen.name))
 
     def _request(self, work: _Work, name: str, request: Coroutine[Any, Any, None]) -> None:
@@ -287,7 +314,9 @@ class KubernetesPods:
                 async with self._slots:
                     await request
                 work.tries, work.why = 0, ""
-            except (Unavailable, Refused) as error:
+            except Exception as error:  # also an answer that no server of Kubernetes gives
+                if not isinstance(error, Unavailable | Refused):
+                    _log.exception("a request to the API server failed", pod=name)
                 wait_s = min(LONGEST_RETRY_S, RETRY_S * 2**work.tries)
                 after_s = error.after_s if isinstance(error, Unavailable) else 0.0
                 work.tries, work.try_at_s = work.tries + 1, time.monotonic() + max(wait_s, after_s)
@@ -311,8 +340,9 @@ class KubernetesPods:
     def _ask_to_delete(self, seen: Observed, grace_s: int) -> None:
         """A repeat can only shorten the grace."""
         work = self._works[seen.pod]
-        if work.is_free and (work.grace_s is None or grace_s < work.grace_s):
-            self._request(work, seen.pod, self._delete(seen, grace_s))
+        is_first = work.deleted_uid != seen.uid
+        if work.is_free and (is_first or grace_s < work.grace_s):
+            self._request(work, seen.pod, self._delete(work, seen, grace_s))
 
     def _see_to_processes(self, pod: Pod, stop: Stopping, record: KubeRecord) -> None:
         """SIGTERM once where the API server does not take the stop; SIGKILL when grace and patience
@@ -321,14 +351,19 @@ class KubernetesPods:
         work, now_s = self._works[pod.pod], time.monotonic()
         due = now_s + stop.grace_s + self.settings.supervisor_patience_s
         work.kill_at_s = due if work.kill_at_s is None else min(due, work.kill_at_s)
+        if work.stopped_at_s is None:
+            work.stopped_at_s = now_s
+        seen = self._objects.get((record.namespace, record.object))
+        is_taken = seen is not None and seen.is_deleting
+        is_late = work.tries > 0 or now_s - work.stopped_at_s > STOP_TAKEN_S
         if now_s >= work.kill_at_s:
             self._signal(pod, record, signal.SIGKILL)
-        elif work.tries and not work.is_signalled:
+        elif is_late and not is_taken and not work.is_signalled:
             work.is_signalled = True
             self._signal(pod, record, signal.SIGTERM)
 
     def _signal(self, pod: Pod, record: KubeRecord, number: signal.Signals) -> None:
-        found = list(proc.in_pod(record.uid))
+        found = list(proc.in_pod(record.uid)) if record.uid else []
         if found:
             _log.warning(
                 "Kubernetes does not stop a pod, so the agent signals it",
@@ -342,7 +377,12 @@ class KubernetesPods:
     def _note_end(self, name: str, ended_at_s: float | None) -> None:
         record = self.record(name)
         if record is not None and record.ended_at_s is None:
-            record = self.keep(replace(record, ended_at_s=ended_at_s or time.time()))
+            record = replace(record, ended_at_s=ended_at_s or time.time())
+            self._records[name] = record
+            try:
+                self.keep(record)
+            except OSError as error:  # the journal, which has room of its own, takes the end
+                _log.warning("a pod's end is not in its record", pod=name, error=str(error))
         if record is not None and record.has_secret:
             self._with_secret.add(name)
         if (log := self._works[name].log) is not None:
@@ -417,11 +457,25 @@ class KubernetesPods:
             _log.error("a record of a pod is damaged", error=str(error))
             return None
 
+    def ticket(self, name: str) -> Ticket | None:
+        """What a container's request is compared with; None: of no pod that may begin here."""
+        record = self.record(name)
+        if record is None or record.ended_at_s is not None:
+            return None
+        seen = self._objects.get((record.namespace, record.object))
+        address = seen.address if seen is not None and self._is_own(seen, record) else ""
+        return Ticket(record.ticket, record.nonce, record.boot, address)
+
     def keep(self, record: KubeRecord) -> KubeRecord:
         """Durable when it returns. Raises OSError."""
         write_record(self.files.path(record.name) / SPEC_FILE, record)
         self._records[record.name] = record
         return record
+
+    def refuse(self, name: str, found: Ending) -> None:
+        """The pod is never to run; the next look ends it."""
+        self._works[name].refused = found
+        self._ring(name)
 
     def has(self, name: str) -> bool:
         """Whether there is a folder."""
@@ -450,10 +504,7 @@ class KubernetesPods:
     def end_now(self, name: str, *, of_another_machine: bool) -> bool:
         """Deletes its objects; over when they and their processes are gone."""
         record = self.record(name)
-        of_it = [seen for seen in self._objects.values() if seen.pod == name]
-        for seen in of_it:
-            self._ask_to_delete(seen, AT_ONCE_S if seen.is_terminal else SOON_S)
-        if of_it:
+        if self._end_objects(name):
             return False
         if record is not None and record.ended_at_s is None:
             if record.uid and any(proc.in_pod(record.uid)):
@@ -466,7 +517,11 @@ class KubernetesPods:
         await self._pods_known.wait()
         while True:
             objects = [seen for seen in self._objects.values() if seen.pod]
-            known = self.journal.load(seen.pod for seen in objects)
+            try:
+                known = self.journal.load(seen.pod for seen in objects)
+            except sqlite3.Error as error:
+                _log.error("the journal can't be read; trying again", error=str(error))
+                objects = []
             for seen in objects:
                 entry = known.get(seen.pod)
                 is_wanted = entry is not None and entry.is_live and seen.journal == self.journal.id
@@ -482,7 +537,7 @@ class KubernetesPods:
         record = self._read(name)
         if record is not None:
             await self.api.delete_secret(record.namespace, record.object)
-            self.keep(replace(record, has_secret=False))
+            write_record(self.files.path(name) / SPEC_FILE, replace(record, has_secret=False))
         self._with_secret.discard(name)
 
     # The node
@@ -497,9 +552,11 @@ class KubernetesPods:
         )
 
     def _renew_offer(self) -> None:
-        if self._node is None:
-            return
-        before, self._offer = self._offer, offer_of(self._node, self._held.values())
+        before = self._offer
+        if self._node is not None:
+            self._offer = offer_of(self._node, self._held.values())
+        elif before is not None:
+            self._offer = replace(before, problem="Kubernetes has no node of this name.")
         if before != self._offer:
             self.changed()
 
@@ -530,15 +587,26 @@ class KubernetesPods:
             self._renew_offer()
 
     async def _follow_node(self) -> None:
+        is_listed = False
         async for change in self.api.follow_node():
-            if change.kind == "put":
-                self._node = change.body
-                self._renew_offer()
+            match change.kind:
+                case "listing":
+                    is_listed = False
+                case "put":
+                    is_listed, self._node = True, change.body
+                case "gone":
+                    self._node = None
+                case "listed":
+                    self._node = self._node if is_listed else None
+                case never:
+                    assert_never(never)
+            self._renew_offer()
 
     def _put(self, body: Json) -> Key:
         seen = observed(body)
         key = (seen.namespace, seen.name)
-        if not seen.pod:
+        is_ours = seen.namespace in (self.rules.namespace, self.rules.host_namespace)
+        if not seen.pod or not is_ours:  # anybody may write our annotations elsewhere
             self._held.pop(key, None)
             if not seen.is_terminal:
                 self._held[key] = requests_of(body.get("spec") or {})

@@ -99,15 +99,17 @@ class KubeletLog:
         if content := self._file.read(CHUNK_BYTES):  # written before the file was renamed
             self._take(content)
             return True
-        following = 0 if position is None else position + 1
-        self.close()
-        return self._use(files[following])
+        if position is None:
+            _log.warning("kubelet has removed a part of a pod's output", logs=str(self._logs))
+        return self._use(files[0 if position is None else position + 1])
 
     def _use(self, path: Path) -> bool:
         try:
-            self._file = path.open("rb")
+            file = path.open("rb")
         except FileNotFoundError:  # just renamed
             return False
+        self.close()
+        self._file = file
         place = {"inode": os.fstat(self._file.fileno()).st_ino, "before": self._totals}
         fresh = self._logs / f".{PLACE_FILE}"
         fresh.write_text(json.dumps(place))

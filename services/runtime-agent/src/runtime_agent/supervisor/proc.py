@@ -114,8 +114,11 @@ def kill(pid: int, ticks: int | None, number: signal.Signals = signal.SIGKILL) -
 def in_pod(uid: str) -> Iterator[tuple[int, int]]:
     """The processes in the control groups of Kubernetes' pod of that uid, as `living` has them.
 
-    kubelet writes a uid with "-" or, below systemd, with "_".
+    kubelet writes a uid with "-" or, below systemd, with "_". Raises ValueError for an empty uid,
+    which would be that of every process.
     """
+    if not uid:
+        raise ValueError("a pod without a uid has no processes")
     names = (uid.encode(), uid.replace("-", "_").encode())
     for pid, ticks in living():
         with contextlib.suppress(OSError):

@@ -21,7 +21,7 @@ MANAGED_BY = {"app.kubernetes.io/managed-by": "muster"}
 NODE_ANNOTATION = "muster/node"
 POD_ANNOTATION = "muster/pod"
 JOURNAL_ANNOTATION = "muster/journal"
-TICKET = "MUSTER_TICKET"
+TICKET, PROOF = "MUSTER_TICKET", "MUSTER_PROOF"
 
 DOCKER_HUB = "https://index.docker.io/v1/"
 """The name by which kubelet finds the log-in for images without a registry."""
@@ -36,6 +36,8 @@ RUN_MB = 32
 DEFAULT_SHM_MB = 512
 """OpenPAI's; the 64 MiB of container runtimes are too few for PyTorch's data loaders."""
 HASH_DIGITS = 12
+SECURITY: Json = {"capabilities": {"drop": ["NET_RAW"]}}
+"""On the host network it would read what passes there, also other tasks' start permits."""
 SHM_PATH = "/dev/shm"  # noqa: S108  where programs expect it
 
 
@@ -61,13 +63,14 @@ class PodRules:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whose pod it is, and the ticket with which its container asks for the start permit. `pull`:
-    who pulls its image, where that is private.
+    """Whose pod it is, and the ticket with which its container asks for the start permit. `proof`:
+    the digest of the answer's first line. `pull`: who pulls its image, where that is private.
     """
 
     node: str
     journal: str
     ticket: str
+    proof: str = ""
     pull: PullCredentials | None = None
 
 
@@ -101,6 +104,7 @@ def manifest(
         "env": _environment(pod, who, rules, gpu_uuids),
         "resources": _resources(run),
         "volumeMounts": mounts,
+        "securityContext": SECURITY,
     }
     step: Json = {
         "name": STEP,
@@ -108,6 +112,7 @@ def manifest(
         "command": ["/bin/busybox", "cp", "-R", "/bin", f"{BIN_DIR}/"],
         "volumeMounts": [{"name": "muster", "mountPath": BIN_DIR}],
         "resources": _resources(run),
+        "securityContext": SECURITY,
     }
     spec: Json = {
         "nodeName": who.node,
@@ -178,6 +183,7 @@ def _environment(pod: Pod, who: Identity, rules: PodRules, gpu_uuids: Sequence[s
     plain: Mapping[str, str] = {
         "MUSTER_POD": pod.pod,
         TICKET: who.ticket,
+        PROOF: who.proof,
         "MUSTER_AGENT_PORT": str(rules.agent_port),
         "NVIDIA_VISIBLE_DEVICES": ",".join(gpu_uuids)
         if rules.gpu_mode is GpuMode.VISIBLE_DEVICES and gpu_uuids

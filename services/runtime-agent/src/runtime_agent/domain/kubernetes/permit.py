@@ -12,8 +12,9 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from hashlib import sha256
 
-from runtime_agent.domain.kubernetes.manifest import BIN_DIR, RUN_DIR, TICKET
+from runtime_agent.domain.kubernetes.manifest import BIN_DIR, PROOF, RUN_DIR, TICKET
 from runtime_agent.domain.pods import Phase, Pod
 
 _NONCE = re.compile(r"[0-9a-f]{32}")
@@ -29,49 +30,80 @@ _SHELLS = ("/bin/bash", "/usr/bin/bash")
 @dataclass(frozen=True, slots=True)
 class Ticket:
     """What the agent keeps of a pod's permit. `nonce`: of the container that has it; empty: none
-    has. `boot`: of the machine when it was given.
+    has. `boot`: of the machine when it was given. `address`: from where its container asks; empty:
+    that is not known yet.
     """
 
     ticket: str
     nonce: str = ""
     boot: str = ""
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a container sends, and from where."""
+
+    ticket: str
+    nonce: str
+    address: str
 
 
 class Answer(Enum):
-    """What a container is answered. `FIRST`: its nonce is to be recorded, then as `GRANTED`."""
+    """What a container is answered. `FIRST`: its nonce is to be recorded, then as `GRANTED`.
+    `SECOND`: as `DENIED`, and its pod had a permit already. `LATER`: it asks again.
+    """
 
+    LATER = "later"
     FIRST = "first"
+    SECOND = "second"
     GRANTED = "granted"
     DENIED = "denied"
 
 
-def decide(pod: Pod | None, kept: Ticket | None, ticket: str, nonce: str, boot: str) -> Answer:
-    """Whether the container with this nonce may begin. `pod`: as journalled, None: unknown."""
+def decide(pod: Pod | None, kept: Ticket | None, asked: Asked, boot: str) -> Answer:
+    """Whether the container may begin. `pod`: as journalled, None: unknown."""
     if pod is None or kept is None or pod.phase is Phase.ENDED:
         return Answer.DENIED
-    if not hmac.compare_digest(kept.ticket.encode(), ticket.encode()):
+    if not hmac.compare_digest(kept.ticket.encode(), asked.ticket.encode()):
         return Answer.DENIED
-    if _NONCE.fullmatch(nonce) is None:
+    if _NONCE.fullmatch(asked.nonce) is None:
+        return Answer.DENIED
+    if not kept.address:
+        return Answer.LATER
+    if kept.address != asked.address:
         return Answer.DENIED
     if kept.nonce:
-        is_same = kept.nonce == nonce and kept.boot == boot
-        return Answer.GRANTED if is_same else Answer.DENIED
+        is_same = kept.nonce == asked.nonce and kept.boot == boot
+        return Answer.GRANTED if is_same else Answer.SECOND
     return Answer.DENIED if pod.stop is not None else Answer.FIRST
 
 
-def script(environment: Mapping[str, str], command: str) -> str:
+def first_line(key: str) -> str:
+    """Only this agent knows it; the container compares its digest with its `MUSTER_PROOF`. So no
+    other process on the agent's port can answer.
+    """
+    return f": {key}"
+
+
+def proof_of(key: str) -> str:
+    """What the container expects of the answer's first line."""
+    return sha256(f"{first_line(key)}\n".encode()).hexdigest()
+
+
+def script(key: str, environment: Mapping[str, str], command: str) -> str:
     """Shell text that becomes the task: it sets the variables and runs the command in the image's
     own shell, or in ours where it has none. Nothing of it shows in a list of processes.
     """
     plain = {name: each for name, each in environment.items() if _SHELL_NAME.fullmatch(name)}
-    lines = [f"unset {TICKET}"]
+    lines = [first_line(key), f"unset {TICKET} {PROOF}"]
     lines += [f"export {name}={shlex.quote(each)}" for name, each in plain.items()]
     lines.append('export PAI_WORK_DIR="$PWD"')  # the image's, as OpenPAI has it
     lines.append(f"printf %s {shlex.quote(command)} > {_COMMAND}")
     # Names that no shell can export, as of a role with a hyphen.
     odd = [shlex.quote(f"{name}={each}") for name, each in environment.items() if name not in plain]
     begin = f"exec {_BUSYBOX} env {' '.join(odd)}" if odd else "exec"
-    lines.append(f"{_BUSYBOX} rm -f {RUN_DIR}/reply {RUN_DIR}/status")
+    lines.append(f"{_BUSYBOX} rm -f {RUN_DIR}/reply {RUN_DIR}/request {RUN_DIR}/status")
     for shell in _SHELLS:
         lines.append(f"if [ -x {shell} ]; then {begin} {shell} {_OPTIONS} {_COMMAND}; fi")
     lines.append(f"if [ -x /bin/sh ]; then {begin} /bin/sh {_SHELL_OPTIONS} {_COMMAND}; fi")

@@ -19,11 +19,13 @@ from runtime_agent.domain.pods import Stopping
 NO_PERMIT = 250
 """With it a container ends that was given no start permit; OpenPAI's code of a failed barrier."""
 _ALLOWS_NO_IMAGE = re.compile(
-    r"not found|no such|manifest unknown|denied|unauthori[sz]ed|forbidden|authentication required"
+    r"not found|manifest unknown|denied|unauthori[sz]ed|forbidden|authentication required"
     r"|invalid reference|couldn't parse image",
     re.IGNORECASE,
 )
 """What registries answer where nobody but the user can help."""
+_QUOTED = re.compile(r'"[^"]*"|\'[^\']*\'')
+"""Names, which may hold any word."""
 _IMAGE_WAITS = frozenset(
     ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull",
      "ImageInspectError", "RegistryUnavailable")
@@ -40,8 +42,9 @@ _RETRIED = "ImagePullBackOff"
 @dataclass(frozen=True, slots=True)
 class Observed:
     """A Pod object, as far as Muster cares. `pod`, `journal` and `ticket` are empty where it is not
-    Muster's. `waiting`: kubelet's reason why a container does not run, and `text` its words.
-    `exit_code`: of the task's container. Unix times.
+    Muster's. `address`: the pod's. `waiting`: kubelet's reason why a container does not run, and
+    `text` its words. `exit_code`, `is_running`: of the task's container, which `is_own_wait` says
+    of `waiting`. Unix times.
     """
 
     name: str
@@ -50,14 +53,17 @@ class Observed:
     pod: str
     journal: str
     ticket: str
-    node: str
+    address: str
     phase: str
     created_at_s: float
     reason: str = ""
     text: str = ""
     waiting: str = ""
+    is_own_wait: bool = False
+    is_running: bool = False
     exit_code: int | None = None
     is_oom: bool = False
+    is_unknown: bool = False
     ended_at_s: float | None = None
     is_deleting: bool = False
 
@@ -88,14 +94,17 @@ def observed(body: dict[str, Any]) -> Observed:
         pod=annotations.get(POD_ANNOTATION, ""),
         journal=annotations.get(JOURNAL_ANNOTATION, ""),
         ticket=_ticket(spec),
-        node=spec.get("nodeName") or "",
+        address=status.get("podIP") or "",
         phase=status.get("phase") or "Pending",
         created_at_s=_seconds(metadata.get("creationTimestamp")) or 0.0,
         reason=status.get("reason") or "",
         text=told.get("message") or status.get("message") or "",
         waiting=told.get("reason") or "",
+        is_own_wait=told is (main.get("state") or {}).get("waiting"),
+        is_running="running" in (main.get("state") or {}),
         exit_code=ended.get("exitCode"),
         is_oom=ended.get("reason") == "OOMKilled",
+        is_unknown=ended.get("reason") == "ContainerStatusUnknown",
         ended_at_s=_seconds(ended.get("finishedAt")),
         is_deleting="deletionTimestamp" in metadata,
     )
@@ -117,10 +126,13 @@ def _seconds(text: str | None) -> float | None:
     return None if text is None else datetime.fromisoformat(text).timestamp()
 
 
-def ending(seen: Observed, asked: Stopping | None, *, was_permitted: bool) -> Ending | None:
+def ending(
+    seen: Observed, asked: Stopping | None, *, was_permitted: bool, was_second: bool = False
+) -> Ending | None:
     """How the task ended; None where kubelet may still run something of it.
 
     `was_permitted`: the container had its start permit, so that its command has begun.
+    `was_second`: another one of the pod has asked since.
     """
     if not seen.is_terminal:
         return None
@@ -136,7 +148,8 @@ def ending(seen: Observed, asked: Stopping | None, *, was_permitted: bool) -> En
         if reason is not None:
             return Ending(refusal=Refusal.NEVER_RAN, stop_reason=reason)
         return Ending(start_error=f"the container ended before it began: {_words(seen)}")
-    if seen.exit_code == NO_PERMIT and reason is None:
+    is_lost = was_second and seen.exit_code == NO_PERMIT
+    if (is_lost or seen.is_unknown) and reason is None:
         return Ending(loss=Loss.CONTAINER, detail=seen.text)
     return Ending(
         exit_code=seen.exit_code,
@@ -185,16 +198,17 @@ def vanished(asked: Stopping | None, *, was_permitted: bool) -> Ending:
 
 
 def given_up(seen: Observed, waited_s: float, patience_s: float) -> Ending | None:
-    """Whether a pod that does not start never will. A registry that denies the image is believed
-    once kubelet has asked it; all else has until `patience_s`.
+    """Whether a pod that does not start never will. A registry that denies the task's image is
+    believed once kubelet has asked it; all else has until `patience_s`. A container that runs asks
+    for its permit, however long that takes.
     """
-    is_final = seen.waiting in _AT_ONCE or (
-        seen.waiting == _RETRIED and _ALLOWS_NO_IMAGE.search(seen.text) is not None
-    )
-    if not seen.waiting or not (is_final or waited_s > patience_s):
+    is_denied = _ALLOWS_NO_IMAGE.search(_QUOTED.sub("", seen.text)) is not None
+    is_final = seen.waiting in _AT_ONCE or (seen.waiting == _RETRIED and is_denied)
+    is_users = is_final and seen.is_own_wait
+    if seen.is_running or not (is_users or waited_s > patience_s):
         return None
-    text = f"{seen.waiting}: {seen.text}" if seen.text else seen.waiting
-    if seen.waiting in _START_WAITS:
+    text = ": ".join(filter(None, (seen.waiting or "kubelet did not start it", seen.text)))
+    if seen.waiting not in _IMAGE_WAITS:
         return Ending(start_error=text)
-    refusal = Refusal.IMAGE_DENIED if is_final else Refusal.IMAGE_NOT_PULLED
+    refusal = Refusal.IMAGE_DENIED if is_users else Refusal.IMAGE_NOT_PULLED
     return Ending(refusal=refusal, detail=text)
