@@ -1,6 +1,5 @@
 """The fence on a real API server: the processes of lost pods end, and no other pod is touched."""
 
-import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
@@ -11,13 +10,12 @@ import pytest
 from bare_bus import a_bus
 from cli.embedded.broker import EmbeddedBroker
 from cli.embedded.process import free_port
-from kube_muster import HOST_JOBS, JOBS, NODE, a_kube_muster, make_namespaces
+from kube_muster import JOBS, NODE, a_kube_muster, grant
 from kube_plane import KubePlane
 from muster.contracts.acls import FENCE
 from muster.contracts.nodes import NodeLost
 from muster.contracts.topics import Service
 from muster.service import Runtime, running
-from rendering import render_with
 from runtime_agent.fence import FenceSettings, build
 from scheduler_watched import measured, until
 from whole_muster import a_job
@@ -25,6 +23,8 @@ from whole_muster import a_job
 pytestmark = [pytest.mark.k8s, pytest.mark.timeout(600)]
 
 Json = dict[str, Any]
+HOST_JOBS = "muster-jobs-host"
+RIGHTS = Path(__file__).parents[2] / "deploy/k8s/components/fence/rights.yaml"
 MUSTERS = {"app.kubernetes.io/managed-by": "muster"}
 OWN_GRACE_S = 77
 QUICK = {"retry_backoff_first_s": 0.1, "stop_grace_s": 2.0}
@@ -40,15 +40,8 @@ SHORT_LEASES = {
 @pytest.fixture
 def config(kube_plane: KubePlane, tmp_path: Path) -> Path:
     """The fence's kubeconfig, with no rights but those of its manifests."""
-    make_namespaces(kube_plane)
-    kube_plane.ask("POST", "/api/v1/namespaces", {"metadata": {"name": "muster-system"}})
-    work = tmp_path / "rendered"
-    work.mkdir()
-    rights = [
-        each for each in render_with(("fence",), work) if each["metadata"]["name"] == "muster-fence"
-    ]
-    given = json.dumps({"apiVersion": "v1", "kind": "List", "items": rights})
-    kube_plane.kubectl("apply", "--server-side", "-f", "-", given=given)
+    grant(kube_plane)
+    kube_plane.kubectl("apply", "--server-side", f"--filename={RIGHTS}")
     token = kube_plane.service_account_token("muster-system", "muster-fence")
     return kube_plane.write_kubeconfig(tmp_path / "fence.json", token=token)
 
