@@ -30,7 +30,7 @@ def test_each_service_has_only_its_own() -> None:
     assert "muster_cluster_key" not in made["scheduler"]
     passwords = [
         made[name]["muster_kafka_password"]
-        for name in ("rest", "launcher", "scheduler", "alerting", "bus")
+        for name in ("rest", "launcher", "scheduler", "alerting", "fence", "bus")
     ]
     assert len(set(passwords)) == len(passwords)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from alerting.settings import AlertingSettings
 from cli.deploy.credentials import ADMINISTRATOR, enrolment, secret_of_users, secrets_of_services
+from kubernetes_asyncio.config.incluster_config import SERVICE_TOKEN_FILENAME
 from launcher.settings import LauncherSettings
 from manifests import Json, Workload, named, variables, workload, workloads
 from muster.contracts.acls import agent_user
@@ -14,6 +15,7 @@ from muster.contracts.topics import Service
 from muster.settings import ServiceSettings
 from rendering import K8S, render
 from rest.settings import RestSettings
+from runtime_agent.fence import FenceSettings
 from runtime_agent.settings import AgentSettings, OnStop
 from scheduler.settings import SchedulerSettings
 
@@ -27,6 +29,8 @@ SETTINGS: dict[str, type[ServiceSettings]] = {
     "runtime-agent": AgentSettings,
     "bus": ServiceSettings,
 }
+"""Of the workloads of every overlay."""
+WITH_FENCE = SETTINGS | {"fence": FenceSettings}
 KEY = "k" * 64
 NODE, ADDRESS = "gpu-1.example.org", "10.1.2.3"
 FIELDS = {"spec.nodeName": NODE, "status.hostIP": ADDRESS}
@@ -66,7 +70,7 @@ def settings_of(
         found.pop(name, None)
     for name, value in found.items():
         monkeypatch.setenv(name, value)
-    return SETTINGS[of.name]()
+    return WITH_FENCE[of.name]()
 
 
 def every_container(objects: Sequence[Json]) -> list[tuple[Workload, Json]]:
@@ -177,7 +181,7 @@ def test_no_secret_is_in_the_manifests(objects: Sequence[Json], overlay: Path) -
     assert not [each for each in objects if each["kind"] == "Secret"]
     secret = {
         f"MUSTER_{name.upper()}"
-        for kind in SETTINGS.values()
+        for kind in WITH_FENCE.values()
         for name, field in kind.model_fields.items()
         if "Secret" in str(field.annotation) or "Password" in str(field.annotation)
     }
@@ -191,17 +195,21 @@ def test_no_secret_is_in_the_manifests(objects: Sequence[Json], overlay: Path) -
             assert not re.search(r"(?i)password=(?!\"?\$\{)", text)
 
 
+def no_variable_is_unknown(objects: Sequence[Json], of: Workload) -> None:
+    known = {each.upper() for kind in WITH_FENCE.values() for each in kind.model_fields}
+    own = {each.upper() for each in WITH_FENCE[of.name].model_fields}
+    for variable in variables(objects, of.main, FIELDS):
+        assert variable.removeprefix("MUSTER_") in known, variable
+    for variable in of.main.get("env", []):
+        assert variable["name"].removeprefix("MUSTER_") in own, variable["name"]
+
+
 @pytest.mark.parametrize("name", SETTINGS)
 def test_the_settings_are_accepted(
     objects: Sequence[Json], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of = workload(objects, name)
-    known = {each.upper() for kind in SETTINGS.values() for each in kind.model_fields}
-    own = {each.upper() for each in SETTINGS[name].model_fields}
-    for variable in variables(objects, of.main, FIELDS):
-        assert variable.removeprefix("MUSTER_") in known, variable
-    for variable in of.main.get("env", []):
-        assert variable["name"].removeprefix("MUSTER_") in own, variable["name"]
+    no_variable_is_unknown(objects, of)
     read = settings_of(objects, of, monkeypatch)
     user = {"runtime-agent": agent_user(NODE), "bus": ADMINISTRATOR}.get(name, name)
     assert (read.kafka_user, read.http_host) == (
@@ -255,6 +263,7 @@ def test_each_kafka_user_has_a_password(objects: Sequence[Json]) -> None:
         assert user in users
         assert secrets_of([NODE])[user]["muster_kafka_password"] == users[user]
     assert "operator" in users
+    assert secrets_of([])["fence"]["muster_kafka_password"] == users["fence"]
     assert ADMINISTRATOR not in users
 
 
@@ -293,7 +302,41 @@ def test_the_rights_of_agents_are_these(objects: Sequence[Json]) -> None:
             ("secrets", "delete"),
         }
     grants = [each for each in objects if each["kind"] in ("Role", "ClusterRole")]
-    assert {each["metadata"]["name"] for each in grants} == {"muster-agent"}
+    assert {each["metadata"]["name"] for each in grants} - {"muster-fence"} == {"muster-agent"}
+
+
+def test_production_has_one_fence_that_lists_and_deletes_pods_of_jobs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    objects = render(K8S / "overlays/production")
+    fence = workload(objects, "fence")
+    assert (fence.body["spec"]["replicas"], fence.body["spec"]["strategy"]) == (
+        1,
+        {"type": "Recreate"},
+    )
+    assert fence.secrets() == {"fence"}
+    (mounted,) = [each for each in fence.pod["volumes"] if each["name"] == "secrets"]
+    sources = mounted["projected"]["sources"]
+    (token,) = [each for each in sources if "serviceAccountToken" in each]
+    (mount,) = [each for each in fence.main["volumeMounts"] if each["name"] == "secrets"]
+    at = Path("/var") / mount["mountPath"].lstrip("/") / token["serviceAccountToken"]["path"]
+    assert str(at) == SERVICE_TOKEN_FILENAME  # /var/run is a link to /run
+    no_variable_is_unknown(objects, fence)
+    read = settings_of(objects, fence, monkeypatch)
+    assert isinstance(read, FenceSettings)
+    assert (read.kafka_user, read.http_host) == ("fence", "0.0.0.0")
+    assert fence.main["ports"] == [{"name": "http", "containerPort": read.http_port}]
+    roles = {
+        (each["kind"], each["metadata"]["namespace"]): each["rules"]
+        for each in objects
+        if each["metadata"]["name"] == "muster-fence" and "rules" in each
+    }
+    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "delete"]}]
+    agents = settings_of(objects, workload(objects, "runtime-agent"), monkeypatch)
+    assert isinstance(agents, AgentSettings)
+    namespaces = [agents.kube_namespace, agents.kube_host_namespace]
+    assert [read.kube_namespace, read.kube_host_namespace] == namespaces
+    assert roles == {("Role", namespace): rules for namespace in namespaces}
 
 
 def test_jobs_run_under_pod_security(objects: Sequence[Json]) -> None:
@@ -318,7 +361,7 @@ def test_kafka_is_encrypted_in_production() -> None:
     objects = render(K8S / "overlays/production")
     found = variables(objects, workload(objects, "rest").main, FIELDS)
     assert found["MUSTER_KAFKA_SECURITY_PROTOCOL"] == "SASL_SSL"
-    for name in SETTINGS:
+    for name in WITH_FENCE:
         mounts = workload(objects, name).main["volumeMounts"]
         (folder,) = [each["mountPath"] for each in mounts if each["name"] == "authorities"]
         assert found["MUSTER_KAFKA_CA_FILE"].startswith(folder)
@@ -337,14 +380,14 @@ def test_nodes_with_gpus_give_each_pod_its_own(
 
 
 def test_prometheus_has_the_token(with_components: Callable[..., Sequence[Json]]) -> None:
-    objects = with_components("monitoring")
+    objects = with_components("monitoring", "fence")
     (endpoint,) = named(objects, "PodMonitor", "muster")["spec"]["podMetricsEndpoints"]
     wanted = endpoint["authorization"]["credentials"]
     assert secrets_of([])[wanted["name"]][wanted["key"]] == secrets_of([])["rest"][wanted["key"]]
     components = {
         of.template["metadata"]["labels"]["app.kubernetes.io/component"]
         for of in workloads(objects)
-        if of.name in SETTINGS and of.kind != "Job"
+        if of.name in WITH_FENCE and of.kind != "Job"
     }
     (selected,) = named(objects, "PodMonitor", "muster")["spec"]["selector"]["matchExpressions"]
     assert set(selected["values"]) == components

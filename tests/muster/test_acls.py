@@ -35,7 +35,16 @@ from confluent_kafka.admin import (
 )
 from listening import listens_on
 from muster.bus import Outgoing
-from muster.contracts.acls import OPERATOR, Acl, Operation, Resource, acls, as_commands, as_table
+from muster.contracts.acls import (
+    FENCE,
+    OPERATOR,
+    Acl,
+    Operation,
+    Resource,
+    acls,
+    as_commands,
+    as_table,
+)
 from muster.contracts.topics import EVERY_TOPIC, TOPICS, Service, dead_letter_topic
 from muster.refusals import RefusedError
 from muster.service import Runtime, running
@@ -52,7 +61,7 @@ WRONG = Outgoing("job-submitted", "j", b"{}", "launcher/job/j/1", 0.0)
 
 def test_agents_have_rights_of_their_own_and_no_group() -> None:
     users = {acl.user for acl in acls(["a", "b"])}
-    assert users == {*USERS, OPERATOR, "agent-a", "agent-b"} - {AGENT}
+    assert users == {*USERS, OPERATOR, FENCE, "agent-a", "agent-b"} - {AGENT}
     one, other = ({acl for acl in acls(["a", "b"]) if acl.user == f"agent-{n}"} for n in "ab")
     assert {(a.operation, a.name) for a in one} == {(a.operation, a.name) for a in other}
     assert all(acl.resource is Resource.TOPIC for acl in one)
@@ -66,6 +75,8 @@ def test_the_rights_that_matter_most_are_as_people_expect() -> None:
     assert writers == {"launcher"}
     assert Acl(AGENT, Resource.TOPIC, Operation.WRITE, "job-submitted") not in granted
     assert Acl(AGENT, Resource.TOPIC, Operation.READ, "pod-requested") in granted
+    fence = Acl("fence", Resource.TOPIC, Operation.READ, "node-lost")
+    assert [acl for acl in granted if acl.user == "fence"] == [fence]
 
 
 def test_commands_and_table_have_every_right() -> None:

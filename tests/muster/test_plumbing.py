@@ -394,7 +394,7 @@ async def test_a_restored_backup_becomes_equal_again(
             await conn.execute("UPDATE toy SET text = 'restored'")
         for service in (rest, launcher):
             async with service.pool.acquire() as conn:
-                assert await resync_all(conn, service.me) == 10
+                assert await resync_all(conn, service.bus.me) == 10
 
         async def applied() -> set[str]:
             return {r["text"] for r in await launcher.pool.fetch("SELECT text FROM toy")}

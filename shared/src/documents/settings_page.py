@@ -11,6 +11,7 @@ from pydantic import AliasChoices, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings
 from rest.settings import RestSettings
+from runtime_agent.fence import FenceSettings
 from runtime_agent.settings import AgentSettings
 from scheduler.settings import SchedulerSettings
 
@@ -20,6 +21,7 @@ PROGRAMS: dict[str, type[BaseSettings]] = {
     "Scheduler": SchedulerSettings,
     "Runtime agent": AgentSettings,
     "Alerting": AlertingSettings,
+    "`muster-fence`": FenceSettings,
     "`muster up`": UpSettings,
 }
 

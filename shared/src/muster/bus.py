@@ -37,24 +37,31 @@ LINGER_S = 0.015
 
 
 class Bus:
-    """A service's producer, and the watch over the bus's identity.
+    """A service's producer, and the watch over the bus's identity. A process whose ``name`` is no
+    service's only follows topics, which services make.
 
     ``identity`` is the id of the bus, once its topics are configured as Muster needs them.
     ``on_new_bus`` hooks are called when a different bus answers: the records of the old one are
     gone.
     """
 
-    def __init__(self, settings: ServiceSettings, me: Service, metrics: PlumbingMetrics) -> None:
+    def __init__(self, settings: ServiceSettings, name: str, metrics: PlumbingMetrics) -> None:
         self.settings = settings
-        self.me = me
+        self.name = name
         self.metrics = metrics
         self.identity: str | None = None
         self.is_up = False
         self._complaint: str | None = None
         self.on_new_bus: list[Callable[[], None]] = []
         self.refusals = Refusals(settings.kafka_user, metrics)
-        self._publisher = Publisher(settings, me, metrics, self.refusals)
+        self._publisher = Publisher(settings, name, metrics, self.refusals)
         self.on_open = self._publisher.on_open
+
+    @property
+    def me(self) -> Service:
+        """The service, which sends and has a consumer group."""
+        assert isinstance(self.name, Service), "this process only follows topics"
+        return self.name
 
     async def run(self) -> None:
         """Watch the bus and retry records that it did not take, until cancelled."""
@@ -100,8 +107,9 @@ class Bus:
         lacks_topics = self._publisher.lacks_topics or MAKE_TOPICS in self.refusals.reasons
         if found.id != before or lacks_topics:
             self._publisher.lacks_topics = False
-            if not found.is_embedded:
-                made = await set_up_topics(self.settings, topics_of(self.me))
+            topics = topics_of(self.name)
+            if topics and not found.is_embedded:
+                made = await set_up_topics(self.settings, topics)
                 self.refusals.note(MAKE_TOPICS, made.refused)
                 if made.topics:
                     _log.info("made topics", topics=made.topics)

@@ -39,6 +39,7 @@ from aiokafka.protocol.types import (
 from muster.bus import BUS_ERRORS
 from muster.contracts.acls import (
     AGENT,
+    FENCE,
     OPERATOR,
     Acl,
     Operation,
@@ -69,7 +70,7 @@ KafkaAcl = tuple[int, str, int, str, str, int, int]
 OF_MUSTER = {(RESOURCES[Resource.TOPIC], topic) for topic in EVERY_TOPIC} | {
     (RESOURCES[Resource.GROUP], group_of(service)) for service in Service
 }
-USERS_OF_MUSTER = frozenset({USER + OPERATOR, *(USER + service for service in Service)})
+USERS_OF_MUSTER = frozenset(USER + name for name in (OPERATOR, FENCE, *Service))
 
 
 class _GrantAll(CreateAclsRequest):  # type: ignore[misc]

@@ -30,7 +30,7 @@ from aiokafka.errors import (
 )
 
 from muster.channels import Channel, Outgoing, partition_of
-from muster.contracts.topics import DEAD_LETTER, TOPICS, Service, Topic, dead_letter_topic
+from muster.contracts.topics import DEAD_LETTER, TOPICS, Topic, dead_letter_topic
 from muster.errors import Transient
 from muster.metrics import PlumbingMetrics
 from muster.records import headers
@@ -73,10 +73,10 @@ class Publisher:
     """
 
     def __init__(
-        self, settings: ServiceSettings, me: Service, metrics: PlumbingMetrics, refusals: Refusals
+        self, settings: ServiceSettings, name: str, metrics: PlumbingMetrics, refusals: Refusals
     ) -> None:
         self._settings = settings
-        self._me = me
+        self._name = name
         self._metrics = metrics
         self._refusals = refusals
         self.on_open: list[Callable[[Channel], None]] = []
@@ -238,7 +238,7 @@ class Publisher:
 
     async def _send(self, producer: AIOKafkaProducer, record: Outgoing) -> asyncio.Future[Any]:
         """Pass a record to the producer; the future has its outcome."""
-        made = headers(topic_named(record.topic), record, self._me.value)
+        made = headers(topic_named(record.topic), record, self._name)
         try:
             sent: asyncio.Future[Any] = await producer.send(
                 record.topic,
@@ -258,7 +258,7 @@ class Publisher:
                     raise Transient("it was unavailable a moment ago")
                 producer = AIOKafkaProducer(
                     **self._settings.kafka_client(),
-                    client_id=f"muster-{self._me.value}",
+                    client_id=f"muster-{self._name}",
                     acks="all",
                     partitioner=_partition,
                     request_timeout_ms=int(self._settings.bus_timeout_s * 1000),

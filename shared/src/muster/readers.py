@@ -346,7 +346,7 @@ class Follower(Reader):
         consumer = AIOKafkaConsumer(
             *self._topics,
             **settings.kafka_client(),
-            client_id=f"muster-{self._bus.me.value}",
+            client_id=f"muster-{self._bus.name}",
             group_id=None,
             auto_offset_reset="earliest" if self._from_start else "latest",
             fetch_max_wait_ms=settings.fetch_wait_busy_ms,

@@ -1,4 +1,4 @@
-"""What every service process is: settings, logs, traces, metrics, database, bus, relay, health
+"""What every process of Muster is: settings, logs, traces, metrics, database, bus, relay, health
 endpoints, tasks; and an orderly stop. The service itself is built by its own ``app.py``.
 """
 
@@ -51,14 +51,16 @@ CANCEL_AGAIN_S = 2.0
 
 
 class Runtime:
-    """What a service's ``app.py`` builds on. Tasks that it spawns run until the stop."""
+    """What a service's ``app.py`` builds on. Tasks that it spawns run until the stop.
 
-    def __init__(self, me: Service, settings: ServiceSettings, registry: CollectorRegistry) -> None:
-        self.me = me
+    A process that only follows topics has a ``name`` that is no service's.
+    """
+
+    def __init__(self, name: str, settings: ServiceSettings, registry: CollectorRegistry) -> None:
         self.settings = settings
         self.registry = registry
         self.metrics = PlumbingMetrics(registry)
-        self.bus = Bus(settings, me, self.metrics)
+        self.bus = Bus(settings, name, self.metrics)
         self.routes: list[BaseRoute] = []
         self.facts: dict[str, Callable[[], bool]] = {}
         """What ``/readyz`` shows besides; it makes nothing unready."""
@@ -107,7 +109,7 @@ class Runtime:
         wait = self.settings.retry_first_s
         while True:
             try:
-                pool = await _open_checked_pool(self.settings, self.me)
+                pool = await _open_checked_pool(self.settings, self.bus.me)
             except Exception as error:
                 _refuse_hopeless(error)
                 _log.warning(
@@ -118,7 +120,7 @@ class Runtime:
             else:
                 self._pool, self._incarnations = pool, incarnations
                 self._reserved_pool = await open_pool(
-                    self.settings, self.me.value, is_reserved=True
+                    self.settings, self.bus.me.value, is_reserved=True
                 )
                 self._relay = Relay(self.bus, pool, incarnations)
                 self.spawn("relay", self._relay.run)
@@ -309,10 +311,10 @@ async def _serve(runtime: Runtime, bound: socket.socket) -> None:
 
 @asynccontextmanager
 async def running(
-    me: Service, settings: ServiceSettings, port: int, build: Build
+    name: str, settings: ServiceSettings, port: int, build: Build
 ) -> AsyncIterator[Runtime]:
     """A service, running in this process while the block runs: for ``run`` and for tests."""
-    runtime = Runtime(me, settings, CollectorRegistry())
+    runtime = Runtime(name, settings, CollectorRegistry())
     bound = _bind(settings.http_host, port)
     try:
         if isinstance(settings, DatabaseSettings):
@@ -355,7 +357,7 @@ async def _named(name: str, run: Callable[[], Awaitable[None]]) -> None:
         raise
 
 
-async def _until_stopped(me: Service, settings: ServiceSettings, port: int, build: Build) -> None:
+async def _until_stopped(name: str, settings: ServiceSettings, port: int, build: Build) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -365,7 +367,7 @@ async def _until_stopped(me: Service, settings: ServiceSettings, port: int, buil
 
     async def serve() -> None:
         nonlocal is_up
-        async with running(me, settings, port, build) as runtime:
+        async with running(name, settings, port, build) as runtime:
             is_up = True
             _log.info("started", port=port, seconds=round(time.monotonic() - started, 3))
             await stop.wait()
@@ -384,15 +386,15 @@ async def _until_stopped(me: Service, settings: ServiceSettings, port: int, buil
     await serving
 
 
-def run_service(me: Service, settings: ServiceSettings, port: int, build: Build) -> None:
+def run_service(name: str, settings: ServiceSettings, port: int, build: Build) -> None:
     """Run a service until SIGTERM or SIGINT; exits with 1 where a task of it failed."""
     make_process_private()
-    set_up_logging(me.value, settings.log_level)
-    provider: TracerProvider = set_up_tracing(me.value, settings.otlp_endpoint)
+    set_up_logging(name, settings.log_level)
+    provider: TracerProvider = set_up_tracing(name, settings.otlp_endpoint)
     _log.info("settings", **settings.model_dump(mode="json"))
     reasons: list[str] = []
     try:
-        uvloop.run(_until_stopped(me, settings, port, build))
+        uvloop.run(_until_stopped(name, settings, port, build))
     except* Broken as errors:
         reasons += _reasons(errors)
     finally:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from muster.contracts.acls import OPERATOR, agent_user
+from muster.contracts.acls import FENCE, OPERATOR, agent_user
 from muster.contracts.topics import Service
 from muster.service_keys import KEY_BYTES, SCHEDULER, agent, service_key
 
@@ -43,10 +43,10 @@ def kafka_password(key: str, user: str) -> str:
 
 
 def secrets_of_services(key: str, database_url: str) -> list[Json]:
-    """The Secrets of all services, and of the Jobs before them."""
+    """The Secrets of all services, of the fence, and of the Jobs before them."""
     cluster_key, webhook_key = derived(key, "cluster key"), derived(key, "webhook key")
     metrics = {"muster_metrics_token": derived(key, "metrics")}
-    own: dict[Service, dict[str, str]] = {
+    own: dict[str, dict[str, str]] = {
         Service.REST: {
             "muster_cluster_key": cluster_key,
             "muster_webhook_key": webhook_key,
@@ -57,11 +57,10 @@ def secrets_of_services(key: str, database_url: str) -> list[Json]:
     }
     found = [
         _secret(
-            each.value,
-            {"muster_kafka_password": kafka_password(key, each.value), **metrics}
-            | own.get(each, {}),
+            str(each),
+            {"muster_kafka_password": kafka_password(key, each), **metrics} | own.get(each, {}),
         )
-        for each in SERVICES
+        for each in (*SERVICES, FENCE)
     ]
     password = derived(key, "postgres")
     administrator = {"muster_kafka_password": kafka_password(key, ADMINISTRATOR)}
@@ -77,7 +76,7 @@ def secrets_of_services(key: str, database_url: str) -> list[Json]:
 
 def secret_of_users(key: str, nodes: Sequence[str]) -> Json:
     """The passwords of Kafka's users, which `muster.bus_admin` sets."""
-    users = [*(each.value for each in SERVICES), OPERATOR, *map(agent_user, nodes)]
+    users = [*(each.value for each in SERVICES), OPERATOR, FENCE, *map(agent_user, nodes)]
     return _secret("bus-users", {user: kafka_password(key, user) for user in users})
 
 

@@ -15,6 +15,10 @@ from muster.contracts.topics import TOPICS, Service, Topic, dead_letter_topic
 OPERATOR = "operator"
 """The user of ``muster events``: it reads every topic, and asks agents by a setting."""
 
+FENCE = "fence"
+"""The user of ``muster-fence``, which deletes the pods of lost nodes on Kubernetes."""
+FENCES_BY = "node-lost"
+
 AGENT = "agent-"
 ASKS_AGENTS = "settings-changed"
 
@@ -49,9 +53,9 @@ def every_topic() -> list[Topic]:
     return [each for name, topic in TOPICS.items() for each in (topic, dead_letter_topic(name))]
 
 
-def topics_of(service: Service) -> list[str]:
-    """The topics that a service writes or reads."""
-    return [t.name for t in every_topic() if service in t.senders or service in t.readers]
+def topics_of(name: str) -> list[str]:
+    """The topics that a service writes or reads; none of another process."""
+    return [t.name for t in every_topic() if name in t.senders or name in t.readers]
 
 
 def group_of(service: Service) -> str:
@@ -65,9 +69,9 @@ def agent_user(node: str) -> str:
 
 
 def acls(agents: Sequence[str]) -> list[Acl]:
-    """All rights, by user: of the services, of the agents on these nodes, and of the operator.
-    What is not listed is denied. Only an administrator creates or alters topics. Nobody has a right
-    on the cluster or on transactional ids, which Muster does not use.
+    """All rights, by user: of the services, of the agents on these nodes, of the operator and
+    of the fence. What is not listed is denied. Only an administrator creates or alters topics.
+    Nobody has a right on the cluster or on transactional ids, which Muster does not use.
     """
     found: list[Acl] = []
     for service in Service:
@@ -78,6 +82,7 @@ def acls(agents: Sequence[str]) -> list[Acl]:
                 found.append(Acl(user, Resource.GROUP, Operation.READ, group_of(service)))
     found += [Acl(OPERATOR, Resource.TOPIC, Operation.READ, t.name) for t in every_topic()]
     found.append(Acl(OPERATOR, Resource.TOPIC, Operation.WRITE, ASKS_AGENTS))
+    found.append(Acl(FENCE, Resource.TOPIC, Operation.READ, FENCES_BY))
     return found
 
 

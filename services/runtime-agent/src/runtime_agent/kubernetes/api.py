@@ -91,6 +91,11 @@ class PodApi(Protocol):
 
 
 async def connect(node: str, config: Path | None) -> ApiServer:
+    """The API server, for one node. Raises Broken."""
+    return ApiServer(node, await open_client(config))
+
+
+async def open_client(config: Path | None) -> ApiClient:
     """`config`: a kubeconfig file; None: of the service account. Raises Broken."""
     configuration = Configuration()
     try:
@@ -101,12 +106,12 @@ async def connect(node: str, config: Path | None) -> ApiServer:
     except (ConfigException, OSError) as error:
         where = "the service account" if config is None else f"MUSTER_KUBE_CONFIG: {config}"
         raise Broken(f"{where} does not lead to an API server: {error}") from error
-    return ApiServer(node, ApiClient(configuration))
+    return ApiClient(configuration)
 
 
 @dataclass
 class ApiServer:
-    """The real one."""
+    """The real one, as one node needs it. Some of them may share a client."""
 
     node: str
     client: ApiClient
@@ -131,14 +136,15 @@ class ApiServer:
         _check(status, body, after_s)
         return body
 
-    async def delete(self, namespace: str, name: str, uid: str, grace_s: int) -> bool:
-        """One DELETE."""
-        options = {
+    async def delete(self, namespace: str, name: str, uid: str, grace_s: int | None) -> bool:
+        """One DELETE. None: the pod's own grace."""
+        options: Json = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
-            "gracePeriodSeconds": grace_s,
             "preconditions": {"uid": uid},
         }
+        if grace_s is not None:
+            options["gracePeriodSeconds"] = grace_s
         path = f"/api/v1/namespaces/{namespace}/pods/{name}"
         status, body, after_s = await self._ask("DELETE", path, options)
         if status == 404 or (status == 409 and body.get("reason") == "Conflict"):
@@ -152,6 +158,15 @@ class ApiServer:
         status, body, after_s = await self._ask("DELETE", path)
         if status != 404:
             _check(status, body, after_s)
+
+    async def list_pods(self, namespace: str, labels: str) -> list[Json]:
+        """The node's pods with these labels in a namespace. Raises Unavailable."""
+        path, on_node = f"/api/v1/namespaces/{namespace}/pods", f"spec.nodeName={self.node}"
+        try:
+            listed = [body async for body in self._list(path, on_node, labels)]
+        except _Outdated as error:  # between two pages
+            raise Unavailable("the list is outdated") from error
+        return [body for body in listed if not body["kind"]]
 
     async def _ask(
         self, method: str, path: str, body: Json | None = None
@@ -230,9 +245,9 @@ class ApiServer:
             await asyncio.sleep(backoff_s * random.uniform(0.5, 1.5))  # noqa: S311  jitter
             backoff_s = min(LONGEST_BACKOFF_S, backoff_s * 2)
 
-    async def _list(self, path: str, selector: str) -> AsyncIterator[Json]:
+    async def _list(self, path: str, selector: str, labels: str = "") -> AsyncIterator[Json]:
         """Each object, and then the last page without them."""
-        query = {"fieldSelector": selector, "limit": str(LIST_LIMIT)}
+        query = {"fieldSelector": selector, "labelSelector": labels, "limit": str(LIST_LIMIT)}
         while True:
             response = await self._open(path, query, REQUEST_TIMEOUT_S)
             async with response:
