@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from cli.deploy.difference import changes
+from cli.deploy.difference import changes, summary
 from manifests import Json
 
 
@@ -19,13 +19,13 @@ def test_only_what_differs_is_named() -> None:
         an_object(replicas=2, containers=[{"name": "a", "image": "two"}]),
         an_object("new"),
     ]
-    assert [each.text() for each in changes(before, after)] == [
+    assert list(summary(changes(before, after))) == [
+        "+ 1 Deployment: new",
         "~ Deployment rest: spec.replicas, spec.containers[a].image",
-        "+ Deployment new",
     ]
 
 
 def test_many_fields_are_counted() -> None:
     before, after = an_object(**dict.fromkeys("abcdef", 1)), an_object(**dict.fromkeys("abcdef", 2))
-    [found] = changes([before], [after])
-    assert found.text().endswith("spec.d and 2 more")
+    [line] = summary(changes([before], [after]))
+    assert line.endswith("spec.d and 2 more")

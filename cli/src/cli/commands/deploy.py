@@ -1,9 +1,10 @@
 """`muster deploy`: Muster on a Kubernetes cluster, by the user's kubectl."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import yaml
 from cyclopts import App, Parameter
@@ -12,8 +13,8 @@ from cli.client import CommandError, Exit
 from cli.commands.session import Output, seconds
 from cli.deploy.applying import Waiting, images_before, remember_images, roll_out, take_away
 from cli.deploy.cluster_file import LEVELS, cluster_file
-from cli.deploy.difference import Change, changes
-from cli.deploy.findings import Finding, Level, Plan, agents, findings
+from cli.deploy.difference import Change, changes, summary
+from cli.deploy.findings import Finding, Level, Plan, agents, findings, is_ready, some
 from cli.deploy.key import first_password, key_for, secrets_of
 from cli.deploy.kubectl import Connection, Kubectl
 from cli.deploy.looking import installed_or_refuse, job_pods, look_at
@@ -27,16 +28,15 @@ from cli.deploy.objects import (
     find,
     images_of,
     name_of,
-    title_of,
     with_images,
 )
-from cli.deploy.rollout import Progress, Step, images_text, look, steps
+from cli.deploy.rollout import Progress, Step, images_in, look, short, steps, troubles
 from cli.home import checkout_root
 from cli.output import Format, print_json, print_line, print_note, print_table
 
 MINIMAL = "deploy/k8s/overlays/minimal"
 REST_PORT = 8080
-SHOWN = 20
+SHOWN = 3
 
 CONNECTION = Connection()
 Cluster = Annotated[Connection, Parameter(name="*")]
@@ -135,12 +135,14 @@ def apply(
     secrets = secrets_of(key, named, plan.images.muster, options.database_url, is_new=rest is None)
     first, *later = steps(plan.objects)
     roll_out(kubectl, [first, Step("credentials", secrets)], None)
+    if rest is None:
+        print_line(f"The first administrator's password, shown once: {first_password(key)}")
     if named:
         kubectl.run("label", "nodes", "--overwrite", *named, f"{AGENT_LABEL}=true")
     back = "Then apply again; it goes on there."
     waiting = None if options.no_wait else Waiting(timeout_s, print_note, back)
     roll_out(kubectl, later, waiting)
-    _print_address(kubectl, first_password(key) if rest is None else None)
+    _print_address()
 
 
 @app.command
@@ -156,30 +158,30 @@ def status(*, cluster: Cluster = CONNECTION, output: Output = Format.TABLE) -> E
             "kind": each["kind"],
             "state": (seen := look(each, each)).progress.value,
             "detail": seen.detail,
-            "images": images_text(each),
+            "images": images_in(each),
         }
         for each in bodies
         if each["metadata"].get("labels", {}).get("app.kubernetes.io/component") != "enrolment"
     ]
+    pods = kubectl.every("get", "pods", "-n", SYSTEM)
     agents_on = {
-        each["spec"].get("nodeName"): _is_pod_ready(each)
-        for each in kubectl.every(
-            "get", "pods", "-n", SYSTEM, "-l", f"app.kubernetes.io/name={AGENT}"
-        )
+        each["spec"].get("nodeName"): is_ready(each)
+        for each in pods
+        if each["metadata"].get("labels", {}).get("app.kubernetes.io/name") == AGENT
     }
     nodes = [
         {"node": name_of(each), "agent": _agent(each, agents_on)}
         for each in kubectl.every("get", "nodes")
     ]
-    pods = len(job_pods(kubectl))
+    of_jobs, why = len(job_pods(kubectl)), troubles(pods)
     if output is Format.JSON:
-        print_json({"parts": parts, "nodes": nodes, "jobPods": pods})
+        print_json({"parts": parts, "nodes": nodes, "jobPods": of_jobs, "troubles": why})
     else:
-        print_table(
-            ("PART", "STATE", "DETAIL", "IMAGES"), [_row(each) for each in parts], ends_in_text=True
-        )
+        print_table(("PART", "STATE", "DETAIL", "IMAGES"), [_row(each) for each in parts])
         _print_nodes(nodes)
-        print_line(f"pods of jobs: {pods}")
+        print_line(f"pods of jobs: {of_jobs}")
+        for line in why[:SHOWN]:
+            print_line(line)
     lagging = any(each["agent"] in ("missing", "not ready") for each in nodes)
     ready = all(each["state"] == Progress.READY for each in parts)
     return Exit.OK if ready and not lagging else Exit.NOT_ALL_READY
@@ -313,17 +315,15 @@ def _change_images(
     print_line(f"{new.muster} runs.")
 
 
-def _show(kubectl: Kubectl, objects: Any) -> None:
+def _show(kubectl: Kubectl, objects: Sequence[Json]) -> None:
     """The difference. Setup Jobs, which run again, are left out."""
     compared = [each for each in objects if each["kind"] != "Job"]
     if kubectl.get("namespace", SYSTEM) is None:  # a dry run needs the namespaces
-        found = [Change(title_of(each), True, ()) for each in compared]
+        found = [Change(each) for each in compared]
     else:
         found = changes(kubectl.live(compared), kubectl.applied(compared))
-    for each in found[:SHOWN]:
-        print_line(each.text())
-    if len(found) > SHOWN:
-        print_line(f"and {len(found) - SHOWN} more")
+    for line in summary(found):
+        print_line(line)
     if not found:
         print_line("No object changes. The Jobs `bus` and `migrate` run again.")
 
@@ -342,16 +342,15 @@ def _answer(question: str) -> str:
     return sys.stdin.readline().strip()
 
 
-def _print_address(kubectl: Kubectl, password: str | None) -> None:
+def _print_address() -> None:
     print_line(f"REST is at http://{REST}.{SYSTEM}.svc:{REST_PORT} inside the cluster. From here:")
     print_line(f"  kubectl -n {SYSTEM} port-forward service/{REST} {REST_PORT} &")
     print_line(f"  MUSTER_URL=http://127.0.0.1:{REST_PORT} muster login admin")
-    if password is not None:
-        print_line(f"The first administrator's password, shown once: {password}")
 
 
 def _row(part: Json) -> tuple[object, ...]:
-    return part["part"], part["state"], part["detail"], part["images"]
+    images = " ".join(map(short, part["images"]))
+    return part["part"], part["state"], part["detail"], images
 
 
 def _agent(node: Json, agents_on: dict[str, bool]) -> str:
@@ -362,17 +361,11 @@ def _agent(node: Json, agents_on: dict[str, bool]) -> str:
     return "missing" if has_label else "none"
 
 
-def _is_pod_ready(pod: Json) -> bool:
-    conditions = pod.get("status", {}).get("conditions", [])
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
-
-
 def _print_nodes(nodes: list[Json]) -> None:
     for state in ("ready", "not ready", "missing", "none"):
         names = [each["node"] for each in nodes if each["agent"] == state]
         if names:
-            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            print_line(f"nodes, agent {state}: {len(names)} ({', '.join(names[:3])}{more})")
+            print_line(f"nodes, agent {state}: {len(names)} ({some(names, SHOWN)})")
 
 
 def _seconds(text: str) -> int:

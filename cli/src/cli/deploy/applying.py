@@ -20,7 +20,7 @@ from cli.deploy.objects import (
 )
 from cli.deploy.rollout import Progress, Step, look, troubles
 
-AGAIN_S = 2.0
+AGAIN_S = 1.0
 SAID_AGAIN_S = 30.0
 IMAGES_BEFORE = "muster/images-before"
 STOPPED_FIRST = ("deployments", "daemonsets", "jobs")

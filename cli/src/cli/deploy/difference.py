@@ -3,8 +3,10 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from cli.deploy.objects import Json, key_of, title_of
+from cli.deploy.objects import Json, key_of, name_of, title_of
 
+COUNTED = "deprecated.daemonset.template.generation"
+"""An annotation that the server keeps."""
 NOT_OURS = ("managedFields", "resourceVersion", "generation", "uid", "creationTimestamp")
 MOST_FIELDS = 4
 
@@ -13,18 +15,24 @@ MOST_FIELDS = 4
 class Change:
     """One object that an apply makes or changes."""
 
-    what: str
-    is_new: bool
-    fields: tuple[str, ...]
-    """The changed fields; the values may be secret."""
+    body: Json
+    fields: tuple[str, ...] = ()
+    """The changed fields of an object that exists. Their values may be secret."""
 
-    def text(self) -> str:
-        """One line."""
-        if self.is_new:
-            return f"+ {self.what}"
-        shown = ", ".join(self.fields[:MOST_FIELDS])
-        more = len(self.fields) - MOST_FIELDS
-        return f"~ {self.what}: {shown}" + (f" and {more} more" if more > 0 else "")
+
+def summary(found: Sequence[Change]) -> Iterator[str]:
+    """New objects by kind, and a line for each one that changes."""
+    kinds: dict[str, list[str]] = {}
+    for each in found:
+        if not each.fields:
+            kinds.setdefault(each.body["kind"], []).append(name_of(each.body))
+    for kind, names in kinds.items():
+        yield f"+ {len(names)} {kind}: {', '.join(dict.fromkeys(names))}"
+    for each in found:
+        if each.fields:
+            shown = ", ".join(each.fields[:MOST_FIELDS])
+            more = len(each.fields) - MOST_FIELDS
+            yield f"~ {title_of(each.body)}: {shown}" + (f" and {more} more" if more > 0 else "")
 
 
 def changes(before: Sequence[Json], after: Sequence[Json]) -> list[Change]:
@@ -34,15 +42,17 @@ def changes(before: Sequence[Json], after: Sequence[Json]) -> list[Change]:
     for each in after:
         old = live.get(key_of(each))
         if old is None:
-            found.append(Change(title_of(each), True, ()))
+            found.append(Change(each))
         elif fields := tuple(_differing(_compared(old), _compared(each), "")):
-            found.append(Change(title_of(each), False, fields))
+            found.append(Change(each, fields))
     return found
 
 
 def _compared(body: Json) -> Json:
     kept = {name: part for name, part in body.items() if name != "status"}
-    kept["metadata"] = {k: v for k, v in body["metadata"].items() if k not in NOT_OURS}
+    metadata = {k: v for k, v in body["metadata"].items() if k not in NOT_OURS}
+    annotations = {k: v for k, v in metadata.pop("annotations", {}).items() if k != COUNTED}
+    kept["metadata"] = metadata | {"annotations": annotations}
     return kept
 
 

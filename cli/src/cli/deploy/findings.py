@@ -152,7 +152,7 @@ def _version(text: str) -> tuple[int, int]:
 def _rights(denied: Sequence[Right]) -> Finding:
     if not denied:
         return Finding("rights", Level.OK, "you may make, change and delete all objects")
-    text = f"you may not {_some([each.text() for each in denied])}"
+    text = f"you may not {some([each.text() for each in denied])}"
     return Finding("rights", Level.REFUSAL, text, "Use a context with the role cluster-admin.")
 
 
@@ -213,7 +213,7 @@ def _nodes(cluster: Cluster, plan: Plan) -> Iterator[Finding]:
     known = {name_of(each) for each in cluster.nodes}
     if unknown := [each for each in plan.nodes if each not in known]:
         yield Finding(
-            "nodes", Level.REFUSAL, f"no node is named {_some(unknown)}", "See `kubectl get nodes`."
+            "nodes", Level.REFUSAL, f"no node is named {some(unknown)}", "See `kubectl get nodes`."
         )
     found = agents(cluster.nodes, plan.nodes)
     if not found:
@@ -226,10 +226,10 @@ def _nodes(cluster: Cluster, plan: Plan) -> Iterator[Finding]:
         for problem in _of_node(node):
             wrong.setdefault(problem, []).append(name_of(node))
     for (level, text, fix), names in wrong.items():
-        yield Finding("nodes", level, f"{text}: {_some(names)}", fix)
+        yield Finding("nodes", level, f"{text}: {some(names)}", fix)
     runtimes = sorted({_info(each, "containerRuntimeVersion") for each in found} - {""})
     if not wrong:
-        with_runtime = f", {_some(runtimes)}" if runtimes else ""
+        with_runtime = f", {some(runtimes)}" if runtimes else ""
         yield Finding("nodes", Level.OK, f"{len(found)} for jobs{with_runtime}")
 
 
@@ -243,7 +243,7 @@ def _of_node(node: Json) -> Iterator[tuple[Level, str, str]]:
         yield Level.REFUSAL, f"kubelet {kubelet} is older than 1.32", "Upgrade these nodes."
     if len(name_of(node)) > MAX_NODE_NAME:
         yield Level.REFUSAL, f"the name has more than {MAX_NODE_NAME} characters", elsewhere
-    if not _is_ready(node):
+    if not is_ready(node):
         yield Level.WARNING, "not ready", "Jobs start there once `kubectl get nodes` shows Ready."
 
 
@@ -274,7 +274,7 @@ def gpus_of(node: Json) -> int:
 
 def _clocks(cluster: Cluster) -> Iterator[Finding]:
     """A lease in the future shows a fast clock. An old one of a ready node shows a slow one."""
-    ready = {name_of(each) for each in cluster.nodes if _is_ready(each)}
+    ready = {name_of(each) for each in cluster.nodes if is_ready(each)}
     wrong = []
     for lease in cluster.leases:
         at = lease.get("spec", {}).get("renewTime")
@@ -289,7 +289,7 @@ def _clocks(cluster: Cluster) -> Iterator[Finding]:
     if abs(here_s) > MAX_SKEW_S:
         wrong.append(f"this machine differs by {here_s:+.0f} s")
     if wrong:
-        text = f"compared with the API server's, {_some(wrong)}"
+        text = f"compared with the API server's, {some(wrong)}"
         yield Finding("clocks", Level.WARNING, text, "Synchronise the clocks by NTP.")
     else:
         behind = f"{LEASE_RENEWED_S + MAX_SKEW_S:.0f} s behind"
@@ -303,7 +303,7 @@ def _images(cluster: Cluster, plan: Plan) -> Iterator[Finding]:
     lacking = [name_of(each) for each in found if not _has(each, plan.images)]
     images = f"{plan.images.muster} and {plan.images.step}"
     if lacking:
-        text = f"{images} are not known to be on {_some(lacking)}"
+        text = f"{images} are not known to be on {some(lacking)}"
         if plan.images.muster.startswith("localhost/"):
             fix = "Load them there: docs/install.md has the commands."
         else:
@@ -318,8 +318,9 @@ def _has(node: Json, images: Images) -> bool:
     return {images.muster, images.step} <= names
 
 
-def _is_ready(node: Json) -> bool:
-    conditions = node.get("status", {}).get("conditions", [])
+def is_ready(body: Json) -> bool:
+    """Whether a node or pod says so."""
+    conditions = body.get("status", {}).get("conditions", [])
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
@@ -327,6 +328,7 @@ def _info(node: Json, name: str) -> str:
     return str(node.get("status", {}).get("nodeInfo", {}).get(name, ""))
 
 
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - SHOWN
-    return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+def some(names: Sequence[str], most: int = SHOWN) -> str:
+    """The first names, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

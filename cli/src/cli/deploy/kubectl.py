@@ -15,6 +15,7 @@ from cli.client import CommandError, Exit
 
 Json = dict[str, Any]
 
+AWAY = ("Unable to connect to the server", "The connection to the server")
 TIMEOUT_S = 120
 """No single request takes longer. Waits ask again instead."""
 
@@ -66,7 +67,9 @@ class Kubectl:
             ) from None
         if done.returncode != 0:
             first, *more = done.stderr.strip().splitlines() or ["no reason given"]
-            raise CommandError(Exit.REFUSED, f"kubectl {words[0]}: {first}", tuple(more))
+            away = any(each in done.stderr for each in AWAY)
+            code = Exit.UNREACHABLE if away else Exit.REFUSED
+            raise CommandError(code, f"kubectl {words[0]}: {first}", tuple(more))
         return done.stdout
 
     def every(self, *words: str, objects: Sequence[Json] | None = None) -> list[Json]:

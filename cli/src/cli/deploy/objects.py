@@ -38,7 +38,9 @@ def key_of(body: Json) -> tuple[str, str, str]:
 
 def title_of(body: Json) -> str:
     """How people name it."""
-    return f"{body['kind']} {name_of(body)}"
+    namespace = body["metadata"].get("namespace", SYSTEM)
+    where = "" if namespace == SYSTEM else f" in {namespace}"
+    return f"{body['kind']} {name_of(body)}{where}"
 
 
 def find(objects: Sequence[Json], kind: str, name: str) -> Json | None:

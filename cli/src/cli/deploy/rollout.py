@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cli.deploy.objects import WORKLOADS, Json, containers, name_of, title_of
+from cli.deploy.objects import WORKLOADS, Json, containers, name_of
 
 ORDER = ("scheduler", "launcher", "alerting", "rest", "runtime-agent")
 SETUP = ("bus", "migrate")
+DIGEST_SHOWN = 12
 
 
 class Progress(StrEnum):
@@ -90,7 +91,7 @@ def look(wanted: Json, live: Json | None) -> Look:
     old = status.get("replicas", total) - updated if wanted["kind"] == "Deployment" else 0
     if seen and ready >= total and updated >= total and old <= 0:
         return Look(Progress.READY, f"{ready} of {total} ready")
-    return Look(Progress.WAITING, f"{ready} of {total} ready, {updated} updated")
+    return Look(Progress.WAITING, f"{ready} of {total} ready, {updated} new")
 
 
 def _job(status: Json) -> Look:
@@ -110,7 +111,7 @@ def troubles(pods: Sequence[Json]) -> list[str]:
         status = pod.get("status", {})
         for each in status.get("conditions", []):
             if each["type"] == "PodScheduled" and each["status"] == "False":
-                found.append(f"{title_of({'kind': 'Pod'} | pod)}: {each.get('message')}")
+                found.append(f"Pod {name_of(pod)}: {each.get('message')}")
         every = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
         for each in every:
             waiting = each.get("state", {}).get("waiting")
@@ -120,7 +121,12 @@ def troubles(pods: Sequence[Json]) -> list[str]:
     return found
 
 
-def images_text(body: Json) -> str:
-    """The last part of each image of a workload: `muster:0.1.0`."""
-    images = [str(each["image"]).rpartition("/")[2] for each in containers(body)]
-    return " ".join(dict.fromkeys(images))
+def images_in(body: Json) -> list[str]:
+    """The images of a workload."""
+    return list(dict.fromkeys(str(each["image"]) for each in containers(body)))
+
+
+def short(image: str) -> str:
+    """An image without its registry, and the beginning of its digest: `muster@0123456789ab`."""
+    name, _, digest = image.rpartition("/")[2].partition("@sha256:")
+    return f"{name}@{digest[:DIGEST_SHOWN]}" if digest else name
