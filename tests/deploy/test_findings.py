@@ -77,7 +77,9 @@ PRIVILEGED = named(
     "muster-system",
     metadata={"labels": {"pod-security.kubernetes.io/enforce": "privileged"}},
 )
-DIRECT = named("ConfigMap", "settings", data={"MUSTER_KUBE_GPU_MODE": "visible-devices"})
+MODE = {"name": "MUSTER_KUBE_GPU_MODE", "value": "visible-devices"}
+AGENT = {"containers": [{"name": "runtime-agent", "env": [MODE]}]}
+DIRECT = named("DaemonSet", "runtime-agent", spec={"template": {"spec": AGENT}})
 
 
 def of(found: Sequence[Finding], subject: str) -> list[tuple[Level, str]]:

@@ -14,11 +14,11 @@ from cli.deploy.objects import (
     SYSTEM,
     Images,
     Json,
+    agent_setting,
     find,
     group_of,
     name_of,
     plural,
-    setting,
 )
 
 LEAST = (1, 32)
@@ -251,19 +251,20 @@ def _gpus(cluster: Cluster, plan: Plan) -> Iterator[Finding]:
     found = agents(cluster.nodes, plan.nodes) or list(cluster.nodes)
     with_gpus = [each for each in found if gpus_of(each)]
     has_class = any(name_of(each) == RUNTIME_CLASS for each in cluster.runtime_classes)
-    chosen = setting(plan.objects, GPU_MODE) or NO_GPUS
+    chosen = agent_setting(plan.objects, GPU_MODE) or NO_GPUS
     suits = VISIBLE_DEVICES if with_gpus and has_class else NO_GPUS
     total = sum(map(gpus_of, with_gpus))
     seen = f"{total} GPUs on {len(with_gpus)} of {len(found)} nodes" if total else "no GPUs seen"
     if with_gpus and not has_class:
         text = f"{seen}, but no RuntimeClass {RUNTIME_CLASS}"
-        fix = "Install NVIDIA's container toolkit with its RuntimeClass; until then use none."
+        fix = "Install NVIDIA's container toolkit with its RuntimeClass. Until then GPUs are simulated."
         yield Finding("GPUs", Level.WARNING, text, fix)
     elif chosen == suits:
         tried = "" if chosen == NO_GPUS else "; no pod has tried it"
         yield Finding("GPUs", Level.OK, f"{seen}; mode {chosen}{tried}")
     else:
-        fix = f"Set {GPU_MODE}={suits} in settings.env of your overlay."
+        add = "Name" if suits == VISIBLE_DEVICES else "Remove"
+        fix = f"{add} the component `nvidia` under `components` of your overlay."
         yield Finding("GPUs", Level.WARNING, f"{seen}; the mode is {chosen}", fix)
 
 

@@ -16,6 +16,8 @@ from cli.client import CommandError, Exit
 Json = dict[str, Any]
 
 AWAY = ("Unable to connect to the server", "The connection to the server")
+FORBIDDEN = "(Forbidden)"
+NO_RIGHT_FIX = "Use a context with the role cluster-admin."
 TIMEOUT_S = 120
 """No single request takes longer. Waits ask again instead."""
 
@@ -69,7 +71,8 @@ class Kubectl:
             first, *more = done.stderr.strip().splitlines() or ["no reason given"]
             away = any(each in done.stderr for each in AWAY)
             code = Exit.UNREACHABLE if away else Exit.REFUSED
-            raise CommandError(code, f"kubectl {words[0]}: {first}", tuple(more))
+            fix = f" {NO_RIGHT_FIX}" if FORBIDDEN in done.stderr else ""
+            raise CommandError(code, f"kubectl {words[0]}: {first}{fix}", tuple(more))
         return done.stdout
 
     def every(self, *words: str, objects: Sequence[Json] | None = None) -> list[Json]:

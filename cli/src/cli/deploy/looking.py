@@ -7,33 +7,35 @@ from datetime import UTC, datetime
 from cli.client import CommandError, Exit
 from cli.deploy.findings import Cluster, Right, rights
 from cli.deploy.kubectl import Kubectl
-from cli.deploy.objects import AGENT, NAMESPACES, POD_OF_JOB, SYSTEM, Json, name_of
+from cli.deploy.objects import AGENT, NAMESPACES, POD_OF_JOB, SYSTEM, Json, name_of, namespace_of
 
 LEASES = "kube-node-lease"
+LOOKED_AT = (
+    *("nodes", "leases.coordination.k8s.io", "storageclasses", "runtimeclasses", "namespaces"),
+    *("resourcequotas", "limitranges"),
+)
 
 
 def look_at(kubectl: Kubectl, objects: Sequence[Json]) -> Cluster:
     """What kubectl tells. Each request is one of reading, or changes nothing."""
     versions = kubectl.json("version")
-    names = [each["metadata"]["name"] for each in kubectl.every("get", "namespaces")]
-    here = [each for each in NAMESPACES if each in names]
-    asked_at = datetime.fromtimestamp(time.time(), UTC)
+    asked_at, server_time = time.time(), _server_time(kubectl)
+    found: dict[str, list[Json]] = {}
+    for each in kubectl.every("get", ",".join(LOOKED_AT), "-A"):
+        found.setdefault(each["kind"], []).append(each)
+    limits = [*found.get("ResourceQuota", ()), *found.get("LimitRange", ())]
     return Cluster(
         client=versions["clientVersion"]["gitVersion"],
         server=versions.get("serverVersion", {}).get("gitVersion", "unknown"),
-        server_time=_server_time(kubectl),
-        asked_at=asked_at,
+        server_time=server_time,
+        asked_at=datetime.fromtimestamp(asked_at, UTC),
         denied=_denied(kubectl, rights(objects)),
-        nodes=kubectl.every("get", "nodes"),
-        leases=kubectl.every("get", "leases.coordination.k8s.io", "-n", LEASES),
-        storage_classes=kubectl.every("get", "storageclasses"),
-        runtime_classes=kubectl.every("get", "runtimeclasses"),
-        namespaces=[each for each in kubectl.every("get", "namespaces") if name_of(each) in here],
-        limits=[
-            each
-            for name in here
-            for each in kubectl.every("get", "resourcequotas,limitranges", "-n", name)
-        ],
+        nodes=found.get("Node", ()),
+        leases=[each for each in found.get("Lease", ()) if namespace_of(each) == LEASES],
+        storage_classes=found.get("StorageClass", ()),
+        runtime_classes=found.get("RuntimeClass", ()),
+        namespaces=[each for each in found.get("Namespace", ()) if name_of(each) in NAMESPACES],
+        limits=[each for each in limits if namespace_of(each) in NAMESPACES],
     )
 
 

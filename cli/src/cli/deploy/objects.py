@@ -31,9 +31,14 @@ def name_of(body: Json) -> str:
     return str(body["metadata"]["name"])
 
 
+def namespace_of(body: Json) -> str:
+    """The object's namespace; empty where it is in none."""
+    return str(body["metadata"].get("namespace", ""))
+
+
 def key_of(body: Json) -> tuple[str, str, str]:
     """What tells it from all others: kind, namespace, name."""
-    return body["kind"], body["metadata"].get("namespace", ""), name_of(body)
+    return body["kind"], namespace_of(body), name_of(body)
 
 
 def title_of(body: Json) -> str:
@@ -92,8 +97,13 @@ def with_images(objects: Sequence[Json], now: Images, then: Images) -> list[Json
     return changed
 
 
-def setting(objects: Sequence[Json], name: str) -> str | None:
-    """A setting of all services."""
+def agent_setting(objects: Sequence[Json], name: str) -> str | None:
+    """A setting of the agents: their own, else that of all services."""
+    agent = find(objects, "DaemonSet", AGENT)
+    own = [] if agent is None else [e for c in containers(agent) for e in c.get("env", [])]
+    for each in own:
+        if each["name"] == name:
+            return str(each["value"])
     for each in objects:
         if each["kind"] == "ConfigMap" and name in each.get("data", {}):
             return str(each["data"][name])
