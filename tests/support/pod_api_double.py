@@ -22,6 +22,7 @@ class PodApiDouble:
 
     def __init__(self) -> None:
         self.objects: dict[Key, Json] = {}
+        self.secrets: dict[Key, Json] = {}
         self.calls: list[tuple[str, str]] = []
         self.failing: Callable[[str], Exception | None] = lambda _call: None
         self.is_deaf = self.is_paused = False
@@ -50,8 +51,13 @@ class PodApiDouble:
 
     async def create(self, manifest: Json) -> Json:
         metadata = manifest["metadata"]
-        self._called("create", metadata["name"])
         key = (metadata["namespace"], metadata["name"])
+        if manifest["kind"] == "Secret":
+            if key in self.secrets:
+                raise Exists(metadata["name"])
+            self.secrets[key] = manifest
+            return manifest
+        self._called("create", metadata["name"])
         if key in self.objects:
             raise Exists(metadata["name"])
         body = copy.deepcopy(manifest)
@@ -78,6 +84,9 @@ class PodApiDouble:
             self.put(body)
         self._answer({})
         return True
+
+    async def delete_secret(self, namespace: str, name: str) -> None:
+        self.secrets.pop((namespace, name), None)
 
     async def follow_pods(self) -> AsyncIterator[Change]:
         queue: asyncio.Queue[Change] = asyncio.Queue()

@@ -7,6 +7,7 @@ not answered, a restart and a lost watch need no code of their own.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import signal
 import time
@@ -29,6 +30,7 @@ from runtime_agent.domain.kubernetes.manifest import (
     manifest,
     namespace_of,
     object_name,
+    pull_secret,
 )
 from runtime_agent.domain.kubernetes.node import offer_of, requests_of
 from runtime_agent.domain.kubernetes.status import Observed, ending, given_up, observed, vanished
@@ -40,6 +42,7 @@ from runtime_agent.kubernetes.tail import KubeletLog
 from runtime_agent.logreader import tail_lines
 from runtime_agent.pod_files import PodFiles, touched_at_s
 from runtime_agent.runner import Seen
+from runtime_agent.secrets_key import SecretsKey
 from runtime_agent.settings import AgentSettings
 from runtime_agent.store import Journal
 from runtime_agent.supervisor import proc
@@ -100,6 +103,7 @@ class KubernetesPods:
     journal: Journal
     api: PodApi
     devices: Devices
+    secrets_key: SecretsKey
     doorbell: Path
     changed: Callable[[], None] = lambda: None
     _objects: dict[Key, Observed] = field(default_factory=dict)
@@ -107,6 +111,7 @@ class KubernetesPods:
     _node: Json | None = None
     _offer: Offer | None = None
     _records: dict[str, KubeRecord] = field(default_factory=dict)
+    _with_secret: set[str] = field(default_factory=set)
     _works: defaultdict[str, _Work] = field(default_factory=lambda: defaultdict(_Work))
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(IN_FLIGHT))
     _pods_known: asyncio.Event = field(default_factory=asyncio.Event)
@@ -171,6 +176,7 @@ class KubernetesPods:
             namespace=namespace_of(pod.run, self.rules),
             object=object_name(pod),
             ticket=secrets.token_hex(TICKET_BYTES),
+            has_secret=pod.run.secrets is not None,
         )
         write_record(folder / SPEC_FILE, record)
         self._records[pod.pod] = record
@@ -230,9 +236,17 @@ class KubernetesPods:
 
     async def _create(self, pod: Pod, record: KubeRecord) -> None:
         assert pod.run is not None
-        who = Identity(self.settings.node, self.journal.id, record.ticket)
-        wanted = manifest(pod, pod.run, who, self.rules, self._gpu_names(pod.run))
         try:
+            pull = self.secrets_key.open(pod).pull
+        except OSError as error:
+            self._works[pod.pod].refused = Ending(start_error=str(error))
+            return
+        who = Identity(self.settings.node, self.journal.id, record.ticket, pull)
+        wanted = manifest(pod, pod.run, who, self.rules, self._gpu_uuids(pod.run))
+        try:
+            if pull is not None:
+                with contextlib.suppress(Exists):
+                    await self.api.create(pull_secret(pod, pod.run, who, self.rules))
             body = await self.api.create(wanted)
         except Refused as error:
             self._works[pod.pod].refused = Ending(refusal=Refusal.REJECTED, detail=str(error))
@@ -245,11 +259,11 @@ class KubernetesPods:
         seen = observed(body)
         self._objects.setdefault((seen.namespace, seen.name), seen)  # the watch may know more
 
-    def _gpu_names(self, run: PodRun) -> list[str]:
-        names = self.devices.names
-        if gone := set(run.gpus) - names.keys():  # a MIG device that was taken away meanwhile
+    def _gpu_uuids(self, run: PodRun) -> list[str]:
+        uuids = self.devices.uuids
+        if gone := set(run.gpus) - uuids.keys():  # a MIG device that was taken away meanwhile
             raise Unavailable(f"the node no longer has GPU {min(gone)}")
-        return [names[gpu] for gpu in run.gpus]
+        return [uuids[gpu] for gpu in run.gpus]
 
     async def _confirm(self, record: KubeRecord) -> None:
         """Whether an object is gone that the watch no longer shows: the list may be older."""
@@ -328,7 +342,9 @@ class KubernetesPods:
     def _note_end(self, name: str, ended_at_s: float | None) -> None:
         record = self.record(name)
         if record is not None and record.ended_at_s is None:
-            self.keep(replace(record, ended_at_s=ended_at_s or time.time()))
+            record = self.keep(replace(record, ended_at_s=ended_at_s or time.time()))
+        if record is not None and record.has_secret:
+            self._with_secret.add(name)
         if (log := self._works[name].log) is not None:
             log.close()
 
@@ -388,15 +404,18 @@ class KubernetesPods:
     def record(self, name: str) -> KubeRecord | None:
         """What the node has of the pod."""
         if name not in self._records:
-            try:
-                found = read_record(self.files.path(name) / SPEC_FILE, KubeRecord)
-            except ValueError as error:
-                _log.error("a record of a pod is damaged", error=str(error))
-                return None
+            found = self._read(name)
             if found is None:
                 return None
             self._records[name] = found
         return self._records[name]
+
+    def _read(self, name: str) -> KubeRecord | None:
+        try:
+            return read_record(self.files.path(name) / SPEC_FILE, KubeRecord)
+        except ValueError as error:
+            _log.error("a record of a pod is damaged", error=str(error))
+            return None
 
     def keep(self, record: KubeRecord) -> KubeRecord:
         """Durable when it returns. Raises OSError."""
@@ -411,6 +430,8 @@ class KubernetesPods:
     def forget(self, name: str) -> None:
         """The work directory goes with the object; the record stays on the disk."""
         self._records.pop(name, None)
+        if all(seen.pod != name for seen in self._objects.values()):
+            self._works.pop(name, None)
 
     # What the journal does not know
 
@@ -421,6 +442,9 @@ class KubernetesPods:
     def names(self) -> list[str]:
         """Those with a folder or an object."""
         found = set(self.files.names())
+        for record in filter(None, map(self._read, found)):
+            if record.has_secret and record.ended_at_s is not None:
+                self._with_secret.add(record.name)
         return sorted(found | {seen.pod for seen in self._objects.values() if seen.pod})
 
     def end_now(self, name: str, *, of_another_machine: bool) -> bool:
@@ -448,7 +472,18 @@ class KubernetesPods:
                 is_wanted = entry is not None and entry.is_live and seen.journal == self.journal.id
                 if not is_wanted:
                     self._ask_to_delete(seen, AT_ONCE_S if seen.is_terminal else SOON_S)
+            for name in list(self._with_secret):
+                if (work := self._works[name]).is_free:
+                    self._request(work, name, self._delete_secret(name))
             await asyncio.sleep(SWEEP_S)
+
+    async def _delete_secret(self, name: str) -> None:
+        """Of a pod that has ended."""
+        record = self._read(name)
+        if record is not None:
+            await self.api.delete_secret(record.namespace, record.object)
+            self.keep(replace(record, has_secret=False))
+        self._with_secret.discard(name)
 
     # The node
 
