@@ -24,6 +24,7 @@ class Exit(IntEnum):
 
     OK = 0
     JOB_FAILED = 1
+    CHECK_REFUSED = 1
     USAGE = 2
     UNREACHABLE = 3
     REFUSED = 4

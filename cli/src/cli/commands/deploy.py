@@ -1,0 +1,375 @@
+"""`muster deploy`: Muster on a Kubernetes cluster, by the user's kubectl."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import yaml
+from cyclopts import App, Parameter
+
+from cli.client import CommandError, Exit
+from cli.commands.session import Output, seconds
+from cli.deploy.applying import Waiting, images_before, remember_images, roll_out, take_away
+from cli.deploy.cluster_file import LEVELS, cluster_file
+from cli.deploy.difference import Change, changes, summary
+from cli.deploy.findings import Finding, Level, Plan, agents, findings, is_ready, some
+from cli.deploy.key import first_password, key_for, secrets_of
+from cli.deploy.kubectl import Connection, Kubectl
+from cli.deploy.looking import installed_or_refuse, job_pods, look_at
+from cli.deploy.objects import (
+    AGENT,
+    AGENT_LABEL,
+    REST,
+    SYSTEM,
+    Images,
+    Json,
+    find,
+    images_of,
+    name_of,
+    with_images,
+)
+from cli.deploy.rollout import Progress, Step, images_in, look, short, steps, troubles
+from cli.home import checkout_root
+from cli.output import Format, print_json, print_line, print_note, print_table
+
+MINIMAL = "deploy/k8s/overlays/minimal"
+REST_PORT = 8080
+SHOWN = 3
+
+CONNECTION = Connection()
+Cluster = Annotated[Connection, Parameter(name="*")]
+Overlay = Annotated[
+    Path | None,
+    Parameter(name="--overlay", help=f"The folder of your overlay; by default {MINIMAL}."),
+]
+Nodes = Annotated[
+    tuple[str, ...],
+    Parameter(name="--node", help="A node that is to run jobs; may be given again."),
+]
+Timeout = Annotated[str, Parameter(help="How long one part may take: 90s, 10m.")]
+Yes = Annotated[bool, Parameter(name="--yes", help="Do it without a confirmation.", negative=())]
+NewImage = Annotated[
+    str | None, Parameter(help="Muster's new image with its tag or digest, else the overlay's.")
+]
+NewStep = Annotated[str | None, Parameter(help="The new image `muster-step`, else the overlay's.")]
+
+app = App(
+    name="deploy",
+    help="Muster on Kubernetes: check, apply, status, upgrade, rollback, remove, cluster-file.",
+    default_parameter=Parameter(negative=()),
+)
+
+
+@app.command
+def check(
+    *,
+    overlay: Overlay = None,
+    node: Nodes = (),
+    cluster: Cluster = CONNECTION,
+    output: Output = Format.TABLE,
+) -> Exit:
+    """Whether a cluster can run Muster, and what to do where not. It changes nothing. The exit
+    status is 1 where something refuses.
+    """
+    kubectl = Kubectl(cluster)
+    found = _checked(kubectl, _plan(kubectl, overlay, node))
+    if output is Format.JSON:
+        print_json([vars(each) for each in found])
+    else:
+        _print_findings(found)
+    return Exit.CHECK_REFUSED if _refusals(found) else Exit.OK
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Applying:
+    """Options of `apply`."""
+
+    key_file: Annotated[
+        Path, Parameter(help="The key from which all passwords derive; it is made once.")
+    ] = Path("muster.key")
+    database_url: Annotated[
+        str | None,
+        Parameter(help="Your PostgreSQL; {password} stands for the one in the Secret postgres."),
+    ] = None
+    yes: Yes = False
+    no_wait: Annotated[
+        bool, Parameter(name="--no-wait", help="Do not wait until all is ready.", negative=())
+    ] = False
+    timeout: Timeout = "10m"
+
+
+APPLYING = Applying()
+
+
+@app.command
+def apply(
+    *,
+    overlay: Overlay = None,
+    node: Nodes = (),
+    options: Annotated[Applying, Parameter(name="*")] = APPLYING,
+    cluster: Cluster = CONNECTION,
+) -> None:
+    """Install Muster, or bring an installation to what the overlay says. It checks, shows the
+    difference, asks, and waits until all is ready.
+    """
+    kubectl = Kubectl(cluster)
+    timeout_s = _seconds(options.timeout)
+    plan = _plan(kubectl, overlay, node)
+    found = _checked(kubectl, plan)
+    _print_findings([each for each in found if each.level is not Level.OK])
+    if refusals := _refusals(found):
+        message = f"Nothing is changed: {refusals} of the findings above refuse."
+        raise CommandError(Exit.CHECK_REFUSED, message)
+    rest = kubectl.get("secret", REST, SYSTEM)
+    named = [name_of(each) for each in agents(kubectl.every("get", "nodes"), node)]
+    _show(kubectl, plan.objects)
+    print_line(f"nodes for jobs: {', '.join(named) or 'none'}")
+    _confirm("Apply this?", yes=options.yes)
+    had_key = options.key_file.exists()
+    key = key_for(options.key_file, rest)
+    if not had_key:
+        print_line(f"Made the key {options.key_file}. Keep it: later commands need it.")
+    secrets = secrets_of(key, named, plan.images.muster, options.database_url, is_new=rest is None)
+    first, *later = steps(plan.objects)
+    roll_out(kubectl, [first, Step("credentials", secrets)], None)
+    if rest is None:
+        print_line(f"The first administrator's password, shown once: {first_password(key)}")
+    if named:
+        kubectl.run("label", "nodes", "--overwrite", *named, f"{AGENT_LABEL}=true")
+    back = "Then apply again; it goes on there."
+    waiting = None if options.no_wait else Waiting(timeout_s, print_note, back)
+    roll_out(kubectl, later, waiting)
+    _print_address()
+
+
+@app.command
+def status(*, cluster: Cluster = CONNECTION, output: Output = Format.TABLE) -> Exit:
+    """The parts, their images, and the nodes. The exit status is 0 when all is ready."""
+    kubectl = Kubectl(cluster)
+    installed_or_refuse(kubectl)
+    kinds = "deployments,statefulsets,daemonsets,jobs"
+    bodies = kubectl.every("get", kinds, "-n", SYSTEM, "-l", "app.kubernetes.io/name")
+    parts = [
+        {
+            "part": name_of(each),
+            "kind": each["kind"],
+            "state": (seen := look(each, each)).progress.value,
+            "detail": seen.detail,
+            "images": images_in(each),
+        }
+        for each in bodies
+        if each["metadata"].get("labels", {}).get("app.kubernetes.io/component") != "enrolment"
+    ]
+    pods = kubectl.every("get", "pods", "-n", SYSTEM)
+    agents_on = {
+        each["spec"].get("nodeName"): is_ready(each)
+        for each in pods
+        if each["metadata"].get("labels", {}).get("app.kubernetes.io/name") == AGENT
+    }
+    nodes = [
+        {"node": name_of(each), "agent": _agent(each, agents_on)}
+        for each in kubectl.every("get", "nodes")
+    ]
+    of_jobs, why = len(job_pods(kubectl)), troubles(pods)
+    if output is Format.JSON:
+        print_json({"parts": parts, "nodes": nodes, "jobPods": of_jobs, "troubles": why})
+    else:
+        print_table(("PART", "STATE", "DETAIL", "IMAGES"), [_row(each) for each in parts])
+        _print_nodes(nodes)
+        print_line(f"pods of jobs: {of_jobs}")
+        for line in why[:SHOWN]:
+            print_line(line)
+    lagging = any(each["agent"] in ("missing", "not ready") for each in nodes)
+    ready = all(each["state"] == Progress.READY for each in parts)
+    return Exit.OK if ready and not lagging else Exit.NOT_ALL_READY
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Rolling:
+    """Options of `upgrade` and `rollback`."""
+
+    overlay: Overlay = None
+    yes: Yes = False
+    timeout: Timeout = "10m"
+
+
+ROLLING = Rolling()
+
+
+@app.command
+def upgrade(
+    *,
+    image: NewImage = None,
+    step_image: NewStep = None,
+    options: Annotated[Rolling, Parameter(name="*")] = ROLLING,
+    cluster: Cluster = CONNECTION,
+) -> None:
+    """Roll a new version out: migrations first, then one service after another, agents last. It
+    stops at the first that does not become ready. Jobs run on.
+    """
+    kubectl = Kubectl(cluster)
+    plan = _plan(kubectl, options.overlay, ())
+    new = Images(image or plan.images.muster, step_image or plan.images.step)
+    _change_images(kubectl, plan, new, options, with_setup=True)
+
+
+@app.command
+def rollback(
+    *,
+    options: Annotated[Rolling, Parameter(name="*")] = ROLLING,
+    cluster: Cluster = CONNECTION,
+) -> None:
+    """Return to the images before the last upgrade. The database stays as it is: older services
+    run on newer tables.
+    """
+    kubectl = Kubectl(cluster)
+    before = images_before(kubectl)
+    if before is None:
+        message = "No images before are known: `muster deploy upgrade` did not run here."
+        raise CommandError(Exit.REFUSED, f"{message} Name them: `upgrade --image`.")
+    _change_images(kubectl, _plan(kubectl, options.overlay, ()), before, options, with_setup=False)
+
+
+@app.command
+def remove(*, yes: Yes = False, timeout: Timeout = "10m", cluster: Cluster = CONNECTION) -> None:
+    """Take all of Muster out of the cluster: jobs, data, namespaces, rights and labels."""
+    kubectl = Kubectl(cluster)
+    if running := job_pods(kubectl):
+        print_note(f"This ends {len(running)} pods of running jobs.")
+    print_note("It deletes all objects of Muster, also the volumes of Kafka and PostgreSQL.")
+    if not yes and _answer(f"Type {SYSTEM} to go on: ") != SYSTEM:
+        raise CommandError(Exit.REFUSED, "Nothing is removed. --yes removes without a question.")
+    take_away(kubectl, _seconds(timeout), print_note)
+    print_line(
+        "Muster is removed. On the nodes that ran jobs /var/lib/muster stays: delete it there."
+    )
+    print_line("Volumes whose storage class retains them stay too: `kubectl get pv`.")
+
+
+@app.command(name="cluster-file")
+def cluster_file_(
+    *,
+    level: Annotated[
+        tuple[str, ...],
+        Parameter(help="A label that groups nodes, from the node outwards; may be given again."),
+    ] = LEVELS,
+    cluster: Cluster = CONNECTION,
+) -> None:
+    """Print a cluster file from the nodes' labels: GPUs, NVLink domains, racks. Virtual clusters
+    are yours to add.
+    """
+    nodes = Kubectl(cluster).every("get", "nodes")
+    chosen = agents(nodes, ()) or nodes
+    content = cluster_file(chosen, level)
+    if not content["physicalCells"]:
+        message = "No node announces nvidia.com/gpu: install NVIDIA's device plug-in."
+        raise CommandError(Exit.REFUSED, f"{message} Without it, write the file by hand.")
+    sys.stdout.write(yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=100))
+
+
+def _plan(kubectl: Kubectl, overlay: Path | None, nodes: tuple[str, ...]) -> Plan:
+    if overlay is None:
+        root = checkout_root()
+        if root is None:
+            raise CommandError(Exit.USAGE, "Name the folder of your overlay by --overlay.")
+        overlay = root / MINIMAL
+    objects = kubectl.render(overlay)
+    agent = find(objects, "DaemonSet", AGENT)
+    if agent is None:
+        message = f"{overlay} has no DaemonSet {AGENT}: it must use deploy/k8s/base."
+        raise CommandError(Exit.USAGE, message)
+    return Plan(objects, images_of(agent), nodes)
+
+
+def _checked(kubectl: Kubectl, plan: Plan) -> list[Finding]:
+    return findings(look_at(kubectl, plan.objects), plan)
+
+
+def _refusals(found: list[Finding]) -> int:
+    return sum(1 for each in found if each.level is Level.REFUSAL)
+
+
+def _print_findings(found: list[Finding]) -> None:
+    for each in found:
+        print_line(f"{each.level.value:<8} {each.subject}: {each.text}")
+        if each.fix:
+            print_line(f"{'':<8} {each.fix}")
+
+
+def _change_images(
+    kubectl: Kubectl, plan: Plan, new: Images, options: Rolling, *, with_setup: bool
+) -> None:
+    timeout_s = _seconds(options.timeout)
+    agent = installed_or_refuse(kubectl)
+    objects = with_images(plan.objects, plan.images, new)
+    print_line(f"{images_of(agent).muster} -> {new.muster}")
+    _show(kubectl, objects)
+    _confirm("Roll this out?", yes=options.yes)
+    remember_images(kubectl, agent, new)
+    back = "`muster deploy rollback` returns to the images before."
+    roll_out(kubectl, steps(objects, with_setup=with_setup), Waiting(timeout_s, print_note, back))
+    print_line(f"{new.muster} runs.")
+
+
+def _show(kubectl: Kubectl, objects: Sequence[Json]) -> None:
+    """The difference. Setup Jobs, which run again, are left out."""
+    compared = [each for each in objects if each["kind"] != "Job"]
+    if kubectl.get("namespace", SYSTEM) is None:  # a dry run needs the namespaces
+        found = [Change(each) for each in compared]
+    else:
+        found = changes(kubectl.live(compared), kubectl.applied(compared))
+    for line in summary(found):
+        print_line(line)
+    if not found:
+        print_line("No object changes. The Jobs `bus` and `migrate` run again.")
+
+
+def _confirm(question: str, *, yes: bool) -> None:
+    if not yes and _answer(f"{question} [y/N] ").lower() not in ("y", "yes"):
+        raise CommandError(Exit.REFUSED, "Nothing is changed. --yes does it without a question.")
+
+
+def _answer(question: str) -> str:
+    """What the user at the terminal types; empty where there is none."""
+    if sys.stdin.closed or not sys.stdin.isatty():
+        return ""
+    sys.stderr.write(question)
+    sys.stderr.flush()
+    return sys.stdin.readline().strip()
+
+
+def _print_address() -> None:
+    print_line(f"REST is at http://{REST}.{SYSTEM}.svc:{REST_PORT} inside the cluster. From here:")
+    print_line(f"  kubectl -n {SYSTEM} port-forward service/{REST} {REST_PORT} &")
+    print_line(f"  MUSTER_URL=http://127.0.0.1:{REST_PORT} muster login admin")
+
+
+def _row(part: Json) -> tuple[object, ...]:
+    images = " ".join(map(short, part["images"]))
+    return part["part"], part["state"], part["detail"], images
+
+
+def _agent(node: Json, agents_on: dict[str, bool]) -> str:
+    ready = agents_on.get(name_of(node))
+    if ready is not None:
+        return "ready" if ready else "not ready"
+    has_label = node["metadata"].get("labels", {}).get(AGENT_LABEL) == "true"
+    return "missing" if has_label else "none"
+
+
+def _print_nodes(nodes: list[Json]) -> None:
+    for state in ("ready", "not ready", "missing", "none"):
+        names = [each["node"] for each in nodes if each["agent"] == state]
+        if names:
+            print_line(f"nodes, agent {state}: {len(names)} ({some(names, SHOWN)})")
+
+
+def _seconds(text: str) -> int:
+    found = seconds(text)
+    if found is None:
+        raise CommandError(Exit.USAGE, f"--timeout {text} is no length of time: 90s, 10m.")
+    return found

@@ -1,0 +1,156 @@
+"""Brings a cluster to what an overlay says, step by step, and takes all of it away again."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from cli.client import CommandError, Exit
+from cli.deploy.kubectl import Kubectl
+from cli.deploy.objects import (
+    AGENT_LABEL,
+    NAMESPACES,
+    OF_MUSTER,
+    POD_OF_JOB,
+    SYSTEM,
+    Images,
+    Json,
+    images_of,
+    name_of,
+    title_of,
+)
+from cli.deploy.rollout import Progress, Step, look, troubles
+
+AGAIN_S = 1.0
+SAID_AGAIN_S = 30.0
+IMAGES_BEFORE = "muster/images-before"
+STOPPED_FIRST = ("deployments", "daemonsets", "jobs")
+"""What makes pods, or has them made. Kafka and PostgreSQL stay until the namespace goes."""
+CLUSTER_SCOPED = (
+    "clusterrolebindings,clusterroles,priorityclasses,"
+    "validatingadmissionpolicybindings,validatingadmissionpolicies"
+)
+SHOWN = 5
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """How long a part may take. `back`: what to do where one does not become ready."""
+
+    timeout_s: float
+    say: Say
+    back: str
+
+
+def roll_out(kubectl: Kubectl, steps: Sequence[Step], waiting: Waiting | None) -> None:
+    """Apply one step after another, each once the one before it is ready."""
+    for step in steps:
+        if step.replaced:
+            names = [f"job/{name_of(each)}" for each in step.objects]
+            kubectl.run("delete", "-n", SYSTEM, "--ignore-not-found", *names)
+        kubectl.apply(step.objects)
+        if waiting is not None:
+            for each in step.awaited:
+                _wait(kubectl, each, waiting)
+
+
+def _wait(kubectl: Kubectl, wanted: Json, waiting: Waiting) -> None:
+    until = time.monotonic() + waiting.timeout_s
+    said, said_at = "", 0.0
+    while True:
+        now = time.monotonic()
+        found = look(wanted, kubectl.get(wanted["kind"], name_of(wanted), SYSTEM))
+        text = f"{title_of(wanted)}: {found.detail}"
+        if text != said or now - said_at > SAID_AGAIN_S:
+            waiting.say(text)
+            said, said_at = text, now
+        if found.progress is Progress.READY:
+            return
+        if found.progress is Progress.FAILED or now > until:
+            label = f"app.kubernetes.io/name={name_of(wanted)}"
+            why = troubles(kubectl.every("get", "pods", "-n", SYSTEM, "-l", label))
+            logs = f"kubectl -n {SYSTEM} logs {wanted['kind'].lower()}/{name_of(wanted)}"
+            raise CommandError(
+                Exit.NOT_ALL_READY,
+                f"{text}. It did not become ready; what comes after it was not changed."
+                f" Its log: {logs}. {waiting.back}",
+                tuple(why[:SHOWN]),
+            )
+        time.sleep(AGAIN_S)
+
+
+def remember_images(kubectl: Kubectl, agent: Json, new: Images) -> None:
+    """Keep the images that an upgrade replaces, for `rollback`."""
+    old = images_of(agent)
+    if old != new:
+        text = f"{IMAGES_BEFORE}={old.muster} {old.step}"
+        kubectl.run("annotate", "namespace", SYSTEM, "--overwrite", text)
+
+
+def images_before(kubectl: Kubectl) -> Images | None:
+    """The images before the last upgrade."""
+    namespace = kubectl.get("namespace", SYSTEM) or {"metadata": {}}
+    text = namespace["metadata"].get("annotations", {}).get(IMAGES_BEFORE, "")
+    return Images(*text.split()) if text else None
+
+
+def take_away(kubectl: Kubectl, timeout_s: float, say: Say) -> None:
+    """Take all objects away. Returns when none is left."""
+    until = time.monotonic() + timeout_s
+    here = _namespaces(kubectl)
+    if SYSTEM in here:
+        say("Ending the services and agents")
+        # Before the jobs' pods: the services would have these made again.
+        kubectl.run(
+            "delete", ",".join(STOPPED_FIRST), "-n", SYSTEM, "-l", OF_MUSTER, "--wait=false"
+        )
+        _until_gone(
+            lambda: _names(
+                kubectl.every("get", "deployments,daemonsets", "-n", SYSTEM, "-l", OF_MUSTER)
+            ),
+            until,
+            say,
+        )
+    for name in here:
+        kubectl.run("delete", "pods", "-n", name, "-l", POD_OF_JOB, "--wait=false")
+    _until_gone(lambda: _names(kubectl.every("get", "pods", "-A", "-l", POD_OF_JOB)), until, say)
+    if here:
+        kubectl.run("delete", "namespace", "--wait=false", *here)
+        _until_gone(lambda: _left_in(kubectl, _namespaces(kubectl)), until, say)
+    kubectl.run("delete", CLUSTER_SCOPED, "-l", OF_MUSTER)
+    kubectl.run("label", "nodes", "-l", AGENT_LABEL, f"{AGENT_LABEL}-")
+
+
+def _namespaces(kubectl: Kubectl) -> list[str]:
+    found = {name_of(each) for each in kubectl.every("get", "namespaces")}
+    return [each for each in NAMESPACES if each in found]
+
+
+def _names(objects: Sequence[Json]) -> list[str]:
+    return [title_of(each) for each in objects]
+
+
+def _left_in(kubectl: Kubectl, namespaces: Sequence[str]) -> list[str]:
+    """What namespaces still hold: pods whose nodes are away hold them longest."""
+    found = [f"Namespace {each}" for each in namespaces]
+    for each in namespaces:
+        found += _names(kubectl.every("get", "pods", "-n", each))
+    return found
+
+
+def _until_gone(left: Callable[[], list[str]], until: float, say: Say) -> None:
+    said, said_at = -1, 0.0
+    while found := left():
+        now = time.monotonic()
+        if len(found) != said or now - said_at > SAID_AGAIN_S:
+            say(f"Waiting for the end of {len(found)}: {', '.join(found[:SHOWN])}")
+            said, said_at = len(found), now
+        if now > until:
+            raise CommandError(
+                Exit.TIMED_OUT,
+                "These do not end. Where the node of a pod is gone for good:"
+                " `kubectl delete pod --force`. Then remove again.",
+                tuple(found[:SHOWN]),
+            )
+        time.sleep(AGAIN_S)

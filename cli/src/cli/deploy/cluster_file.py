@@ -1,0 +1,80 @@
+"""Makes the Scheduler's cluster file from the labels of Kubernetes nodes. Pure.
+
+A node's GPUs are its leaves. Each level of labels puts nodes into a cell: an NVLink domain, a rack.
+A level that no node has a label of is left out.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from cli.deploy.findings import gpus_of
+from cli.deploy.objects import Json, name_of
+
+PRODUCT = "nvidia.com/gpu.product"
+INSTANCE_TYPE = "node.kubernetes.io/instance-type"
+LEVELS = ("nvidia.com/gpu.clique", "topology.kubernetes.io/rack")
+"""From the node outwards."""
+
+
+def cluster_file(nodes: Sequence[Json], levels: Sequence[str] = LEVELS) -> Json:
+    """The content of the file. Nodes without GPUs are in no cell."""
+    with_gpus = sorted((each for each in nodes if gpus_of(each)), key=_order)
+    used = [each for each in levels if any(each in _labels(node) for node in with_gpus)]
+    types: Json = {}
+    found: list[Json] = []
+    kinds = list(dict.fromkeys(_kind(each) for each in with_gpus))
+    counts = {leaf: sum(1 for other, _ in kinds if other == leaf) for leaf, _ in kinds}
+    for leaf, gpus in kinds:
+        stem = leaf if counts[leaf] == 1 else f"{leaf}-{gpus}"
+        types[f"{stem}-node"] = {"child": leaf, "count": gpus, "node": True}
+        of_kind = [each for each in with_gpus if _kind(each) == (leaf, gpus)]
+        found += _cells(of_kind, stem, used, types)
+    content: Json = {"cellTypes": types, "physicalCells": found}
+    if without := sorted(name_of(each) for each in nodes if not gpus_of(each)):
+        content["nodes"] = {name: {} for name in without}
+    return content
+
+
+def _cells(nodes: Sequence[Json], stem: str, levels: Sequence[str], types: Json) -> Iterator[Json]:
+    """The trees of nodes of one kind. A node without a level's label is in no cell of it."""
+    if not levels:
+        for node in nodes:
+            yield {"type": f"{stem}-node", "name": name_of(node)}
+        return
+    *inner, outer = levels
+    groups: dict[str | None, list[Json]] = {}
+    for node in nodes:
+        groups.setdefault(_labels(node).get(outer), []).append(node)
+    for value, group in groups.items():
+        below = list(_cells(group, stem, inner, types))
+        if value is None:
+            yield from below
+            continue
+        for child in dict.fromkeys(each["type"] for each in below):
+            of_child = [each for each in below if each["type"] == child]
+            name = f"{child.removesuffix('-node')}-{_short(outer)}"
+            known = types.setdefault(name, {"child": child, "count": 0})
+            known["count"] = max(known["count"], len(of_child))
+            yield {"type": name, "name": value, "children": of_child}
+
+
+def _kind(node: Json) -> tuple[str, int]:
+    """The type of its GPUs, and their number."""
+    labels = _labels(node)
+    name = labels.get(PRODUCT) or labels.get(INSTANCE_TYPE) or "gpu"
+    return name.lower().removeprefix("nvidia-"), gpus_of(node)
+
+
+def _short(label: str) -> str:
+    return re.split(r"[/.]", label)[-1]
+
+
+def _order(node: Json) -> list[int | str]:
+    """By name, numbers by their value: node-2 before node-10."""
+    parts = re.split(r"(\d+)", name_of(node))
+    return [int(part) if index % 2 else part for index, part in enumerate(parts)]
+
+
+def _labels(node: Json) -> dict[str, str]:
+    found: dict[str, str] = node["metadata"].get("labels", {})
+    return found

@@ -1,0 +1,335 @@
+"""Judges a cluster before an installation: what refuses it, and what to know. Pure."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from cli.deploy.objects import (
+    AGENT_LABEL,
+    HOST_JOBS,
+    JOBS,
+    NAMESPACES,
+    SYSTEM,
+    Images,
+    Json,
+    agent_setting,
+    find,
+    group_of,
+    name_of,
+    plural,
+)
+
+LEAST = (1, 32)
+MAX_SKEW_S = 5.0
+LEASE_RENEWED_S = 40.0
+"""kubelet renews its lease every 10 s; after 40 s its node is no longer ready."""
+MAX_NODE_NAME = 64
+SHOWN = 5
+LEVEL = "pod-security.kubernetes.io/enforce"
+GPU, RUNTIME_CLASS = "nvidia.com/gpu", "nvidia"
+GPU_MODE = "MUSTER_KUBE_GPU_MODE"
+VISIBLE_DEVICES, NO_GPUS = "visible-devices", "none"
+DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+VERBS = ("create", "patch", "delete")
+
+
+class Level(StrEnum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    WARNING = "warning"
+    REFUSAL = "refusal"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at. `fix`: what to do."""
+
+    subject: str
+    level: Level
+    text: str
+    fix: str = ""
+
+
+@dataclass(frozen=True)
+class Right:
+    """A request that the roll-out makes."""
+
+    verb: str
+    group: str
+    resource: str
+    namespace: str
+
+    def text(self) -> str:
+        """For people."""
+        where = f" in {self.namespace}" if self.namespace else ""
+        return f"{self.verb} {self.resource}{'.' if self.group else ''}{self.group}{where}"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What kubectl tells of a cluster. `server_time`: the API server's clock; `asked_at`: this
+    machine's, at about the same moment.
+    """
+
+    client: str
+    server: str
+    denied: Sequence[Right]
+    nodes: Sequence[Json]
+    leases: Sequence[Json]
+    storage_classes: Sequence[Json]
+    runtime_classes: Sequence[Json]
+    namespaces: Sequence[Json]
+    limits: Sequence[Json]
+    """ResourceQuotas and LimitRanges in Muster's namespaces."""
+    server_time: datetime
+    asked_at: datetime
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be installed."""
+
+    objects: Sequence[Json]
+    images: Images
+    nodes: Sequence[str] = field(default=())
+    """Names of nodes that are to run jobs, beside those with the label."""
+
+
+def rights(objects: Sequence[Json]) -> list[Right]:
+    """What applying and removing these objects needs, and the nodes' labels."""
+    found = {
+        Right(verb, group_of(each), plural(each["kind"]), each["metadata"].get("namespace", ""))
+        for each in objects
+        for verb in VERBS
+    }
+    needed = [*found, *(Right(verb, "", "secrets", SYSTEM) for verb in ("create", "patch", "get"))]
+    nodes = Right("patch", "", "nodes", "")
+    return sorted({*needed, nodes}, key=lambda each: (each.namespace, each.resource, each.verb))
+
+
+def findings(cluster: Cluster, plan: Plan) -> list[Finding]:
+    """All findings, in the order in which they are looked at."""
+    return [
+        *_versions(cluster),
+        _rights(cluster.denied),
+        *_namespaces(cluster, plan),
+        *_storage(cluster, plan),
+        *_nodes(cluster, plan),
+        *_gpus(cluster, plan),
+        *_clocks(cluster),
+        *_images(cluster, plan),
+    ]
+
+
+def agents(nodes: Sequence[Json], named: Sequence[str]) -> list[Json]:
+    """The nodes that run jobs, or are to."""
+    return [
+        each
+        for each in nodes
+        if name_of(each) in named or each["metadata"].get("labels", {}).get(AGENT_LABEL) == "true"
+    ]
+
+
+def _versions(cluster: Cluster) -> Iterator[Finding]:
+    for subject, version, fix in (
+        ("API server", cluster.server, "Upgrade the cluster."),
+        ("kubectl", cluster.client, "Install a newer kubectl, or name it by --kubectl."),
+    ):
+        good = _version(version) >= LEAST
+        need = "" if good else "; Muster needs 1.32 or later"
+        level = Level.OK if good else Level.REFUSAL
+        yield Finding(subject, level, f"version {version}{need}", "" if good else fix)
+
+
+def _version(text: str) -> tuple[int, int]:
+    match = re.match(r"v?(\d+)\.(\d+)", text)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
+
+
+def _rights(denied: Sequence[Right]) -> Finding:
+    if not denied:
+        return Finding("rights", Level.OK, "you may make, change and delete all objects")
+    text = f"you may not {some([each.text() for each in denied])}"
+    return Finding("rights", Level.REFUSAL, text, "Use a context with the role cluster-admin.")
+
+
+def _namespaces(cluster: Cluster, plan: Plan) -> Iterator[Finding]:
+    before = len(NAMESPACES)
+    for body in cluster.namespaces:
+        name = name_of(body)
+        if body.get("status", {}).get("phase") == "Terminating":
+            fix = "Wait until it is gone: `muster deploy remove` shows what holds it."
+            yield Finding("namespaces", Level.REFUSAL, f"{name} is being deleted", fix)
+            before = 0
+        wanted = find(plan.objects, "Namespace", name)
+        level = body["metadata"].get("labels", {}).get(LEVEL)
+        ours = None if wanted is None else wanted["metadata"].get("labels", {}).get(LEVEL)
+        if ours is not None and level != ours:
+            text = f"{name} has the level {level or 'of the cluster'}; Muster needs {ours}"
+            fix = "`muster deploy apply` sets it, unless a policy of yours forbids it."
+            yield Finding("Pod Security", Level.WARNING, text, fix)
+            before = 0
+    if before:
+        yield Finding("namespaces", Level.OK, f"{', '.join(sorted(NAMESPACES))} can be used")
+    for body in cluster.limits:
+        kind, where = body["kind"], body["metadata"]["namespace"]
+        text = f"{kind} {name_of(body)} is in {where}"
+        if where in (JOBS, HOST_JOBS):
+            fix = "The Scheduler does not know it: jobs that it refuses wait on their nodes."
+        else:
+            fix = "Leave room for the services and for one agent on each node."
+        yield Finding("quotas", Level.WARNING, text, fix)
+    if not cluster.limits:
+        yield Finding("quotas", Level.OK, "none in these namespaces")
+
+
+def _storage(cluster: Cluster, plan: Plan) -> Iterator[Finding]:
+    claims = [
+        claim
+        for each in plan.objects
+        if each["kind"] == "StatefulSet"
+        for claim in each["spec"].get("volumeClaimTemplates", [])
+        if not claim["spec"].get("storageClassName")
+    ]
+    if not claims:
+        return
+    defaults = [
+        name_of(each)
+        for each in cluster.storage_classes
+        if each["metadata"].get("annotations", {}).get(DEFAULT_CLASS) == "true"
+    ]
+    if defaults:
+        yield Finding("storage", Level.OK, f"the default storage class is {defaults[0]}")
+    else:
+        fix = f"Annotate a storage class with {DEFAULT_CLASS}=true, or name one in your overlay."
+        text = "no default storage class for Kafka and PostgreSQL"
+        yield Finding("storage", Level.REFUSAL, text, fix)
+
+
+def _nodes(cluster: Cluster, plan: Plan) -> Iterator[Finding]:
+    known = {name_of(each) for each in cluster.nodes}
+    if unknown := [each for each in plan.nodes if each not in known]:
+        yield Finding(
+            "nodes", Level.REFUSAL, f"no node is named {some(unknown)}", "See `kubectl get nodes`."
+        )
+    found = agents(cluster.nodes, plan.nodes)
+    if not found:
+        text = f"no node has the label {AGENT_LABEL}=true"
+        fix = "Name the nodes that are to run jobs: `muster deploy apply --node NAME`."
+        yield Finding("nodes", Level.WARNING, text, fix)
+        return
+    wrong: dict[tuple[Level, str, str], list[str]] = {}
+    for node in found:
+        for problem in _of_node(node):
+            wrong.setdefault(problem, []).append(name_of(node))
+    for (level, text, fix), names in wrong.items():
+        yield Finding("nodes", level, f"{text}: {some(names)}", fix)
+    runtimes = sorted({_info(each, "containerRuntimeVersion") for each in found} - {""})
+    if not wrong:
+        with_runtime = f", {some(runtimes)}" if runtimes else ""
+        yield Finding("nodes", Level.OK, f"{len(found)} for jobs{with_runtime}")
+
+
+def _of_node(node: Json) -> Iterator[tuple[Level, str, str]]:
+    os, machine = _info(node, "operatingSystem"), _info(node, "architecture")
+    elsewhere = "Remove their label, and name only nodes on Linux and x86-64."
+    if (os, machine) not in (("linux", "amd64"), ("", "")):
+        yield Level.REFUSAL, f"Muster does not run on {os}/{machine}", elsewhere
+    kubelet = _info(node, "kubeletVersion")
+    if kubelet and _version(kubelet) < LEAST:
+        yield Level.REFUSAL, f"kubelet {kubelet} is older than 1.32", "Upgrade these nodes."
+    if len(name_of(node)) > MAX_NODE_NAME:
+        yield Level.REFUSAL, f"the name has more than {MAX_NODE_NAME} characters", elsewhere
+    if not is_ready(node):
+        yield Level.WARNING, "not ready", "Jobs start there once `kubectl get nodes` shows Ready."
+
+
+def _gpus(cluster: Cluster, plan: Plan) -> Iterator[Finding]:
+    found = agents(cluster.nodes, plan.nodes) or list(cluster.nodes)
+    with_gpus = [each for each in found if gpus_of(each)]
+    has_class = any(name_of(each) == RUNTIME_CLASS for each in cluster.runtime_classes)
+    chosen = agent_setting(plan.objects, GPU_MODE) or NO_GPUS
+    suits = VISIBLE_DEVICES if with_gpus and has_class else NO_GPUS
+    total = sum(map(gpus_of, with_gpus))
+    seen = f"{total} GPUs on {len(with_gpus)} of {len(found)} nodes" if total else "no GPUs seen"
+    if with_gpus and not has_class:
+        text = f"{seen}, but no RuntimeClass {RUNTIME_CLASS}"
+        fix = "Install NVIDIA's container toolkit with it. Until then GPUs are simulated."
+        yield Finding("GPUs", Level.WARNING, text, fix)
+    elif chosen == suits:
+        tried = "" if chosen == NO_GPUS else "; no pod has tried it"
+        yield Finding("GPUs", Level.OK, f"{seen}; mode {chosen}{tried}")
+    else:
+        add = "Name" if suits == VISIBLE_DEVICES else "Remove"
+        fix = f"{add} the component `nvidia` under `components` of your overlay."
+        yield Finding("GPUs", Level.WARNING, f"{seen}; the mode is {chosen}", fix)
+
+
+def gpus_of(node: Json) -> int:
+    """The GPUs that NVIDIA's device plug-in has announced."""
+    return int(node.get("status", {}).get("allocatable", {}).get(GPU, 0))
+
+
+def _clocks(cluster: Cluster) -> Iterator[Finding]:
+    """A lease in the future shows a fast clock. An old one of a ready node shows a slow one."""
+    ready = {name_of(each) for each in cluster.nodes if is_ready(each)}
+    wrong = []
+    for lease in cluster.leases:
+        at = lease.get("spec", {}).get("renewTime")
+        if at is None or name_of(lease) not in ready:
+            continue
+        ahead_s = (datetime.fromisoformat(at) - cluster.server_time).total_seconds()
+        if ahead_s > MAX_SKEW_S:
+            wrong.append(f"{name_of(lease)} is {ahead_s:.0f} s ahead")
+        elif ahead_s < -LEASE_RENEWED_S - MAX_SKEW_S:
+            wrong.append(f"{name_of(lease)} may be {-ahead_s:.0f} s behind")
+    here_s = (cluster.asked_at - cluster.server_time).total_seconds()
+    if abs(here_s) > MAX_SKEW_S:
+        wrong.append(f"this machine differs by {here_s:+.0f} s")
+    if wrong:
+        text = f"compared with the API server's, {some(wrong)}"
+        yield Finding("clocks", Level.WARNING, text, "Synchronise the clocks by NTP.")
+    else:
+        behind = f"{LEASE_RENEWED_S + MAX_SKEW_S:.0f} s behind"
+        text = f"no clock is more than {MAX_SKEW_S:.0f} s ahead or {behind}"
+        yield Finding("clocks", Level.OK, text)
+
+
+def _images(cluster: Cluster, plan: Plan) -> Iterator[Finding]:
+    """kubelet lists only some of a node's images, so a missing one is only a warning."""
+    found = agents(cluster.nodes, plan.nodes)
+    lacking = [name_of(each) for each in found if not _has(each, plan.images)]
+    images = f"{plan.images.muster} and {plan.images.step}"
+    if lacking:
+        text = f"{images} are not known to be on {some(lacking)}"
+        if plan.images.muster.startswith("localhost/"):
+            fix = "Load them there: docs/install.md has the commands."
+        else:
+            fix = "These nodes pull them: whether they can is not known."
+        yield Finding("images", Level.WARNING, text, fix)
+    elif found:
+        yield Finding("images", Level.OK, f"{images} are on all nodes for jobs")
+
+
+def _has(node: Json, images: Images) -> bool:
+    names = {name for each in node.get("status", {}).get("images", []) for name in each["names"]}
+    return {images.muster, images.step} <= names
+
+
+def is_ready(body: Json) -> bool:
+    """Whether a node or pod says so."""
+    conditions = body.get("status", {}).get("conditions", [])
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def _info(node: Json, name: str) -> str:
+    return str(node.get("status", {}).get("nodeInfo", {}).get(name, ""))
+
+
+def some(names: Sequence[str], most: int = SHOWN) -> str:
+    """The first names, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

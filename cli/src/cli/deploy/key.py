@@ -1,0 +1,67 @@
+"""The operator's key file, and the Secrets that an apply writes from it."""
+
+import os
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+from cli.client import CommandError, Exit
+from cli.deploy.credentials import (
+    DATABASE_URL,
+    derived,
+    enrolment,
+    secret_of_users,
+    secrets_of_services,
+)
+from cli.deploy.objects import Json, decoded, encoded, name_of
+from cli.home import PRIVATE_FILE
+
+CLUSTER_KEY = "muster_cluster_key"
+DATABASE = "database"
+
+
+def key_for(path: Path, rest: Json | None) -> str:
+    """The key. It is made where there is none, unless the cluster has a Secret `rest` already:
+    another key would change every password. Raises CommandError.
+    """
+    try:
+        if rest is None and not path.exists():
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
+            with os.fdopen(file, "w") as made:
+                made.write(secrets.token_hex(32) + "\n")
+        key = path.read_text().strip()
+        cluster_key = derived(key, "cluster key")
+    except FileNotFoundError:
+        raise CommandError(
+            Exit.USAGE,
+            f"There is no key {path}, but Muster is installed here with one."
+            " Name that file by --key-file: another key would change every password.",
+        ) from None
+    except (OSError, ValueError) as error:
+        raise CommandError(Exit.USAGE, f"{path}: {error}") from error
+    if rest is not None and decoded(rest, CLUSTER_KEY) != cluster_key:
+        raise CommandError(
+            Exit.USAGE,
+            f"{path} is not the key with which Muster was installed here."
+            " Name that file by --key-file: another key would change every password.",
+        )
+    return key
+
+
+def secrets_of(
+    key: str, nodes: Sequence[str], image: str, database_url: str | None, *, is_new: bool
+) -> list[Json]:
+    """The Secrets, and the Jobs that bring each node its own. Without an address the one of an
+    existing installation stays.
+    """
+    made = [*secrets_of_services(key, database_url or DATABASE_URL), secret_of_users(key, nodes)]
+    if database_url is None and not is_new:
+        made = [each for each in made if name_of(each) != DATABASE]
+    for node in nodes:
+        made += enrolment(key, node, image)
+    return [encoded(each) for each in made]
+
+
+def first_password(key: str) -> str:
+    """The first administrator's."""
+    return derived(key, "admin")

@@ -1,0 +1,93 @@
+"""Asks a cluster by kubectl what `findings` judges and what `muster deploy status` shows."""
+
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from cli.client import CommandError, Exit
+from cli.deploy.findings import Cluster, Right, rights
+from cli.deploy.kubectl import Kubectl
+from cli.deploy.objects import AGENT, NAMESPACES, POD_OF_JOB, SYSTEM, Json, name_of, namespace_of
+
+LEASES = "kube-node-lease"
+LOOKED_AT = (
+    *("nodes", "leases.coordination.k8s.io", "storageclasses", "runtimeclasses", "namespaces"),
+    *("resourcequotas", "limitranges"),
+)
+
+
+def look_at(kubectl: Kubectl, objects: Sequence[Json]) -> Cluster:
+    """What kubectl tells. Each request is one of reading, or changes nothing."""
+    versions = kubectl.json("version")
+    asked_at, server_time = time.time(), _server_time(kubectl)
+    found: dict[str, list[Json]] = {}
+    for each in kubectl.every("get", ",".join(LOOKED_AT), "-A"):
+        found.setdefault(each["kind"], []).append(each)
+    limits = [*found.get("ResourceQuota", ()), *found.get("LimitRange", ())]
+    return Cluster(
+        client=versions["clientVersion"]["gitVersion"],
+        server=versions.get("serverVersion", {}).get("gitVersion", "unknown"),
+        server_time=server_time,
+        asked_at=datetime.fromtimestamp(asked_at, UTC),
+        denied=_denied(kubectl, rights(objects)),
+        nodes=found.get("Node", ()),
+        leases=[each for each in found.get("Lease", ()) if namespace_of(each) == LEASES],
+        storage_classes=found.get("StorageClass", ()),
+        runtime_classes=found.get("RuntimeClass", ()),
+        namespaces=[each for each in found.get("Namespace", ()) if name_of(each) in NAMESPACES],
+        limits=[each for each in limits if namespace_of(each) in NAMESPACES],
+    )
+
+
+def _server_time(kubectl: Kubectl) -> datetime:
+    """The API server's clock, in whole seconds: the time of an object that is not made."""
+    made = kubectl.json("create", "configmap", "muster-clock", "-n", "default", "--dry-run=server")
+    return datetime.fromisoformat(made["metadata"]["creationTimestamp"])
+
+
+def _denied(kubectl: Kubectl, asked: Sequence[Right]) -> list[Right]:
+    """The server answers a list of access reviews in its order."""
+    reviews = [
+        {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {
+                "resourceAttributes": {
+                    "verb": each.verb,
+                    "group": each.group,
+                    "resource": each.resource,
+                    "namespace": each.namespace,
+                }
+            },
+        }
+        for each in asked
+    ]
+    answers = kubectl.every("create", "-f", "-", objects=reviews)
+    return [
+        right
+        for right, answer in zip(asked, answers, strict=True)
+        if not answer["status"]["allowed"]
+    ]
+
+
+def live_agent(kubectl: Kubectl) -> Json | None:
+    """The DaemonSet of an installation; None where there is none."""
+    return kubectl.get("daemonset", AGENT, SYSTEM)
+
+
+def job_pods(kubectl: Kubectl) -> list[Json]:
+    """The pods of people's jobs that have not ended."""
+    found = kubectl.every("get", "pods", "-A", "-l", POD_OF_JOB)
+    return [each for each in found if each["status"].get("phase") not in ("Succeeded", "Failed")]
+
+
+def installed_or_refuse(kubectl: Kubectl) -> Json:
+    """The DaemonSet of the installation. Raises CommandError where there is none."""
+    found = live_agent(kubectl)
+    if found is None:
+        raise CommandError(
+            Exit.REFUSED,
+            f"Muster is not installed in this cluster: {SYSTEM} has no DaemonSet {AGENT}."
+            " `muster deploy apply` installs it; --context names another cluster.",
+        )
+    return found

@@ -1,0 +1,127 @@
+"""Reads and changes the objects of an installation. Pure."""
+
+import base64
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Json = dict[str, Any]
+
+SYSTEM, JOBS, HOST_JOBS = "muster-system", "muster-jobs", "muster-jobs-host"
+NAMESPACES = (HOST_JOBS, JOBS, SYSTEM)
+AGENT_LABEL = "muster/agent"
+OF_MUSTER = "app.kubernetes.io/part-of=muster"
+POD_OF_JOB = "app.kubernetes.io/managed-by=muster"
+AGENT, REST, STEP = "runtime-agent", "rest", "step"
+STEP_VARIABLE = "MUSTER_KUBE_STEP_IMAGE"
+WORKLOADS = ("Deployment", "DaemonSet", "StatefulSet", "Job")
+
+
+@dataclass(frozen=True)
+class Images:
+    """The two images that Muster runs."""
+
+    muster: str
+    step: str
+
+
+def name_of(body: Json) -> str:
+    """The object's name."""
+    return str(body["metadata"]["name"])
+
+
+def namespace_of(body: Json) -> str:
+    """The object's namespace; empty where it is in none."""
+    return str(body["metadata"].get("namespace", ""))
+
+
+def key_of(body: Json) -> tuple[str, str, str]:
+    """What tells it from all others: kind, namespace, name."""
+    return body["kind"], namespace_of(body), name_of(body)
+
+
+def title_of(body: Json) -> str:
+    """How people name it."""
+    namespace = body["metadata"].get("namespace", SYSTEM)
+    where = "" if namespace == SYSTEM else f" in {namespace}"
+    return f"{body['kind']} {name_of(body)}{where}"
+
+
+def find(objects: Sequence[Json], kind: str, name: str) -> Json | None:
+    """The first of this kind and name."""
+    for each in objects:
+        if each["kind"] == kind and name_of(each) == name:
+            return each
+    return None
+
+
+def plural(kind: str) -> str:
+    """The resource of a kind: `networkpolicies` of NetworkPolicy."""
+    word = kind.lower()
+    if word.endswith("y"):
+        return word[:-1] + "ies"
+    return word + ("es" if word.endswith("s") else "s")
+
+
+def group_of(body: Json) -> str:
+    """The API group; empty for the core's."""
+    group, slash, _ = str(body["apiVersion"]).partition("/")
+    return group if slash else ""
+
+
+def containers(body: Json) -> Iterator[Json]:
+    """All containers of the pods that it makes."""
+    pod = body["spec"]["template"]["spec"]
+    yield from pod.get("initContainers", [])
+    yield from pod["containers"]
+
+
+def images_of(agent: Json) -> Images:
+    """The images of an installation: its DaemonSet, the last to be rolled out, has both."""
+    found = {each["name"]: str(each["image"]) for each in containers(agent)}
+    return Images(found[AGENT], found[STEP])
+
+
+def with_images(objects: Sequence[Json], now: Images, then: Images) -> list[Json]:
+    """The same objects with other images of Muster."""
+    changed = copy.deepcopy(list(objects))
+    new = {now.muster: then.muster, now.step: then.step}
+    for body in changed:
+        if body["kind"] in WORKLOADS:
+            for container in containers(body):
+                container["image"] = new.get(container["image"], container["image"])
+                for variable in container.get("env", []):
+                    if variable["name"] == STEP_VARIABLE:
+                        variable["value"] = then.step
+    return changed
+
+
+def agent_setting(objects: Sequence[Json], name: str) -> str | None:
+    """A setting of the agents: their own, else that of all services."""
+    agent = find(objects, "DaemonSet", AGENT)
+    own = [] if agent is None else [e for c in containers(agent) for e in c.get("env", [])]
+    for each in own:
+        if each["name"] == name:
+            return str(each["value"])
+    for each in objects:
+        if each["kind"] == "ConfigMap" and name in each.get("data", {}):
+            return str(each["data"][name])
+    return None
+
+
+def encoded(secret: Json) -> Json:
+    """A Secret with `data` instead of `stringData`: server-side apply owns only what it names, and
+    the server turns `stringData` into fields that nobody owns.
+    """
+    if "stringData" not in secret:
+        return secret
+    plain: Mapping[str, str] = secret["stringData"]
+    data = {name: base64.b64encode(text.encode()).decode() for name, text in plain.items()}
+    return {name: part for name, part in secret.items() if name != "stringData"} | {"data": data}
+
+
+def decoded(secret: Json, name: str) -> str | None:
+    """An entry of a Secret as the server has it."""
+    text = secret.get("data", {}).get(name)
+    return None if text is None else base64.b64decode(text).decode()

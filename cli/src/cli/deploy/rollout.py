@@ -1,0 +1,132 @@
+"""The order of a roll-out, and when one of its parts is ready. Pure.
+
+Setup Jobs run before the services, whose new version refuses older tables. Agents come last: they
+understand older and newer services, and leave jobs running.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from cli.deploy.objects import WORKLOADS, Json, containers, name_of
+
+ORDER = ("scheduler", "launcher", "alerting", "rest", "runtime-agent")
+SETUP = ("bus", "migrate")
+DIGEST_SHOWN = 12
+
+
+class Progress(StrEnum):
+    """How far a workload is."""
+
+    READY = "ready"
+    WAITING = "waiting"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a look at a workload found. `detail` is for people: `1 of 2 ready`."""
+
+    progress: Progress
+    detail: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """Objects that are applied together, and the workloads among them that have to be ready."""
+
+    title: str
+    objects: list[Json]
+    replaced: bool = False
+    """Jobs, which can't be changed: those of the last roll-out are deleted before."""
+
+    @property
+    def awaited(self) -> list[Json]:
+        """The workloads."""
+        return [each for each in self.objects if each["kind"] in WORKLOADS]
+
+
+def steps(objects: Sequence[Json], *, with_setup: bool = True) -> list[Step]:
+    """The roll-out of an overlay, step by step."""
+    namespaces = [each for each in objects if each["kind"] == "Namespace"]
+    jobs = [each for each in objects if each["kind"] == "Job" and name_of(each) in SETUP]
+    services = {
+        name: [
+            each
+            for each in objects
+            if each["kind"] in ("Deployment", "DaemonSet") and name_of(each) == name
+        ]
+        for name in ORDER
+    }
+    later = [id(each) for group in (namespaces, jobs, *services.values()) for each in group]
+    rest = [each for each in objects if id(each) not in later]
+    planned = [
+        Step("namespaces", namespaces),
+        Step("rights, settings, stores", rest),
+        *([Step("setup", jobs, replaced=True)] if with_setup else []),
+        *(Step(name, found) for name, found in services.items()),
+    ]
+    return [each for each in planned if each.objects]
+
+
+def look(wanted: Json, live: Json | None) -> Look:
+    """Whether a workload is as wanted and ready."""
+    if live is None:
+        return Look(Progress.WAITING, "not there yet")
+    status, spec = live.get("status", {}), live.get("spec", {})
+    match wanted["kind"]:
+        case "Job":
+            return _job(status)
+        case "DaemonSet":
+            total, name = status.get("desiredNumberScheduled", 0), "numberReady"
+            updated = status.get("updatedNumberScheduled", 0)
+        case _:
+            total, name = spec.get("replicas", 1), "readyReplicas"
+            updated = status.get("updatedReplicas", 0)
+    for each in status.get("conditions", []):
+        if each["type"] == "Progressing" and each["status"] == "False":
+            return Look(Progress.FAILED, str(each.get("message", each.get("reason", ""))))
+    ready = status.get(name, 0)
+    seen = status.get("observedGeneration", 0) >= live["metadata"].get("generation", 0)
+    old = status.get("replicas", total) - updated if wanted["kind"] == "Deployment" else 0
+    if seen and ready >= total and updated >= total and old <= 0:
+        return Look(Progress.READY, f"{ready} of {total} ready")
+    return Look(Progress.WAITING, f"{ready} of {total} ready, {updated} new")
+
+
+def _job(status: Json) -> Look:
+    for each in status.get("conditions", []):
+        if each["status"] == "True" and each["type"] == "Complete":
+            return Look(Progress.READY, "complete")
+        if each["status"] == "True" and each["type"] == "Failed":
+            return Look(Progress.FAILED, str(each.get("message", each.get("reason", ""))))
+    failed = status.get("failed", 0)
+    return Look(Progress.WAITING, f"runs, {failed} failed before" if failed else "runs")
+
+
+def troubles(pods: Sequence[Json]) -> list[str]:
+    """Why pods don't become ready, as kubelet and the scheduler of Kubernetes say."""
+    found = []
+    for pod in pods:
+        status = pod.get("status", {})
+        for each in status.get("conditions", []):
+            if each["type"] == "PodScheduled" and each["status"] == "False":
+                found.append(f"Pod {name_of(pod)}: {each.get('message')}")
+        every = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
+        for each in every:
+            waiting = each.get("state", {}).get("waiting")
+            if waiting and waiting.get("reason") not in ("PodInitializing", "ContainerCreating"):
+                text = ": ".join(filter(None, (waiting.get("reason"), waiting.get("message"))))
+                found.append(f"Pod {name_of(pod)}, container {each['name']}: {text}")
+    return found
+
+
+def images_in(body: Json) -> list[str]:
+    """The images of a workload."""
+    return list(dict.fromkeys(str(each["image"]) for each in containers(body)))
+
+
+def short(image: str) -> str:
+    """An image without its registry, and the beginning of its digest: `muster@0123456789ab`."""
+    name, _, digest = image.rpartition("/")[2].partition("@sha256:")
+    return f"{name}@{digest[:DIGEST_SHOWN]}" if digest else name

@@ -1,0 +1,88 @@
+"""The cluster file that `muster deploy cluster-file` makes is one that the Scheduler accepts."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import yaml
+from cli.deploy.cluster_file import LEVELS, cluster_file
+from manifests import Json
+from scheduler.cluster_file import load
+
+CLIQUE, RACK = LEVELS
+A100, H100 = "NVIDIA-A100-SXM4-80GB", "NVIDIA-H100-80GB-HBM3"
+
+
+def a_node(name: str, gpus: int = 8, product: str = A100, **labels: str) -> Json:
+    """A node; `rack` and `clique` are its labels."""
+    known = {"rack": RACK, "clique": CLIQUE}
+    return {
+        "metadata": {
+            "name": name,
+            "labels": {"nvidia.com/gpu.product": product}
+            | {known[each]: value for each, value in labels.items()},
+        },
+        "status": {"allocatable": {"nvidia.com/gpu": str(gpus)} if gpus else {}},
+    }
+
+
+def warnings(nodes: Sequence[Json], virtual_clusters: Json | None = None) -> tuple[str, ...]:
+    """The Scheduler loads the file, and warns of this."""
+    content = cluster_file(nodes) | {"virtualClusters": virtual_clusters or {}}
+    text = yaml.safe_dump(content, sort_keys=False).encode()
+    return load(Path("cluster.yaml"), text).warnings
+
+
+def test_racks_hold_nodes_in_the_order_of_their_numbers() -> None:
+    nodes = [a_node(f"n{number}", rack=f"r{number % 2}") for number in range(12)]
+    found = cluster_file(nodes)
+    assert found["cellTypes"] == {
+        "a100-sxm4-80gb-node": {"child": "a100-sxm4-80gb", "count": 8, "node": True},
+        "a100-sxm4-80gb-rack": {"child": "a100-sxm4-80gb-node", "count": 6},
+    }
+    [first, _] = found["physicalCells"]
+    assert first["name"] == "r0"
+    assert [each["name"] for each in first["children"]] == ["n0", "n2", "n4", "n6", "n8", "n10"]
+    both = {"all": {"cells": [{"type": "a100-sxm4-80gb-rack", "count": 2}]}}
+    assert warnings(nodes, both) == ()
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        pytest.param([a_node("a"), a_node("b")], id="no labels"),
+        pytest.param([a_node("a", rack="r0"), a_node("b")], id="one node without a rack"),
+        pytest.param(
+            [a_node("a", rack="r0"), a_node("b", product=H100, rack="r0")],
+            id="two GPU types in one rack",
+        ),
+        pytest.param(
+            [a_node("a", gpus=8, rack="r0"), a_node("b", gpus=4, rack="r0")],
+            id="nodes of two sizes in one rack",
+        ),
+        pytest.param(
+            [a_node("a", rack="r0", clique="c0"), a_node("b", rack="r0", clique="c1")],
+            id="domains in racks",
+        ),
+        pytest.param(
+            [a_node("a", rack="r0", clique="c0"), a_node("b", rack="r0")],
+            id="a domain and a node in one rack",
+        ),
+        pytest.param([a_node("a"), a_node("cpu-1", gpus=0)], id="a node without GPUs"),
+        pytest.param([a_node("a", rack="a")], id="a rack named like its node"),
+    ],
+)
+def test_the_scheduler_accepts_it(nodes: list[Json]) -> None:
+    assert warnings(nodes) == ()
+
+
+def test_a_smaller_rack_is_never_given_whole() -> None:
+    [warning] = warnings([a_node("a", rack="r0"), a_node("b", rack="r0"), a_node("c", rack="r1")])
+    assert "r1 has 1 of 2 a100-sxm4-80gb-node" in warning
+
+
+def test_other_labels_may_group_nodes() -> None:
+    node = a_node("a")
+    node["metadata"]["labels"]["example.org/row"] = "7"
+    found = cluster_file([node], ["example.org/row"])
+    assert found["physicalCells"][0]["type"] == "a100-sxm4-80gb-row"

@@ -1,0 +1,214 @@
+"""`muster deploy` on a real control plane. The test plays Kubernetes' scheduler and the kubelets:
+it makes pods ready, or ends them.
+"""
+
+import contextlib
+import http.client
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import kube_programs
+import pytest
+from kube_plane import KubePlane
+from manifests import Json
+from rest_double import Ran, run_cli
+
+pytestmark = [pytest.mark.k8s, pytest.mark.xdist_group("deploy-command")]
+
+NODE = "deploy-a"
+SYSTEM = "muster-system"
+NEW, NEW_STEP = "registry.example/muster@sha256:" + "a" * 64, "registry.example/muster-step:2"
+OLD = "localhost/muster:0.1.0"
+AGAIN_S = 0.1
+
+
+@dataclass
+class Player:
+    """Makes all pods ready and ends those of Jobs, but not those whose image has `broken` in it."""
+
+    plane: KubePlane
+    stopped: threading.Event = field(default_factory=threading.Event)
+
+    def play(self) -> None:
+        """Until it is stopped."""
+        while not self.stopped.wait(AGAIN_S):
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                _, found = self.plane.ask("GET", f"/api/v1/namespaces/{SYSTEM}/pods")
+                for pod in found.get("items", []):
+                    self._see(pod)
+
+    def _see(self, pod: Json) -> None:
+        path = f"/api/v1/namespaces/{SYSTEM}/pods/{pod['metadata']['name']}"
+        if "deletionTimestamp" in pod["metadata"]:
+            self.plane.ask("DELETE", path, {"gracePeriodSeconds": 0})
+        elif "affinity" in pod["spec"] and "nodeName" not in pod["spec"]:  # of the DaemonSet
+            target = {"kind": "Node", "name": NODE}
+            body = {"metadata": {"name": pod["metadata"]["name"]}, "target": target}
+            self.plane.ask("POST", f"{path}/binding", body)
+        else:
+            self._make_ready(pod, path)
+
+    def _make_ready(self, pod: Json, path: str) -> None:
+        is_broken = any("broken" in each["image"] for each in pod["spec"]["containers"])
+        if is_broken or pod.get("status", {}).get("phase") not in ("Pending", None):
+            return
+        is_of_job = "job-name" in pod["metadata"].get("labels", {})
+        pod["status"] = {
+            "phase": "Succeeded" if is_of_job else "Running",
+            "conditions": [{"type": "Ready", "status": "True"}],
+        }
+        self.plane.ask("PUT", f"{path}/status", pod)
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubePlane]:
+    """A cluster of this module alone: it is installed into and emptied."""
+    with KubePlane(tmp_path_factory.mktemp("deploy")) as running:
+        player = Player(running)
+        thread = threading.Thread(target=player.play)
+        thread.start()
+        try:
+            yield running
+        finally:
+            player.stopped.set()
+            thread.join()
+
+
+Deploy = Callable[..., Ran]
+
+
+@pytest.fixture
+def deploy(plane: KubePlane, tmp_path: Path) -> Iterator[Deploy]:
+    """The command. Muster is removed at the end."""
+
+    def run(*words: str) -> Ran:
+        program = str(kube_programs.program("kubectl"))
+        known = ("--kubectl", program, "--kubeconfig", str(plane.kubeconfig))
+        return run_cli(tmp_path, "deploy", *words, *known, HOME=str(plane.home))
+
+    yield run
+    ended = run("remove", "--yes")
+    assert ended.code == 0, ended.err
+
+
+@pytest.fixture
+def ready(plane: KubePlane) -> KubePlane:
+    """A cluster with a default storage class and a node."""
+    storage = {
+        "metadata": {
+            "name": "standard",
+            "annotations": {"storageclass.kubernetes.io/is-default-class": "true"},
+        },
+        "provisioner": "example/none",
+    }
+    plane.ask("POST", "/apis/storage.k8s.io/v1/storageclasses", storage)
+    plane.ask("POST", "/api/v1/nodes", {"metadata": {"name": NODE}})
+    return plane
+
+
+def applied(deploy: Deploy, tmp_path: Path, *words: str) -> Ran:
+    """Muster, installed."""
+    key = ("--key-file", str(tmp_path / "muster.key"))
+    return deploy("apply", "--yes", "--node", NODE, *key, *words)
+
+
+def left(plane: KubePlane) -> list[str]:
+    """All that belongs to Muster in the cluster."""
+    kinds = plane.kubectl("api-resources", "--verbs=list", "-o", "name").split()
+    of = "app.kubernetes.io/part-of=muster"
+    found = plane.kubectl("get", ",".join(kinds), "-A", "-l", of, "-o", "name").split()
+    namespaces = plane.kubectl("get", "namespaces", "-o", "name").split()
+    labelled = plane.kubectl("get", "nodes", "-l", "muster/agent", "-o", "name").split()
+    return [*found, *(each for each in namespaces if "muster" in each), *labelled]
+
+
+def images(plane: KubePlane) -> set[str]:
+    """The images of Muster that all workloads use."""
+    template = (
+        "{range .items[*]}{range .spec.template.spec.containers[*]}{.image}"
+        "{'\\n'}{end}{end}".replace("'", '"')
+    )
+    kinds = "deployments,daemonsets"
+    return set(plane.kubectl("get", kinds, "-n", SYSTEM, "-o", f"jsonpath={template}").split())
+
+
+def test_a_check_refuses_and_says_what_to_do(plane: KubePlane, deploy: Deploy) -> None:
+    plane.kubectl("delete", "storageclass", "standard", "--ignore-not-found")
+    ran = deploy("check", "--node", "absent")
+    assert ran.code == 1, ran.err
+    assert "refusal  storage: no default storage class" in ran.out
+    assert "refusal  nodes: no node is named absent" in ran.out
+    assert "ok       rights: you may make" in ran.out
+    assert "Annotate a storage class" in ran.out
+    refused = deploy("apply", "--yes", "--node", "absent")
+    assert (refused.code, left(plane)) == (1, [])
+
+
+def test_muster_is_installed_and_removed(ready: KubePlane, deploy: Deploy, tmp_path: Path) -> None:
+    assert deploy("check", "--node", NODE).code == 0
+    asked = deploy("apply", "--node", NODE)
+    assert (asked.code, left(ready)) == (4, [])
+
+    ran = applied(deploy, tmp_path)
+    assert ran.code == 0, ran.err
+    assert "shown once" in ran.out
+    key = tmp_path / "muster.key"
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    assert key.read_text().strip() not in ran.out + ran.err
+    ready_at = [line.partition(":")[0] for line in ran.err.splitlines() if line.endswith(" ready")]
+    services = [each for each in ready_at if each.startswith(("Deployment", "DaemonSet"))]
+    assert list(dict.fromkeys(services)) == [
+        *("Deployment scheduler", "Deployment launcher", "Deployment alerting"),
+        *("Deployment rest", "DaemonSet runtime-agent"),
+    ]
+
+    shown = deploy("status")
+    assert shown.code == 0, shown.out
+    assert "nodes, agent ready: 1 (deploy-a)" in shown.out
+    assert max(map(len, shown.out.splitlines())) <= 80
+
+    again = applied(deploy, tmp_path)
+    assert again.code == 0, again.err
+    assert "No object changes" in again.out
+    assert "shown once" not in again.out
+    key.write_text("b" * 64)
+    other = applied(deploy, tmp_path)
+    assert (other.code, "is not the key" in other.err) == (2, True)
+
+    pod = {
+        "metadata": {"name": "a-job", "labels": {"app.kubernetes.io/managed-by": "muster"}},
+        "spec": {"containers": [{"name": "main", "image": "example/none"}]},
+    }
+    ready.ask("POST", "/api/v1/namespaces/muster-jobs/pods", pod)
+    refused = deploy("remove")
+    assert (refused.code, "This ends 1 pods of running jobs." in refused.err) == (4, True)
+    removed = deploy("remove", "--yes")
+    assert removed.code == 0, removed.err
+    assert "/var/lib/muster" in removed.out
+    assert left(ready) == []
+    assert deploy("status").code == 4
+
+
+def test_an_upgrade_stops_at_what_does_not_become_ready(
+    ready: KubePlane, deploy: Deploy, tmp_path: Path
+) -> None:
+    assert applied(deploy, tmp_path).code == 0
+    assert deploy("rollback", "--yes").code == 4
+    ran = deploy("upgrade", "--yes", "--image", NEW, "--step-image", NEW_STEP)
+    assert ran.code == 0, ran.err
+    assert images(ready) == {NEW}
+    assert max(map(len, deploy("status").out.splitlines())) <= 80
+
+    broken = deploy("upgrade", "--yes", "--image", "muster:broken", "--timeout", "3s")
+    assert broken.code == 8
+    assert "Job bus: runs. It did not become ready" in broken.err
+    assert "muster deploy rollback" in broken.err
+    assert images(ready) == {NEW}
+
+    back = deploy("rollback", "--yes")
+    assert back.code == 0, back.err
+    assert images(ready) == {NEW}
+    assert "Job bus" not in back.err

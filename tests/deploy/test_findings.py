@@ -1,0 +1,196 @@
+"""What a check of a cluster finds."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from cli.deploy.findings import Cluster, Finding, Level, Plan, Right, findings, rights
+from cli.deploy.objects import Images
+from manifests import Json
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+IMAGES = Images("localhost/muster:1", "localhost/muster-step:1")
+LABEL = {"muster/agent": "true"}
+
+
+def a_node(name: str = "gpu-1", gpus: int = 0, is_ready: bool = True, **info: str) -> Json:
+    """A node for jobs that has both images."""
+    facts = {"operatingSystem": "linux", "architecture": "amd64", "kubeletVersion": "v1.35.4"}
+    return {
+        "metadata": {"name": name, "labels": LABEL},
+        "status": {
+            "nodeInfo": facts | info,
+            "conditions": [{"type": "Ready", "status": str(is_ready)}],
+            "allocatable": {"nvidia.com/gpu": str(gpus)} if gpus else {},
+            "images": [{"names": [IMAGES.muster]}, {"names": [IMAGES.step]}],
+        },
+    }
+
+
+def a_lease(ahead_s: float, name: str = "gpu-1") -> Json:
+    """The heartbeat of a node."""
+    at = NOW + timedelta(seconds=ahead_s)
+    return {
+        "metadata": {"name": name},
+        "spec": {"renewTime": at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")},
+    }
+
+
+def named(kind: str, name: str, **more: Any) -> Json:
+    """An object with a name."""
+    metadata = {"name": name, **more.pop("metadata", {})}
+    return {"kind": kind, "apiVersion": "v1", "metadata": metadata, **more}
+
+
+GOOD = Cluster(
+    client="v1.33.0",
+    server="v1.32.1+k3s1",
+    denied=(),
+    nodes=[a_node()],
+    leases=[a_lease(-5)],
+    storage_classes=[
+        named(
+            "StorageClass",
+            "standard",
+            metadata={"annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
+        )
+    ],
+    runtime_classes=(),
+    namespaces=(),
+    limits=(),
+    server_time=NOW,
+    asked_at=NOW,
+)
+STATEFUL = named("StatefulSet", "kafka", spec={"volumeClaimTemplates": [{"spec": {}}]})
+PLAN = Plan([STATEFUL], IMAGES)
+NVIDIA = named("RuntimeClass", "nvidia")
+QUOTA = named("ResourceQuota", "small", metadata={"namespace": "muster-jobs"})
+LOW = named(
+    "Namespace",
+    "muster-system",
+    metadata={"labels": {"pod-security.kubernetes.io/enforce": "baseline"}},
+)
+PRIVILEGED = named(
+    "Namespace",
+    "muster-system",
+    metadata={"labels": {"pod-security.kubernetes.io/enforce": "privileged"}},
+)
+MODE = {"name": "MUSTER_KUBE_GPU_MODE", "value": "visible-devices"}
+AGENT = {"containers": [{"name": "runtime-agent", "env": [MODE]}]}
+DIRECT = named("DaemonSet", "runtime-agent", spec={"template": {"spec": AGENT}})
+
+
+def of(found: Sequence[Finding], subject: str) -> list[tuple[Level, str]]:
+    """The findings about a subject."""
+    return [(each.level, each.text) for each in found if each.subject == subject]
+
+
+def test_a_good_cluster_is_all_ok() -> None:
+    found = findings(GOOD, PLAN)
+    assert {each.level for each in found} == {Level.OK}
+    assert [each.subject for each in found] == [
+        *("API server", "kubectl", "rights", "namespaces", "quotas", "storage"),
+        *("nodes", "GPUs", "clocks", "images"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "plan", "subject", "level", "text"),
+    [
+        ({"server": "v1.31.9"}, PLAN, "API server", Level.REFUSAL, "needs 1.32 or later"),
+        ({"client": "v1.9.0"}, PLAN, "kubectl", Level.REFUSAL, "needs 1.32 or later"),
+        (
+            {"denied": [Right("create", "", "namespaces", "")]},
+            PLAN,
+            "rights",
+            Level.REFUSAL,
+            "you may not create namespaces",
+        ),
+        ({"storage_classes": ()}, PLAN, "storage", Level.REFUSAL, "no default storage class"),
+        (
+            {"namespaces": [named("Namespace", "muster-jobs", status={"phase": "Terminating"})]},
+            PLAN,
+            "namespaces",
+            Level.REFUSAL,
+            "muster-jobs is being deleted",
+        ),
+        (
+            {"namespaces": [LOW]},
+            Plan([PRIVILEGED], IMAGES),
+            "Pod Security",
+            Level.WARNING,
+            "has the level baseline; Muster needs privileged",
+        ),
+        ({"limits": [QUOTA]}, PLAN, "quotas", Level.WARNING, "ResourceQuota small is in"),
+        ({}, Plan((), IMAGES, ("gpu-2",)), "nodes", Level.REFUSAL, "no node is named gpu-2"),
+        ({"nodes": ()}, PLAN, "nodes", Level.WARNING, "no node has the label"),
+        (
+            {"nodes": [a_node(architecture="arm64")]},
+            PLAN,
+            "nodes",
+            Level.REFUSAL,
+            "does not run on linux/arm64: gpu-1",
+        ),
+        ({"nodes": [a_node("n" * 65)]}, PLAN, "nodes", Level.REFUSAL, "more than 64 characters"),
+        ({"nodes": [a_node(is_ready=False)]}, PLAN, "nodes", Level.WARNING, "not ready: gpu-1"),
+        ({"nodes": [a_node(gpus=8)]}, PLAN, "GPUs", Level.WARNING, "no RuntimeClass nvidia"),
+        (
+            {"nodes": [a_node(gpus=8)], "runtime_classes": [NVIDIA]},
+            PLAN,
+            "GPUs",
+            Level.WARNING,
+            "8 GPUs on 1 of 1 nodes; the mode is none",
+        ),
+        (
+            {"nodes": [a_node(gpus=8)], "runtime_classes": [NVIDIA]},
+            Plan([DIRECT], IMAGES),
+            "GPUs",
+            Level.OK,
+            "mode visible-devices; no pod has tried it",
+        ),
+        ({}, Plan([DIRECT], IMAGES), "GPUs", Level.WARNING, "no GPUs seen"),
+        ({"leases": [a_lease(9)]}, PLAN, "clocks", Level.WARNING, "gpu-1 is 9 s ahead"),
+        ({"leases": [a_lease(-60)]}, PLAN, "clocks", Level.WARNING, "may be 60 s behind"),
+        (
+            {"leases": [a_lease(-60)], "nodes": [a_node(is_ready=False)]},
+            PLAN,
+            "clocks",
+            Level.OK,
+            "no clock is",
+        ),
+        (
+            {"asked_at": NOW + timedelta(seconds=8)},
+            PLAN,
+            "clocks",
+            Level.WARNING,
+            "this machine differs by +8 s",
+        ),
+        (
+            {},
+            Plan((), Images("muster:2", IMAGES.step)),
+            "images",
+            Level.WARNING,
+            "are not known to be on gpu-1",
+        ),
+    ],
+)
+def test_each_fault_is_found_and_has_a_fix(  # the columns of the table
+    changes: Json, plan: Plan, subject: str, level: Level, text: str
+) -> None:
+    found = [
+        each
+        for each in findings(replace(GOOD, **changes), plan)
+        if each.subject == subject and each.level is level
+    ]
+    assert any(text in each.text for each in found), of(found, subject)
+    assert all(each.fix for each in found if each.level is not Level.OK)
+
+
+def test_rights_name_the_resources_of_the_objects() -> None:
+    policy = named("NetworkPolicy", "jobs", metadata={"namespace": "muster-jobs"})
+    policy["apiVersion"] = "networking.k8s.io/v1"
+    asked = {each.text() for each in rights([policy])}
+    assert "create networkpolicies.networking.k8s.io in muster-jobs" in asked
+    assert "patch nodes" in asked

@@ -1,0 +1,103 @@
+"""The order of a roll-out, and when a part counts as ready."""
+
+from typing import Any
+
+import pytest
+from cli.deploy.objects import Images, images_of, with_images
+from cli.deploy.rollout import Progress, look, steps, troubles
+from manifests import Json, workload, workloads
+from rendering import K8S, OVERLAYS, render
+
+NEW = Images("registry.example/muster:2", "registry.example/muster-step:2")
+
+pytestmark = pytest.mark.k8s  # they render with kubectl
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_each_object_is_in_one_step_and_agents_come_last(overlay: str) -> None:
+    objects = render(K8S / "overlays" / overlay)
+    planned = steps(objects)
+    titles = [each.title for each in planned]
+    assert titles[:3] == ["namespaces", "rights, settings, stores", "setup"]
+    assert titles[3:] == ["scheduler", "launcher", "alerting", "rest", "runtime-agent"]
+    placed = [id(body) for each in planned for body in each.objects]
+    assert sorted(placed) == sorted(map(id, objects))
+    assert "setup" not in [each.title for each in steps(objects, with_setup=False)]
+
+
+def test_all_images_of_muster_change_and_no_others() -> None:
+    objects = render(K8S / "overlays/minimal")
+    old = images_of(workload(objects, "runtime-agent").body)
+    changed = with_images(objects, old, NEW)
+    assert images_of(workload(changed, "runtime-agent").body) == NEW
+    used = {each["image"] for body in workloads(changed) for each in body.containers}
+    assert used == {NEW.muster, NEW.step, "apache/kafka:4.3.0", "postgres:17"}
+    agent = workload(changed, "runtime-agent").main
+    assert {"name": "MUSTER_KUBE_STEP_IMAGE", "value": NEW.step} in agent["env"]
+
+
+def a_workload(kind: str, spec: Any = None, generation: int = 1, **status: Any) -> Json:
+    """One as the server has it."""
+    return {
+        "kind": kind,
+        "metadata": {"name": "rest", "generation": generation},
+        "spec": spec or {},
+        "status": status,
+    }
+
+
+ENDED = {"type": "Progressing", "status": "False", "message": "took too long"}
+DONE = {"type": "Complete", "status": "True"}
+LOST = {"type": "Failed", "status": "True", "message": "too often"}
+
+
+@pytest.mark.parametrize(
+    ("body", "progress"),
+    [
+        (a_workload("Job"), Progress.WAITING),
+        (a_workload("Job", conditions=[DONE]), Progress.READY),
+        (a_workload("Job", conditions=[LOST]), Progress.FAILED),
+        (a_workload("DaemonSet", observedGeneration=1), Progress.READY),
+        (
+            a_workload("DaemonSet", observedGeneration=1, desiredNumberScheduled=2, numberReady=2),
+            Progress.WAITING,
+        ),
+        (a_workload("Deployment", observedGeneration=1), Progress.WAITING),
+        (
+            a_workload(
+                "Deployment", observedGeneration=1, replicas=1, readyReplicas=1, updatedReplicas=1
+            ),
+            Progress.READY,
+        ),
+        (  # an old pod still serves
+            a_workload(
+                "Deployment", observedGeneration=1, replicas=2, readyReplicas=1, updatedReplicas=1
+            ),
+            Progress.WAITING,
+        ),
+        (  # the controller has not seen the change
+            a_workload("Deployment", None, 2, observedGeneration=1, replicas=1, readyReplicas=1),
+            Progress.WAITING,
+        ),
+        (a_workload("Deployment", conditions=[ENDED]), Progress.FAILED),
+        (
+            a_workload(
+                "StatefulSet", observedGeneration=1, replicas=1, readyReplicas=1, updatedReplicas=1
+            ),
+            Progress.READY,
+        ),
+    ],
+)
+def test_a_part_is_ready_once_all_its_pods_are_new_and_ready(
+    body: Json, progress: Progress
+) -> None:
+    assert look(body, body).progress is progress
+
+
+def test_a_pod_tells_why_it_waits() -> None:
+    state = {"waiting": {"reason": "ErrImageNeverPull", "message": "not present"}}
+    pod = {
+        "metadata": {"name": "rest-1"},
+        "status": {"containerStatuses": [{"name": "rest", "state": state}]},
+    }
+    assert troubles([pod]) == ["Pod rest-1, container rest: ErrImageNeverPull: not present"]
