@@ -16,12 +16,14 @@ Key = tuple[str, str]
 
 
 class PodApiDouble:
-    """`objects` is what the server has. `failing` raises what a request is to fail with;
-    `is_deaf`: a request takes effect, but its answer is lost. `is_paused`: watches show nothing.
+    """`objects` is what the server has, `claims` the phase of each claim. `failing` raises what a
+    request is to fail with; `is_deaf`: a request takes effect, but its answer is lost. `is_paused`:
+    watches show nothing.
     """
 
     def __init__(self) -> None:
         self.objects: dict[Key, Json] = {}
+        self.claims: dict[Key, str] = {}
         self.calls: list[tuple[str, str]] = []
         self.failing: Callable[[str], Exception | None] = lambda _call: None
         self.is_deaf = self.is_paused = False
@@ -78,6 +80,10 @@ class PodApiDouble:
             self.put(body)
         self._answer({})
         return True
+
+    async def claim_phase(self, namespace: str, name: str) -> str | None:
+        self._called("claim", name)
+        return self.claims.get((namespace, name))
 
     async def follow_pods(self) -> AsyncIterator[Change]:
         queue: asyncio.Queue[Change] = asyncio.Queue()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import structlog
@@ -18,15 +18,16 @@ from runtime_agent.domain.ending import AGENT_RESET, Ending, Loss, Oom, Refusal
 from runtime_agent.domain.environment import Place, of_user, task_environment
 from runtime_agent.domain.pods import Pod, Stopping
 from runtime_agent.domain.report import Offer
+from runtime_agent.domain.storages import folder_of, why_no_folders
 from runtime_agent.fork_server import ForkServer
 from runtime_agent.logreader import tail_lines
-from runtime_agent.pods import Phase, PodDirectories, never_ran
+from runtime_agent.pods import Phase, PodDirectories, failed_to_start, never_ran
 from runtime_agent.runner import Seen
 from runtime_agent.secrets_key import SecretsKey
 from runtime_agent.settings import MEBIBYTE, AgentSettings, names_in
 from runtime_agent.supervisor import cgroup
 from runtime_agent.supervisor.logs import stream_path
-from runtime_agent.supervisor.records import ExitRecord, PodSpec, StopRequest
+from runtime_agent.supervisor.records import ExitRecord, Mount, PodSpec, StopRequest
 
 END_NOW_S = 60.0
 """A pod that the journal does not know has ended by then; later its supervisor is killed too."""
@@ -73,6 +74,10 @@ class SupervisedPods:
         attempt.at_s = time.monotonic()
         try:
             self._prepare(pod, pod.run)
+            roots, single_user = self.settings.storage_folders(), self.confinement.single_user
+            if (why := why_no_folders(pod.run, roots, single_user)) is not None:
+                self.directories.seal(pod.pod, failed_to_start(why))
+                return
             self.fork_server.start(self.directories.path(pod.pod))
         except OSError as error:
             attempt.error = str(error)
@@ -105,6 +110,10 @@ class SupervisedPods:
             agent_doorbell=str(self.doorbell),
             uid=uid,
             exposed=list(map(str, self.confinement.task_folders)),
+            mounts=[
+                asdict(Mount(str(folder_of(each)), each.mount_path, each.read_only, each.is_own))
+                for each in run.mounts
+            ],
             user_processes=self._user_processes(uid),
         )
         self.directories.prepare(spec, self.secrets_key.open(pod).command)
@@ -221,9 +230,7 @@ class SupervisedPods:
             return None
         error = f"no supervisor came up in {attempt.count} attempts"
         error = f"{error}: {attempt.error}" if attempt.error else error
-        if phase is Phase.ABSENT or self.directories.seal(
-            pod.pod, ExitRecord(ran=False, start_error=error, ended_at_s=time.time())
-        ):
+        if phase is Phase.ABSENT or self.directories.seal(pod.pod, failed_to_start(error)):
             return Seen(pod.pod, None, time.time(), Ending(start_error=error))
         return None
 

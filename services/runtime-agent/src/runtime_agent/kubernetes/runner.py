@@ -26,6 +26,7 @@ from runtime_agent.domain.kubernetes.manifest import (
     MAIN,
     Identity,
     PodRules,
+    claims_of,
     manifest,
     namespace_of,
     object_name,
@@ -34,6 +35,7 @@ from runtime_agent.domain.kubernetes.node import offer_of, requests_of
 from runtime_agent.domain.kubernetes.status import Observed, ending, given_up, observed, vanished
 from runtime_agent.domain.pods import Pod, Stopping
 from runtime_agent.domain.report import Offer
+from runtime_agent.domain.storages import why_no_claims, why_not_bound
 from runtime_agent.kubernetes.api import Exists, Json, PodApi, Refused, Unavailable
 from runtime_agent.kubernetes.record import KubeRecord
 from runtime_agent.kubernetes.tail import KubeletLog
@@ -230,6 +232,9 @@ class KubernetesPods:
 
     async def _create(self, pod: Pod, record: KubeRecord) -> None:
         assert pod.run is not None
+        if (why := await self._why_no_storages(pod.run)) is not None:
+            self._works[pod.pod].refused = Ending(start_error=why)
+            return
         who = Identity(self.settings.node, self.journal.id, record.ticket)
         wanted = manifest(pod, pod.run, who, self.rules, self._gpu_names(pod.run))
         try:
@@ -244,6 +249,17 @@ class KubernetesPods:
             body = found
         seen = observed(body)
         self._objects.setdefault((seen.namespace, seen.name), seen)  # the watch may know more
+
+    async def _why_no_storages(self, run: PodRun) -> str | None:
+        """kubelet would wait for ever for a claim that nothing binds."""
+        if (why := why_no_claims(run)) is not None:
+            return why
+        namespace = namespace_of(run, self.rules)
+        for claim in claims_of(run):
+            phase = await self.api.claim_phase(namespace, claim)
+            if (why := why_not_bound(claim, namespace, phase)) is not None:
+                return why
+        return None
 
     def _gpu_names(self, run: PodRun) -> list[str]:
         names = self.devices.names
