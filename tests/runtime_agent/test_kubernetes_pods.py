@@ -208,8 +208,8 @@ async def test_storages_are_folders_of_their_claims(world: World, api: PodApiDou
 @pytest.mark.parametrize(
     ("storage", "claims", "why"),
     [
-        ({"host_path": "/srv"}, {}, "the storage s has no claim for Kubernetes nodes"),
-        ({"claim": "c"}, {}, "the claim c does not exist in the namespace jobs"),
+        ({"host_path": "/srv"}, {}, "The storage s has no claim for Kubernetes nodes"),
+        ({"claim": "c"}, {}, "The claim c does not exist in the namespace jobs"),
         ({"claim": "c"}, {("jobs", "c"): "Pending"}, "is Pending, not Bound"),
         ({"claim": "c"}, {("jobs-host", "c"): "Bound"}, "does not exist"),
     ],
@@ -223,8 +223,8 @@ async def test_a_storage_that_can_not_be_mounted_fails_the_pod_at_once(
 ) -> None:
     api.claims = claims
     world.accept(run=a_run(mounts=(StorageMount(name="s", mount_path="/mnt/s", **storage),)))
-    await world.until(lambda: world.rule() == "launch-failed")
-    assert why in world.verdict()["evidence"]
+    await world.until(lambda: world.rule() == "no-storage")
+    assert why in world.verdict()["cause"]
     assert not api.objects
 
 

@@ -282,11 +282,6 @@ def _groups(start: StartRecord) -> cgroup.Cgroups:
     return cgroup.Cgroups(tuple(map(Path, start.cgroup_dirs)))
 
 
-def failed_to_start(error: str) -> ExitRecord:
-    """The record of a pod that can't begin."""
-    return ExitRecord(ran=False, start_error=error, ended_at_s=time.time())
-
-
 def never_ran(reason: str) -> ExitRecord:
     """The record of a pod that was stopped before it began."""
     return ExitRecord(ran=False, stop_reason=reason, ended_at_s=time.time())

@@ -21,7 +21,7 @@ from runtime_agent.domain.report import Offer
 from runtime_agent.domain.storages import folder_of, why_no_folders
 from runtime_agent.fork_server import ForkServer
 from runtime_agent.logreader import tail_lines
-from runtime_agent.pods import Phase, PodDirectories, failed_to_start, never_ran
+from runtime_agent.pods import Phase, PodDirectories, never_ran
 from runtime_agent.runner import Seen
 from runtime_agent.secrets_key import SecretsKey
 from runtime_agent.settings import MEBIBYTE, AgentSettings, names_in
@@ -64,7 +64,7 @@ class SupervisedPods:
 
     def launch(self, pod: Pod) -> None:
         """Prepare the directory and ask the fork server; once asked, looks see to the rest."""
-        if pod.pod not in self._attempts:
+        if pod.pod not in self._attempts and self._why_no_storages(pod) is None:
             self._attempt(pod)
 
     def _attempt(self, pod: Pod) -> None:
@@ -74,10 +74,6 @@ class SupervisedPods:
         attempt.at_s = time.monotonic()
         try:
             self._prepare(pod, pod.run)
-            roots, single_user = self.settings.storage_folders(), self.confinement.single_user
-            if (why := why_no_folders(pod.run, roots, single_user)) is not None:
-                self.directories.seal(pod.pod, failed_to_start(why))
-                return
             self.fork_server.start(self.directories.path(pod.pod))
         except OSError as error:
             attempt.error = str(error)
@@ -117,6 +113,11 @@ class SupervisedPods:
             user_processes=self._user_processes(uid),
         )
         self.directories.prepare(spec, self.secrets_key.open(pod).command)
+
+    def _why_no_storages(self, pod: Pod) -> str | None:
+        assert pod.run is not None
+        folders = self.settings.storage_folders()
+        return why_no_folders(pod.run, folders, self.confinement.single_user)
 
     def _uid(self, run: PodRun) -> int | None:
         """Raises OSError where the user has none."""
@@ -222,6 +223,9 @@ class SupervisedPods:
         if pod.stop is not None:
             self.stop(pod.pod, pod.stop)
             return None
+        if phase is Phase.ABSENT and (why := self._why_no_storages(pod)) is not None:
+            ending = Ending(refusal=Refusal.NO_STORAGE, detail=why)
+            return Seen(pod.pod, None, time.time(), ending)
         attempt = self._attempts.get(pod.pod, _Attempt())
         if time.monotonic() - attempt.at_s < self.settings.launch_timeout_s and attempt.count:
             return None
@@ -230,7 +234,9 @@ class SupervisedPods:
             return None
         error = f"no supervisor came up in {attempt.count} attempts"
         error = f"{error}: {attempt.error}" if attempt.error else error
-        if phase is Phase.ABSENT or self.directories.seal(pod.pod, failed_to_start(error)):
+        if phase is Phase.ABSENT or self.directories.seal(
+            pod.pod, ExitRecord(ran=False, start_error=error, ended_at_s=time.time())
+        ):
             return Seen(pod.pod, None, time.time(), Ending(start_error=error))
         return None
 

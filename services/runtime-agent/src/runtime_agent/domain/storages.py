@@ -19,19 +19,19 @@ def why_no_folders(run: PodRun, roots: Sequence[str], single_user: str | None) -
     storages may lie in. `single_user`: why the node does not separate users.
     """
     for mount in run.mounts:
-        what = f"the storage {mount.name}"
+        what = f"The storage {mount.name}"
         if mount.host_path is None:
-            return f"{what} has no folder on nodes without Kubernetes: an admin sets its hostPath"
+            return f"{what} has no folder on nodes without Kubernetes: an admin sets its hostPath."
         if single_user is not None:
-            return f"{what} can't be mounted on a node that does not separate users: {single_user}"
+            return f"{what} can't be mounted on a node that does not separate users: {single_user}."
         folder, place = folder_of(mount), PurePosixPath(mount.mount_path)
         if ".." in folder.parts or not any(folder.is_relative_to(root) for root in roots):
             return (
                 f"{what} lies in {folder}, which the node does not allow: its operator sets"
-                " MUSTER_STORAGE_PATHS of the agent"
+                " MUSTER_STORAGE_PATHS of the agent."
             )
         if ".." in place.parts or PurePosixPath(MNT) not in place.parents:
-            return f"{what} can be mounted below {MNT} only, on nodes without Kubernetes: not at {place}"
+            return f"{what} can't be at {place}: nodes without Kubernetes mount below {MNT} only."
     return None
 
 
@@ -39,7 +39,7 @@ def why_no_claims(run: PodRun) -> str | None:
     """Why a Kubernetes node can't mount the pod's storages; None: it can, if claims are bound."""
     for mount in run.mounts:
         if mount.claim is None:
-            return f"the storage {mount.name} has no claim for Kubernetes nodes: an admin sets it"
+            return f"The storage {mount.name} has no claim for Kubernetes nodes: an admin sets it."
     return None
 
 
@@ -48,4 +48,4 @@ def why_not_bound(claim: str, namespace: str, phase: str | None) -> str | None:
     if phase == "Bound":
         return None
     state = "does not exist" if phase is None else f"is {phase}, not Bound"
-    return f"the claim {claim} {state} in the namespace {namespace}: an operator makes it"
+    return f"The claim {claim} {state} in the namespace {namespace}: an operator makes it."

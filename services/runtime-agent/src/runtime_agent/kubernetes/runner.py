@@ -233,7 +233,7 @@ class KubernetesPods:
     async def _create(self, pod: Pod, record: KubeRecord) -> None:
         assert pod.run is not None
         if (why := await self._why_no_storages(pod.run)) is not None:
-            self._works[pod.pod].refused = Ending(start_error=why)
+            self._works[pod.pod].refused = Ending(refusal=Refusal.NO_STORAGE, detail=why)
             return
         who = Identity(self.settings.node, self.journal.id, record.ticket)
         wanted = manifest(pod, pod.run, who, self.rules, self._gpu_names(pod.run))
