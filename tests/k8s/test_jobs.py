@@ -1,5 +1,8 @@
 """Jobs as pods of a Kubernetes node, through all five services."""
 
+import contextlib
+import hashlib
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,6 +14,8 @@ from scheduler_watched import until
 from whole_muster import a_job, eventually
 
 pytestmark = [pytest.mark.k8s, pytest.mark.system, pytest.mark.timeout(600)]
+
+UNTIL = "until test -e {}; do sleep 0.1; done"
 
 
 @pytest.fixture
@@ -28,6 +33,23 @@ async def test_a_job_runs_as_a_pod_and_leaves_nothing(kube: KubeMuster) -> None:
     assert await kube.muster.end_of(name) == "SUCCEEDED"
     await eventually(kube.muster.unsettled, lambda count: count == 0)
     await until(lambda: not kube.pods())
+
+
+async def test_the_agent_did_nothing_that_its_rights_do_not_name(kube: KubeMuster) -> None:
+    name = await kube.muster.submit(a_job("hello", "true"))
+    assert await kube.muster.end_of(name) == "SUCCEEDED"
+    await until(lambda: not kube.pods())
+    events = [
+        event
+        for event in kube.plane.audit()
+        if event["user"]["username"] == "system:serviceaccount:muster-system:muster-agent"
+    ]
+    assert {event["responseStatus"]["code"] for event in events} <= {200, 201, 404}
+    done = {(event["verb"], event["objectRef"]["resource"]) for event in events}
+    assert done == {
+        ("list", "pods"), ("watch", "pods"), ("create", "pods"), ("delete", "pods"),
+        ("list", "nodes"), ("watch", "nodes"),
+    }  # fmt: skip
 
 
 async def test_a_job_that_fails_shows_its_code(kube: KubeMuster) -> None:
@@ -112,3 +134,34 @@ async def bind_a_claim(plane: KubePlane, name: str, files: Path) -> None:
         status, answer = plane.ask("POST", path, body)
         assert status == 201, answer
     await until(lambda: plane.ask("GET", f"{claims}/{name}")[1]["status"].get("phase") == "Bound")
+
+
+async def test_a_secret_reaches_its_task_and_neither_etcd_nor_the_audit_log(
+    kube: KubeMuster, tmp_path: Path
+) -> None:
+    token, go = "marker-90c1fe-token", tmp_path / "go"
+    command = f'printf %s "<% $secrets.token %>" | sha256sum; {UNTIL.format(go)}'
+    name = await kube.muster.submit(a_job("secret", command) + f"secrets: {{token: {token}}}\n")
+    await eventually(lambda: kube.muster.state(name), lambda state: state == "RUNNING")
+    assert token not in json.dumps(kube.pods())
+    processes = of_all_processes("cmdline")
+    go.touch()
+    assert await kube.muster.end_of(name) == "SUCCEEDED"
+    assert hashlib.sha256(token.encode()).hexdigest() in await kube.log_of(name)
+    plane = kube.plane.home
+    kept = [path for path in plane.rglob("*") if path.is_file() and _has(path, token)]
+    assert not kept
+    assert token.encode() not in processes
+
+
+def of_all_processes(what: str) -> bytes:
+    """A file of /proc, of every process of the machine."""
+    found = b""
+    for path in Path("/proc").glob(f"[0-9]*/{what}"):
+        with contextlib.suppress(OSError):
+            found += path.read_bytes()
+    return found
+
+
+def _has(path: Path, text: str) -> bool:
+    return text.encode() in path.read_bytes()

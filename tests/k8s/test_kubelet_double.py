@@ -11,8 +11,8 @@ import pytest
 from container_shim import CGROUPS, split
 from containers import shims
 from kube_plane import KubePlane
-from kubelet_double import KubeletDouble, Settings
-from step_image import BEGIN, COPY, step_image
+from kubelet_double import Image, KubeletDouble, Settings
+from step_image import BEGIN, step_image
 from stub_agent import StubAgent
 
 pytestmark = pytest.mark.k8s
@@ -30,6 +30,7 @@ class Node(KubeletDouble):
         identity = {"server": plane.url, "ca": str(plane.ca_path), "token": plane.token}
         given = {"home": str(home / self.name), "node": self.name, **identity, **settings}
         super().__init__(Settings(**given))
+        self.uids: dict[str, str] = {}
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -48,7 +49,7 @@ class Node(KubeletDouble):
         own = {key: spec.pop(key) for key in keys & spec.keys()}
         main = {"name": "main", "image": "any/image", "command": words, **own}
         name = f"pod-{uuid4().hex[:8]}"
-        self.ask(
+        created = self.ask(
             "POST",
             PODS,
             {
@@ -64,6 +65,7 @@ class Node(KubeletDouble):
                 },
             },
         )
+        self.uids[name] = created["metadata"]["uid"]
         return name
 
     def pod(self, name: str) -> Json:
@@ -111,15 +113,39 @@ def until(what: Callable[[], Any]) -> Any:
     return found
 
 
+@pytest.fixture(scope="module")
+def node(kube_plane: KubePlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """One for many tests, each with pods of its own."""
+    with Node(kube_plane, tmp_path_factory.mktemp("node"), pull_backoff_s=0.3) as node:
+        yield node
+
+
 @pytest.fixture
-def node(kube_plane: KubePlane, tmp_path: Path) -> Iterator[Node]:
-    with Node(kube_plane, tmp_path, pull_backoff_s=0.3) as node:
+def own_node(kube_plane: KubePlane, tmp_path: Path) -> Iterator[Node]:
+    """For this test alone."""
+    with Node(kube_plane, tmp_path) as node:
         yield node
 
 
 def a_flag(path: Path, then: str) -> str:
     """A command that waits for a file before it goes on."""
     return f"until test -e {path}; do sleep 0.05; done; {then}"
+
+
+def test_a_node_is_ready_and_renews_its_lease(kube_plane: KubePlane, tmp_path: Path) -> None:
+    with Node(kube_plane, tmp_path, heartbeat_s=0.1, labels={"rack": "r1"}) as node:
+        lease = f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{node.name}"
+        times: set[str] = set()
+
+        def is_renewed() -> bool:
+            times.add(node.ask("GET", lease)["spec"]["renewTime"])
+            return len(times) > 3
+
+        until(is_renewed)
+        assert ready(node) == "True"
+        found = node.ask("GET", f"/api/v1/nodes/{node.name}")
+        assert found["metadata"]["labels"]["rack"] == "r1"
+        assert found["status"]["allocatable"]["cpu"] == "8"
 
 
 def test_a_pod_runs_its_containers_in_turn(node: Node) -> None:
@@ -159,8 +185,11 @@ def test_a_pod_begins_by_its_permit_in_an_image_without_files(
     kube_plane: KubePlane, tmp_path: Path
 ) -> None:
     (tmp_path / "empty").mkdir()
-    images = {"muster-step": str(step_image()), "scratch": str(tmp_path / "empty")}
-    run = "exec /muster/bin/busybox sh -c '/muster/bin/busybox ls /; exit 7'"
+    images = {
+        "muster-step": step_image(),
+        "scratch": Image(str(tmp_path / "empty"), user=1000, directory="/srv"),
+    }
+    run = "exec /muster/bin/busybox sh -c '/muster/bin/busybox ls /; pwd; exit 7'"
     with Node(kube_plane, tmp_path, images=images) as node, StubAgent((200, run)) as agent:
         muster = {"name": "muster", "mountPath": "/muster"}
         field = {"valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}}
@@ -170,7 +199,6 @@ def test_a_pod_begins_by_its_permit_in_an_image_without_files(
             init={
                 "name": "step",
                 "image": "registry/muster-step:1",
-                "command": COPY,
                 "volumeMounts": [muster],
             },
             volumes=[
@@ -184,10 +212,11 @@ def test_a_pod_begins_by_its_permit_in_an_image_without_files(
                 {"name": "MUSTER_AGENT_PORT", "value": str(agent.server_port)},
                 {"name": "HOST_IP", **field},
             ],
-            securityContext={"runAsUser": 1000, "readOnlyRootFilesystem": True},
+            securityContext={"readOnlyRootFilesystem": True},
         )
         assert node.end(name)["exitCode"] == 7
-        assert node.log(name) == [f"stdout F {entry}" for entry in ("dev", "muster", "proc")]
+        shown = ("dev", "muster", "proc", "srv", "/srv")
+        assert node.log(name) == [f"stdout F {entry}" for entry in shown]
         assert [path for path, _ in agent.asked] == ["/start-permit/a-pod"]
 
 
@@ -234,10 +263,10 @@ def test_deletion_ends_a_pod_within_its_grace(node: Node, trap: str, code: int) 
     until(lambda: node.log(name) == ["stdout F up"])
     node.delete(name, grace_s=1)
     assert node.end(name)["exitCode"] == code
-    uid = node.pod(name)["metadata"]["uid"]
     node.ask("PUT", f"{PODS}/{name}", node.pod(name) | {"metadata": without_finalizers(node, name)})
     until(lambda: not node.exists(name))
-    until(lambda: not list(node.home.glob(f"*/{uid}")) and not list(node.home.glob("log/pods/*")))
+    uid = node.uids[name]
+    until(lambda: not [*node.home.glob(f"*/{uid}"), *node.home.glob(f"log/pods/*_{uid}")])
 
 
 def without_finalizers(node: Node, name: str) -> Json:
@@ -250,7 +279,7 @@ def test_a_deleted_pod_goes_away_when_its_containers_have_ended(node: Node) -> N
     node.until_phase(name, "Running")
     node.delete(name)
     until(lambda: not node.exists(name))
-    assert containers_of(node) == []
+    assert containers_of(node, name) == []
 
 
 def test_a_pod_that_is_deleted_by_force_is_killed(node: Node) -> None:
@@ -258,21 +287,24 @@ def test_a_pod_that_is_deleted_by_force_is_killed(node: Node) -> None:
     node.until_phase(name, "Running")
     node.delete(name, grace_s=0)
     assert not node.exists(name)
-    until(lambda: containers_of(node) == [])
+    until(lambda: containers_of(node, name) == [])
 
 
 def test_containers_survive_the_kubelet_and_their_ends_are_told_late(
     node: Node, tmp_path: Path
 ) -> None:
     ends, stays, gone = (
-        node.run(f"echo run >> {tmp_path}/{n}; " + a_flag(tmp_path / f"go-{n}", f"exit {n}"))
+        node.run(
+            f"echo run >> {tmp_path}/{n}; " + a_flag(tmp_path / f"go-{n}", f"exit {n}"),
+            terminationGracePeriodSeconds=1,
+        )
         for n in (4, 5, 6)
     )
     for name in (ends, stays, gone):
         node.until_phase(name, "Running")
     node.kill()
     (tmp_path / "go-4").touch()
-    until(lambda: len(containers_of(node)) == 2)
+    until(lambda: containers_of(node, ends) == [])
     node.delete(gone, grace_s=0)
     late = node.run("exit 8")
     assert node.pod(ends)["status"]["phase"] == "Running"
@@ -282,7 +314,7 @@ def test_containers_survive_the_kubelet_and_their_ends_are_told_late(
     assert node.pod(stays)["status"]["phase"] == "Running"
     (tmp_path / "go-5").touch()
     assert node.end(stays)["exitCode"] == 5
-    until(lambda: containers_of(node) == [])
+    until(lambda: containers_of(node, gone) == [])
     assert [(tmp_path / name).read_text() for name in "456"] == ["run\n"] * 3
 
 
@@ -291,8 +323,7 @@ def test_a_kubelet_that_is_killed_in_a_start_starts_a_container_once(
     node: Node, tmp_path: Path, stage: str
 ) -> None:
     name = node.run(f"echo run >> {tmp_path}/runs; exit 3")
-    uid = node.pod(name)["metadata"]["uid"]
-    until((node.home / "runtime" / uid / stage).exists)
+    until((node.home / "runtime" / node.uids[name] / stage).exists)
     node.kill()
     node.start()
     assert node.end(name)["exitCode"] == 3
@@ -312,7 +343,8 @@ def test_an_image_that_cannot_be_pulled_is_told(node: Node, image: str, text: st
     until(lambda: not node.exists(name))
 
 
-def test_a_pod_beyond_what_is_left_is_refused(node: Node) -> None:
+def test_a_pod_beyond_what_is_left_is_refused(own_node: Node) -> None:
+    node = own_node
     first = node.run("sleep 1000", resources={"requests": {"cpu": "7500m"}})
     node.until_phase(first, "Running")
     second = node.run("true", resources={"requests": {"cpu": "1"}})
@@ -323,7 +355,8 @@ def test_a_pod_beyond_what_is_left_is_refused(node: Node) -> None:
     assert node.until_phase(third, "Failed")["reason"] == "OutOfmemory"
 
 
-def test_of_taints_only_no_execute_matters(node: Node) -> None:
+def test_of_taints_only_no_execute_matters(own_node: Node) -> None:
+    node = own_node
     path = f"/api/v1/nodes/{node.name}"
 
     def taint(effect: str) -> None:
@@ -335,8 +368,13 @@ def test_of_taints_only_no_execute_matters(node: Node) -> None:
     assert node.end(node.run("true", tolerations=[]))["exitCode"] == 0
     taint("NoExecute")
     name = node.run("true")
-    # The controller-manager deletes such a pod, too: the refusal may be seen or not.
-    until(lambda: not node.exists(name) or node.pod(name)["status"].get("reason"))
+
+    def is_refused() -> bool:
+        # The controller-manager deletes such a pod, too: the refusal may be seen or not.
+        status, body = node.plane.ask("GET", f"{PODS}/{name}")
+        return status == 404 or body["status"].get("reason") == "TaintToleration"
+
+    until(is_refused)
     assert not list(node.home.glob(f"log/pods/default_{name}_*"))
 
 
@@ -357,7 +395,7 @@ def test_the_node_may_end_a_pod_itself(node: Node, how: str, reason: str) -> Non
     assert status["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 137
     disruption = {"DisruptionTarget": "True"}
     assert disruption.items() <= {c["type"]: c["status"] for c in status["conditions"]}.items()
-    assert containers_of(node) == []
+    assert containers_of(node, name) == []
 
 
 def test_a_runtime_without_its_metadata_starts_containers_again(node: Node, tmp_path: Path) -> None:
@@ -365,7 +403,7 @@ def test_a_runtime_without_its_metadata_starts_containers_again(node: Node, tmp_
     node.until_phase(name, "Running")
     node.forget(name, kill=False)
     until(lambda: (tmp_path / "runs").read_text() == "run\n" * 2)
-    assert len(containers_of(node)) == 2
+    assert len(containers_of(node, name)) == 2
     (tmp_path / "go").touch()
     assert node.end(name)["exitCode"] == 9
     assert node.pod(name)["status"]["containerStatuses"][0]["restartCount"] == 1
@@ -378,7 +416,7 @@ def test_a_node_that_is_not_ready_starts_and_reports_nothing(node: Node, tmp_pat
     until(lambda: ready(node) == "False")
     waits = node.run("true")
     (tmp_path / "go").touch()
-    until(lambda: containers_of(node) == [])
+    until(lambda: containers_of(node, runs) == [])
     phases = [node.pod(name)["status"]["phase"] for name in (runs, waits)]
     assert phases == ["Running", "Pending"]
     node.set_ready(True)
@@ -390,12 +428,13 @@ def test_pods_that_are_held_start_later(node: Node) -> None:
     node.hold(1000)
     name = node.run("true")
     until(lambda: node.waiting(name).get("reason") == "ContainerCreating")
-    assert containers_of(node) == []
+    assert containers_of(node, name) == []
     node.hold(0)
     assert node.end(name)["exitCode"] == 0
 
 
-def test_a_reboot_ends_all_and_changes_the_boot_id(node: Node) -> None:
+def test_a_reboot_ends_all_and_changes_the_boot_id(own_node: Node) -> None:
+    node = own_node
     boot = boot_id(node)
     assert boot == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     name = node.run("exec sleep 1000")
@@ -426,7 +465,7 @@ def test_the_node_goes_on_when_the_api_server_is_back(
     node.until_phase(name, "Running")
     kube_plane.api.kill()
     (tmp_path / "go").touch()
-    until(lambda: containers_of(node) == [])
+    until(lambda: containers_of(node, name) == [])
     kube_plane.api.start()
     assert node.end(name)["exitCode"] == 6
     assert node.end(node.run("true"))["exitCode"] == 0
@@ -434,16 +473,18 @@ def test_the_node_goes_on_when_the_api_server_is_back(
 
 def test_nothing_is_left(kube_plane: KubePlane, tmp_path: Path) -> None:
     with Node(kube_plane, tmp_path) as node:
-        node.until_phase(node.run("sleep 1000"), "Running")
+        name = node.run("sleep 1000")
+        node.until_phase(name, "Running")
         assert groups_of(node)
-    assert containers_of(node) == []
+    assert containers_of(node, name) == []
     assert groups_of(node) == []
     assert node.name not in Path("/proc/mounts").read_text()
 
 
-def containers_of(node: Node) -> list[int]:
-    """The shims of its containers."""
-    return [pid for pid, directory in shims() if directory.is_relative_to(node.home)]
+def containers_of(node: Node, *pods: str) -> list[int]:
+    """The shims of the pods' containers."""
+    ours = [node.home / "runtime" / node.uids[pod] for pod in pods]
+    return [pid for pid, place in shims() if any(map(place.is_relative_to, ours))]
 
 
 def groups_of(node: Node) -> list[Path]:

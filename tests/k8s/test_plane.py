@@ -89,7 +89,7 @@ async def test_pod_security_refuses_a_privileged_pod(kube_plane: KubePlane) -> N
 
 def test_kubectl_refuses_what_the_server_does_not_know(kube_plane: KubePlane) -> None:
     node = json.dumps({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "dry"}, "spek": {}})
-    with pytest.raises(RuntimeError, match=r"unknown field.*spek"):
+    with pytest.raises(RuntimeError, match=r"spek: field not declared"):
         kube_plane.kubectl("apply", "--server-side", "--dry-run=server", "-f", "-", given=node)
 
     assert kube_plane.ask("GET", "/api/v1/nodes/dry")[0] == 404
@@ -122,6 +122,7 @@ async def test_the_audit_log_names_each_call(kube_plane: KubePlane) -> None:
                 (event["verb"], event["impersonatedUser"]["username"])
                 for event in kube_plane.audit()
                 if event.get("objectRef", {}).get("name") == "plane-3"
+                and "impersonatedUser" in event
             ]
         ):
             await asyncio.sleep(0.05)

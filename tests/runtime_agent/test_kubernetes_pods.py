@@ -15,7 +15,9 @@ import httpx2
 import pytest
 from muster.contracts.pods import PodRun, RoleShape
 from muster.contracts.storages import StorageMount
+from muster.contracts.secrets import PodSecrets, PullCredentials
 from muster.metrics import PlumbingMetrics
+from muster.sealing import seal
 from pod_api_double import PodApiDouble
 from prometheus_client import CollectorRegistry
 from runtime_agent.devices import SimulatedDevices
@@ -27,6 +29,7 @@ from runtime_agent.kubernetes.permits import PermitServer
 from runtime_agent.kubernetes.runner import KubernetesPods
 from runtime_agent.metrics import AgentMetrics
 from runtime_agent.pod_files import PodFiles
+from runtime_agent.secrets_key import SecretsKey
 from runtime_agent.settings import AgentSettings, RunnerKind
 from runtime_agent.step import Memory, Node
 from runtime_agent.store import Entry, Journal, new_subject
@@ -63,6 +66,7 @@ class World:
         )  # fmt: skip
         self.caught_up = asyncio.Event()
         self.caught_up.set()
+        self.key = SecretsKey(home)
         self._start()
 
     def _start(self) -> None:
@@ -71,8 +75,9 @@ class World:
         devices = SimulatedDevices("n", 8)
         rules = PodRules("jobs", "jobs-host", "step:1", 8084, 30.0)
         self.runner = KubernetesPods(
-            self.settings, rules, self.files, self.journal, self.api, devices, self.home / "bell"
-        )
+            self.settings, rules, self.files, self.journal, self.api, devices,
+            self.key, self.home / "bell",
+        )  # fmt: skip
         memory = Memory(self.journal, Node("n", proc.boot_id(), 30.0), self.runner.has)
         self.handlers = Handlers(memory, lambda _records: None, lambda: None)
         registry = CollectorRegistry()
@@ -495,6 +500,53 @@ async def test_objects_that_the_journal_does_not_know_are_deleted(
     api.drop(("jobs", body["metadata"]["name"]))
     await world.until(lambda: world.runner.end_now("pod-1", of_another_machine=False))
     assert (await world.permit()).status_code == 410
+
+
+def sealed(world: World, name: str = "pod-1") -> PodRun:
+    """A run with a secret in its command and a private image, as the Launcher seals it."""
+    pull = PullCredentials(username="ada", password="p", registry="registry.example.org")
+    secrets = PodSecrets(pod=name, values={"$secrets.token": "s3cr3t"}, pull=pull)
+    text = seal(secrets.model_dump_json(), world.key.public)
+    run = a_run(secrets=text)
+    return run.model_copy(update={"command": "curl -H <% $secrets.token %>"})
+
+
+async def test_secrets_come_with_the_permit_and_a_private_image_has_its_pull_secret(
+    world: World, api: PodApiDouble
+) -> None:
+    world.accept(run=sealed(world))
+    await world.until(lambda: len(api.objects) == 1 and api.secrets)
+    (secret,) = api.secrets.values()
+    assert secret["metadata"]["name"] == api.only()["metadata"]["name"]
+    assert json.loads(secret["stringData"][".dockerconfigjson"]) == {
+        "auths": {"registry.example.org": {"username": "ada", "password": "p"}}
+    }
+    assert "s3cr3t" not in str(api.only())
+    assert "'curl -H s3cr3t'" in (await world.permit()).text
+    api.ended(api.only(), 0)
+    await world.until(lambda: world.rule() == "succeeded" and not api.objects and not api.secrets)
+
+
+async def test_a_pull_secret_of_a_killed_agent_is_deleted_after_its_next_start(
+    world: World, api: PodApiDouble
+) -> None:
+    api.failing = lambda verb: Unavailable("away", 0.01) if verb == "create" else None
+    world.accept(run=sealed(world))
+    await world.until(lambda: api.secrets)
+    world.ask_to_stop()
+    await world.until(lambda: world.rule() == "stopped")
+    await world.restart()
+    await world.until(world.runner._pods_known.is_set)
+    world.runner.names()
+    await world.until(lambda: not api.secrets)
+
+
+async def test_a_pod_whose_secrets_can_not_be_opened_never_runs(
+    world: World, api: PodApiDouble
+) -> None:
+    world.accept(run=a_run(secrets="sealed to another"))
+    await world.until(lambda: world.rule() == "launch-failed")
+    assert not api.objects
 
 
 async def test_the_node_offers_what_is_allocatable_less_what_others_request(

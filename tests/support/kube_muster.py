@@ -14,7 +14,9 @@ from step_image import step_image
 from whole_muster import Muster, a_muster
 
 NODE = "node-1"
-JOBS, HOST_JOBS = "muster-jobs", "muster-jobs-host"
+JOBS = "muster-jobs"
+BASE = Path(__file__).parents[2] / "deploy" / "k8s" / "base"
+MANIFESTS = ("namespaces", "agent-rights", "own-node-policy")
 
 
 @dataclass
@@ -44,11 +46,10 @@ class KubeMuster:
         return answer.text
 
 
-def make_namespaces(plane: KubePlane) -> None:
-    """Those of jobs, as the manifests have them."""
-    for name, level in ((JOBS, "baseline"), (HOST_JOBS, "privileged")):
-        labels = {"pod-security.kubernetes.io/enforce": level}
-        plane.ask("POST", "/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
+def grant(plane: KubePlane) -> None:
+    """The namespaces, the rights and the policy of agents, as an operator applies them."""
+    files = [f"--filename={BASE / name}.yaml" for name in MANIFESTS]
+    plane.kubectl("apply", "--server-side", *files)
 
 
 @contextlib.contextmanager
@@ -62,7 +63,7 @@ def a_kubelet(
         server=plane.url,
         ca=str(plane.ca_path),
         token=plane.token,
-        images={"muster-step": str(step_image())},
+        images={"muster-step": step_image()},
         **more,
     )
     with KubeletDouble(settings) as kubelet:
@@ -72,15 +73,21 @@ def a_kubelet(
             plane.ask("DELETE", f"/api/v1/nodes/{node}")
 
 
+def agent_token(plane: KubePlane, node: str = NODE) -> str:
+    """As kubelet gives it to the pod of the node's agent."""
+    _, found = plane.ask("GET", f"/api/v1/nodes/{node}")
+    named = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": found["metadata"]["uid"]}
+    return plane.service_account_token("muster-system", "muster-agent", named)
+
+
 def agent_settings(plane: KubePlane, kubelet: KubeletDouble, home: Path) -> dict[str, Any]:
     """Of an agent of this node."""
     return {
         "runner": "kubernetes",
-        "kube_config": plane.write_kubeconfig(home / "kube.json"),
+        "kube_config": plane.write_kubeconfig(home / "kube.json", token=agent_token(plane)),
         "kube_step_image": "muster-step:test",
         "kube_logs": kubelet.home / "log" / "pods",
         "kube_pods": kubelet.home / "pods",
-        "agent_on_stop": "keep",
         "supervisor_patience_s": 5.0,
     }
 
@@ -90,9 +97,10 @@ async def a_kube_muster(
     plane: KubePlane, database_url: str, bootstrap: str, home: Path, **settings: dict[str, Any]
 ) -> AsyncIterator[KubeMuster]:
     """All five services; the agent's node is one of the cluster."""
-    make_namespaces(plane)
+    grant(plane)
     with a_kubelet(plane, home / "kubelet") as kubelet:
-        agent = agent_settings(plane, kubelet, home) | settings.pop("runtime_agent", {})
+        own = agent_settings(plane, kubelet, home) | {"agent_on_stop": "keep"}
+        agent = own | settings.pop("runtime_agent", {})
         async with a_muster(
             database_url, bootstrap, home, runtime_agent=agent, **settings
         ) as muster:

@@ -5,8 +5,8 @@ on meanwhile, as below containerd. A container is processes of this machine in a
 (`container_shim.py`), so it needs root. Below `home`, `pods` is laid out as `/var/lib/kubelet/pods`
 and `log/pods` as `/var/log/pods`.
 
-An image is a name. `Settings.images` gives the root directory of some, by the beginning of their
-last part. `missing/…`, `forbidden/…` and `unreachable/…` can't be pulled. Others are this machine.
+An image is a name. `Settings.images` tells what some are, by the beginning of their last part.
+`missing/…`, `forbidden/…` and `unreachable/…` can't be pulled. All others are this machine.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import aiohttp
-from container_shim import Container, Mount, timestamp, write_json
+from container_shim import Container, Mount, write_json
 from containers import Attempt, attempts, end_shims, remove_groups, seconds
 from pod_status import (
     Facts,
@@ -46,7 +46,7 @@ Json = dict[str, Any]
 VERSION = "v1.35.4"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 API_RETRY_S = 0.5
-TAIL_S = 30
+TIMEOUT_S = 30
 """How long tests wait for the program, at most."""
 PULL_PROBLEMS = {
     "missing": "not found",
@@ -67,6 +67,17 @@ ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:
 
 
 @dataclass(frozen=True)
+class Image:
+    """What a container gets from its image."""
+
+    root: str = "/"
+    entry_point: list[str] = field(default_factory=list)
+    environment: dict[str, str] = field(default_factory=dict)
+    user: int = 0
+    directory: str = "/"
+
+
+@dataclass(frozen=True)
 class Settings:
     """How the node is. `server` has its authority in the file `ca`. `token` is of someone who may
     act as the node.
@@ -77,7 +88,7 @@ class Settings:
     server: str
     ca: str
     token: str
-    images: dict[str, str] = field(default_factory=dict)
+    images: dict[str, Image] = field(default_factory=dict)
     address: str = "127.0.0.1"
     allocatable: dict[str, str] = field(
         default_factory=lambda: {"cpu": "8", "memory": "16Gi", "pods": "110"}
@@ -88,6 +99,19 @@ class Settings:
     log_bytes: int = 10 * 1024 * 1024
     log_files: int = 5
     log_check_s: float = 10.0
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """What the test gave."""
+        given = json.loads(path.read_text())
+        images = {name: Image(**image) for name, image in given.pop("images").items()}
+        return cls(images=images, **given)
+
+    def image(self, name: str) -> Image:
+        """What is behind an image's name."""
+        last = name.rpartition("/")[2]
+        known = [image for start, image in self.images.items() if last.startswith(start)]
+        return known[0] if known else Image()
 
 
 class KubeletDouble:
@@ -114,7 +138,7 @@ class KubeletDouble:
         """SIGKILL: its containers run on."""
         if self._process is not None:
             self._process.kill()
-            self._process.communicate(timeout=TAIL_S)
+            self._process.communicate(timeout=TIMEOUT_S)
             self._process = None
 
     def close(self) -> None:
@@ -160,7 +184,7 @@ class KubeletDouble:
 
     def _tell(self, what: str, **arguments: Any) -> None:
         port = int((self.home / "port").read_text())
-        with socket.create_connection(("127.0.0.1", port), timeout=TAIL_S) as link:
+        with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S) as link:
             link.sendall(json.dumps({"what": what, **arguments}).encode() + b"\n")
             answer = json.loads(link.makefile().readline())
         if answer:
@@ -314,7 +338,8 @@ class Kubelet:
             if status == 404 and is_first:
                 await self.api.call("POST", "/api/v1/nodes", self._node())
                 await self.api.call("PATCH", f"{node}/status", self._node_status())
-            renewal = {"spec": {"renewTime": timestamp(time.time_ns() // 1000 * 1000)}}
+            at, rest = divmod(time.time_ns() // 1000, 10**6)
+            renewal = {"spec": {"renewTime": f"{seconds(at * 10**9)[:-1]}.{rest:06d}Z"}}
             status, _ = await self.api.call("PATCH", lease, renewal)
             if status == 404:
                 await self.api.call("POST", lease.rpartition("/")[0], self._lease(renewal))
@@ -624,22 +649,22 @@ class Pod:
         spec, metadata = self.body["spec"], self.body["metadata"]
         settings = self._kubelet.settings
         security = spec.get("securityContext", {}) | container.get("securityContext", {})
-        name = container["image"].rpartition("/")[2]
-        roots = [root for known, root in settings.images.items() if name.startswith(known)]
+        image = settings.image(container["image"])
         log = self._logs / container["name"] / f"{number}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         limit = container.get("resources", {}).get("limits", {}).get("memory")
-        user = security.get("runAsUser", 0)
+        user = security.get("runAsUser", image.user)
         home = {"HOME": "/" if user else "/root", "HOSTNAME": metadata["name"]}
         return Container(
-            argv=[*container.get("command", []), *container.get("args", [])],
+            argv=[*container.get("command", image.entry_point), *container.get("args", [])],
             environment=ENVIRONMENT
             | home
+            | image.environment
             | {each["name"]: self._value(each) for each in container.get("env", [])},
-            directory=container.get("workingDir", "/"),
+            directory=container.get("workingDir", image.directory),
             uid=user,
             gid=security.get("runAsGroup", 0),
-            root=roots[0] if roots else "/",
+            root=image.root,
             read_only_root=security.get("readOnlyRootFilesystem", False),
             mounts=[
                 Mount(
@@ -817,4 +842,4 @@ async def main(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Settings(**json.loads(Path(sys.argv[1]).read_text()))))
+    asyncio.run(main(Settings.read(Path(sys.argv[1]))))

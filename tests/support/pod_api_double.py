@@ -24,6 +24,7 @@ class PodApiDouble:
     def __init__(self) -> None:
         self.objects: dict[Key, Json] = {}
         self.claims: dict[Key, str] = {}
+        self.secrets: dict[Key, Json] = {}
         self.calls: list[tuple[str, str]] = []
         self.failing: Callable[[str], Exception | None] = lambda _call: None
         self.is_deaf = self.is_paused = False
@@ -52,8 +53,13 @@ class PodApiDouble:
 
     async def create(self, manifest: Json) -> Json:
         metadata = manifest["metadata"]
-        self._called("create", metadata["name"])
         key = (metadata["namespace"], metadata["name"])
+        if manifest["kind"] == "Secret":
+            if key in self.secrets:
+                raise Exists(metadata["name"])
+            self.secrets[key] = manifest
+            return manifest
+        self._called("create", metadata["name"])
         if key in self.objects:
             raise Exists(metadata["name"])
         body = copy.deepcopy(manifest)
@@ -84,6 +90,8 @@ class PodApiDouble:
     async def claim_phase(self, namespace: str, name: str) -> str | None:
         self._called("claim", name)
         return self.claims.get((namespace, name))
+    async def delete_secret(self, namespace: str, name: str) -> None:
+        self.secrets.pop((namespace, name), None)
 
     async def follow_pods(self) -> AsyncIterator[Change]:
         queue: asyncio.Queue[Change] = asyncio.Queue()

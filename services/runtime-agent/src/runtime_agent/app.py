@@ -210,7 +210,7 @@ async def _runner(
                 runtime_class=settings.kube_runtime_class,
             )
             return files, KubernetesPods(
-                settings, rules, files, journal, api, devices, doorbell.path
+                settings, rules, files, journal, api, devices, key, doorbell.path
             )
         case RunnerKind.SUPERVISED:
             directories = PodDirectories(pods)
@@ -299,8 +299,7 @@ def _facts(settings: AgentSettings, journal: Journal, key: SecretsKey) -> NodeFa
         version=version("muster-runtime-agent"),
         port_range=(settings.port_first, settings.port_last),
         single_user=_open_bus(settings),
-        # A pod's container does not ask for secrets yet: without a key none are sent to it.
-        secrets_key=None if settings.runner is RunnerKind.KUBERNETES else key.public,
+        secrets_key=key.public,
     )
 
 

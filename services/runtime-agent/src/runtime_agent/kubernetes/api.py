@@ -69,13 +69,16 @@ class PodApi(Protocol):
     """All that the agent asks of the API server."""
 
     async def create(self, manifest: Json) -> Json:
-        """The object as created. Raises Exists, Refused, Unavailable."""
+        """The pod or secret as created. Raises Exists, Refused, Unavailable."""
 
     async def read(self, namespace: str, name: str) -> Json | None:
         """The object; None where there is none. Raises Refused, Unavailable."""
 
     async def delete(self, namespace: str, name: str, uid: str, grace_s: int) -> bool:
-        """Has the object of that uid end; False where it is gone. Raises Refused, Unavailable."""
+        """Has the pod of that uid end; False where it is gone. Raises Refused, Unavailable."""
+
+    async def delete_secret(self, namespace: str, name: str) -> None:
+        """One that may be gone. Raises Refused, Unavailable."""
 
     async def claim_phase(self, namespace: str, name: str) -> str | None:
         """Of a PersistentVolumeClaim; None where there is none. Raises Refused, Unavailable."""
@@ -113,7 +116,8 @@ class ApiServer:
 
     async def create(self, manifest: Json) -> Json:
         """One POST."""
-        path = f"/api/v1/namespaces/{manifest['metadata']['namespace']}/pods"
+        kind = manifest["kind"].lower()
+        path = f"/api/v1/namespaces/{manifest['metadata']['namespace']}/{kind}s"
         status, body, after_s = await self._ask("POST", path, manifest)
         if status == 409 and body.get("reason") == "AlreadyExists":
             raise Exists(body.get("message", ""))
@@ -151,6 +155,13 @@ class ApiServer:
             return False  # gone, or another object has the name
         _check(status, body, after_s)
         return True
+
+    async def delete_secret(self, namespace: str, name: str) -> None:
+        """One DELETE."""
+        path = f"/api/v1/namespaces/{namespace}/secrets/{name}"
+        status, body, after_s = await self._ask("DELETE", path)
+        if status != 404:
+            _check(status, body, after_s)
 
     async def _ask(
         self, method: str, path: str, body: Json | None = None

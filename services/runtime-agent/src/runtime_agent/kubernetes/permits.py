@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from runtime_agent.domain.ending import Ending
 from runtime_agent.domain.environment import Place, task_environment
 from runtime_agent.domain.kubernetes.manifest import WORK_DIR, is_on_host_network
 from runtime_agent.domain.kubernetes.permit import Answer, decide, script
@@ -80,6 +81,9 @@ class PermitServer:
                 return LATER
             case Answer.FIRST:
                 assert record is not None
+                assert pod is not None
+                if not self._can_open(pod):
+                    return NEVER
                 record = self.pods.keep(
                     replace(record, nonce=nonce, boot=proc.boot_id(), started_at_s=time.time())
                 )
@@ -92,7 +96,18 @@ class PermitServer:
             pod = self.handlers.memory.entries[name].pod
         assert pod.run is not None
         environment = task_environment(pod.run, self._place(pod, pod.run, address))
-        return PlainTextResponse(script(environment, pod.run.command))
+        command = self.pods.secrets_key.open(pod).command
+        return PlainTextResponse(script(environment, command))
+
+    def _can_open(self, pod: Pod) -> bool:
+        """A pod whose secrets can't be opened never runs."""
+        try:
+            self.pods.secrets_key.open(pod)
+        except OSError as error:
+            ending = Ending(start_error=str(error))
+            self.handlers.on_seen([Seen(pod.pod, None, time.time(), ending)])
+            return False
+        return True
 
     def _place(self, pod: Pod, run: PodRun, address: str) -> Place:
         settings, devices = self.pods.settings, self.pods.devices

@@ -13,6 +13,7 @@ class KubeRecord:
 
     `object`: the name of the Pod object. `uid`: Kubernetes' id of it, once it is known. `nonce`:
     of the container that has the start permit. `boot`: of the machine when that was given.
+    `has_secret`: a pull secret may be left of it.
     """
 
     name: str
@@ -24,6 +25,7 @@ class KubeRecord:
     boot: str = ""
     started_at_s: float | None = None
     ended_at_s: float | None = None
+    has_secret: bool = False
 
     @property
     def is_permitted(self) -> bool:

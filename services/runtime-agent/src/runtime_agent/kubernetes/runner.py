@@ -7,6 +7,7 @@ not answered, a restart and a lost watch need no code of their own.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import signal
 import time
@@ -30,6 +31,7 @@ from runtime_agent.domain.kubernetes.manifest import (
     manifest,
     namespace_of,
     object_name,
+    pull_secret,
 )
 from runtime_agent.domain.kubernetes.node import offer_of, requests_of
 from runtime_agent.domain.kubernetes.status import Observed, ending, given_up, observed, vanished
@@ -42,6 +44,7 @@ from runtime_agent.kubernetes.tail import KubeletLog
 from runtime_agent.logreader import tail_lines
 from runtime_agent.pod_files import PodFiles, touched_at_s
 from runtime_agent.runner import Seen
+from runtime_agent.secrets_key import SecretsKey
 from runtime_agent.settings import AgentSettings
 from runtime_agent.store import Journal
 from runtime_agent.supervisor import proc
@@ -102,6 +105,7 @@ class KubernetesPods:
     journal: Journal
     api: PodApi
     devices: Devices
+    secrets_key: SecretsKey
     doorbell: Path
     changed: Callable[[], None] = lambda: None
     _objects: dict[Key, Observed] = field(default_factory=dict)
@@ -109,6 +113,7 @@ class KubernetesPods:
     _node: Json | None = None
     _offer: Offer | None = None
     _records: dict[str, KubeRecord] = field(default_factory=dict)
+    _with_secret: set[str] = field(default_factory=set)
     _works: defaultdict[str, _Work] = field(default_factory=lambda: defaultdict(_Work))
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(IN_FLIGHT))
     _pods_known: asyncio.Event = field(default_factory=asyncio.Event)
@@ -173,6 +178,7 @@ class KubernetesPods:
             namespace=namespace_of(pod.run, self.rules),
             object=object_name(pod),
             ticket=secrets.token_hex(TICKET_BYTES),
+            has_secret=pod.run.secrets is not None,
         )
         write_record(folder / SPEC_FILE, record)
         self._records[pod.pod] = record
@@ -235,9 +241,17 @@ class KubernetesPods:
         if (why := await self._why_no_storages(pod.run)) is not None:
             self._works[pod.pod].refused = Ending(refusal=Refusal.NO_STORAGE, detail=why)
             return
-        who = Identity(self.settings.node, self.journal.id, record.ticket)
+        try:
+            pull = self.secrets_key.open(pod).pull
+        except OSError as error:
+            self._works[pod.pod].refused = Ending(start_error=str(error))
+            return
+        who = Identity(self.settings.node, self.journal.id, record.ticket, pull)
         wanted = manifest(pod, pod.run, who, self.rules, self._gpu_names(pod.run))
         try:
+            if pull is not None:
+                with contextlib.suppress(Exists):
+                    await self.api.create(pull_secret(pod, pod.run, who, self.rules))
             body = await self.api.create(wanted)
         except Refused as error:
             self._works[pod.pod].refused = Ending(refusal=Refusal.REJECTED, detail=str(error))
@@ -344,7 +358,9 @@ class KubernetesPods:
     def _note_end(self, name: str, ended_at_s: float | None) -> None:
         record = self.record(name)
         if record is not None and record.ended_at_s is None:
-            self.keep(replace(record, ended_at_s=ended_at_s or time.time()))
+            record = self.keep(replace(record, ended_at_s=ended_at_s or time.time()))
+        if record is not None and record.has_secret:
+            self._with_secret.add(name)
         if (log := self._works[name].log) is not None:
             log.close()
 
@@ -404,15 +420,18 @@ class KubernetesPods:
     def record(self, name: str) -> KubeRecord | None:
         """What the node has of the pod."""
         if name not in self._records:
-            try:
-                found = read_record(self.files.path(name) / SPEC_FILE, KubeRecord)
-            except ValueError as error:
-                _log.error("a record of a pod is damaged", error=str(error))
-                return None
+            found = self._read(name)
             if found is None:
                 return None
             self._records[name] = found
         return self._records[name]
+
+    def _read(self, name: str) -> KubeRecord | None:
+        try:
+            return read_record(self.files.path(name) / SPEC_FILE, KubeRecord)
+        except ValueError as error:
+            _log.error("a record of a pod is damaged", error=str(error))
+            return None
 
     def keep(self, record: KubeRecord) -> KubeRecord:
         """Durable when it returns. Raises OSError."""
@@ -437,6 +456,9 @@ class KubernetesPods:
     def names(self) -> list[str]:
         """Those with a folder or an object."""
         found = set(self.files.names())
+        for record in filter(None, map(self._read, found)):
+            if record.has_secret and record.ended_at_s is not None:
+                self._with_secret.add(record.name)
         return sorted(found | {seen.pod for seen in self._objects.values() if seen.pod})
 
     def end_now(self, name: str, *, of_another_machine: bool) -> bool:
@@ -464,7 +486,18 @@ class KubernetesPods:
                 is_wanted = entry is not None and entry.is_live and seen.journal == self.journal.id
                 if not is_wanted:
                     self._ask_to_delete(seen, AT_ONCE_S if seen.is_terminal else SOON_S)
+            for name in list(self._with_secret):
+                if (work := self._works[name]).is_free:
+                    self._request(work, name, self._delete_secret(name))
             await asyncio.sleep(SWEEP_S)
+
+    async def _delete_secret(self, name: str) -> None:
+        """Of a pod that has ended."""
+        record = self._read(name)
+        if record is not None:
+            await self.api.delete_secret(record.namespace, record.object)
+            self.keep(replace(record, has_secret=False))
+        self._with_secret.discard(name)
 
     # The node
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,6 +10,7 @@ from hashlib import sha256
 from typing import Any
 
 from muster.contracts.pods import PodRun
+from muster.contracts.secrets import PullCredentials
 
 from runtime_agent.domain.pods import Pod
 
@@ -21,6 +23,8 @@ POD_ANNOTATION = "muster/pod"
 JOURNAL_ANNOTATION = "muster/journal"
 TICKET = "MUSTER_TICKET"
 
+DOCKER_HUB = "https://index.docker.io/v1/"
+"""The name by which kubelet finds the log-in for images without a registry."""
 MAIN = "main"
 STEP = "step"
 BIN_DIR = "/muster"
@@ -57,11 +61,14 @@ class PodRules:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whose pod it is, and the ticket with which its container asks for the start permit."""
+    """Whose pod it is, and the ticket with which its container asks for the start permit. `pull`:
+    who pulls its image, where that is private.
+    """
 
     node: str
     journal: str
     ticket: str
+    pull: PullCredentials | None = None
 
 
 def object_name(pod: Pod) -> str:
@@ -82,7 +89,9 @@ def namespace_of(run: PodRun, rules: PodRules) -> str:
 def manifest(
     pod: Pod, run: PodRun, who: Identity, rules: PodRules, gpu_uuids: Sequence[str]
 ) -> Json:
-    """The whole object. Requests equal limits."""
+    """The whole object. Requests equal limits. It names a pull secret where the pod has secrets,
+    for the image may be private; without that secret kubelet pulls as anybody.
+    """
     host = is_on_host_network(run)
     volumes, mounts = _volumes(run)
     main: Json = {
@@ -115,6 +124,8 @@ def manifest(
         "containers": [main],
         "volumes": volumes,
     }
+    if run.secrets is not None:
+        spec["imagePullSecrets"] = [{"name": object_name(pod)}]
     if rules.gpu_mode is GpuMode.VISIBLE_DEVICES and run.gpus and rules.runtime_class:
         spec["runtimeClassName"] = rules.runtime_class
     return {
@@ -132,6 +143,32 @@ def manifest(
         },
         "spec": spec,
     }
+
+
+def pull_secret(pod: Pod, run: PodRun, who: Identity, rules: PodRules) -> Json:
+    """The Secret with which kubelet pulls the pod's image. It has the pod's name."""
+    assert who.pull is not None
+    login = {"username": who.pull.username, "password": who.pull.password}
+    content = json.dumps({"auths": {_registry(run.image, who.pull.registry): login}})
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": object_name(pod),
+            "namespace": namespace_of(run, rules),
+            "labels": MANAGED_BY,
+            "annotations": {NODE_ANNOTATION: who.node},
+        },
+        "type": "kubernetes.io/dockerconfigjson",
+        "stringData": {".dockerconfigjson": content},
+    }
+
+
+def _registry(image: str, named: str) -> str:
+    """The registry that the job file names, else the image's own, else Docker Hub."""
+    host, slash, _ = image.partition("/")
+    is_host = bool(slash) and ("." in host or ":" in host or host == "localhost")
+    return named or (host if is_host else DOCKER_HUB)
 
 
 def _environment(pod: Pod, who: Identity, rules: PodRules, gpu_uuids: Sequence[str]) -> list[Json]:
