@@ -14,8 +14,8 @@ from typing import Any
 import httpx2
 import pytest
 from muster.contracts.pods import PodRun, RoleShape
-from muster.contracts.storages import StorageMount
 from muster.contracts.secrets import PodSecrets, PullCredentials
+from muster.contracts.storages import StorageMount
 from muster.metrics import PlumbingMetrics
 from muster.sealing import seal
 from pod_api_double import PodApiDouble

@@ -90,6 +90,7 @@ class PodApiDouble:
     async def claim_phase(self, namespace: str, name: str) -> str | None:
         self._called("claim", name)
         return self.claims.get((namespace, name))
+
     async def delete_secret(self, namespace: str, name: str) -> None:
         self.secrets.pop((namespace, name), None)
 
