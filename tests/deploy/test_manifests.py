@@ -300,6 +300,7 @@ def test_the_rights_of_agents_are_these(objects: Sequence[Json]) -> None:
             ("pods", "delete"),
             ("secrets", "create"),
             ("secrets", "delete"),
+            ("persistentvolumeclaims", "get"),
         }
     grants = [each for each in objects if each["kind"] in ("Role", "ClusterRole")]
     assert {each["metadata"]["name"] for each in grants} - {"muster-fence"} == {"muster-agent"}

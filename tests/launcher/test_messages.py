@@ -10,7 +10,7 @@ from launcher.domain.model import Policy
 from muster.contracts.gangs import GangDecision, GangRequest, PodDecision, PodDecisionState
 from muster.contracts.jobs import Execution, JobRequest, JobSpec, TaskRoleSpec
 from muster.contracts.pods import PodRequest
-from muster.protocol.sizes import MAX_RECORD_BYTES, largest_record, size
+from muster.protocol.sizes import MAX_RECORD_BYTES, having_storages, largest_record, size
 
 Place = Callable[[int], str]
 
@@ -110,22 +110,27 @@ def test_the_requests_of_a_gang_of_500_take_few_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("roles", "slack_bytes"),
+    ("roles", "storages", "slack_bytes"),
     [
-        (lambda: (a_role("w" * 100, 1, 1000, gpus=1024),), 4_000),
-        (lambda: (a_role("w" * 100, 500, 1),), 8_000),
-        (lambda: (a_role("w" * 100, 70, 1000),), 8_000),
-        (lambda: tuple(a_role(f"{n:0100}", 1, 9) for n in range(300)), 8_000),
+        (lambda: (a_role("w" * 100, 1, 1000, gpus=1024),), 0, 4_000),
+        (lambda: (a_role("w" * 100, 500, 1),), 0, 8_000),
+        (lambda: (a_role("w" * 100, 70, 1000),), 0, 8_000),
+        (lambda: tuple(a_role(f"{n:0100}", 1, 9) for n in range(300)), 0, 8_000),
+        (lambda: (a_role("w", 1, 1),), 20, 8_000),
     ],
-    ids=["alone", "tasks", "ports", "roles"],
+    ids=["alone", "tasks", "ports", "roles", "storages"],
 )
 def test_a_job_just_small_enough_fits_its_pods_records(
-    roles: Callable[[], tuple[TaskRoleSpec, ...]], slack_bytes: int
+    roles: Callable[[], tuple[TaskRoleSpec, ...]], storages: int, slack_bytes: int
 ) -> None:
     """With the longest command that is let in, the records are nearly full, and not too large."""
     found = roles()
-    over = largest_record(a_spec(with_command(found, MAX_RECORD_BYTES)))[1] - MAX_RECORD_BYTES
-    spec = a_spec(with_command(found, MAX_RECORD_BYTES - over))
+
+    def of(characters: int) -> JobSpec:
+        return having_storages(a_spec(with_command(found, characters)), storages)
+
+    over = largest_record(of(MAX_RECORD_BYTES))[1] - MAX_RECORD_BYTES
+    spec = of(MAX_RECORD_BYTES - over)
     assert largest_record(spec) == ("pod-requested", MAX_RECORD_BYTES)
     story = runs(spec, a_node_each)
     assert len(story) == sum(role.instances for role in found)

@@ -14,6 +14,7 @@ import pytest
 from kube_world import JOB, OTHER_NONCE, World, a_run
 from muster.contracts.pods import PodRun
 from muster.contracts.secrets import PodSecrets, PullCredentials
+from muster.contracts.storages import StorageMount
 from muster.sealing import seal
 from pod_api_double import PodApiDouble
 from runtime_agent.domain.kubernetes.manifest import Identity, manifest
@@ -54,6 +55,45 @@ async def test_tasks_with_peers_are_on_the_host_network(world: World, api: PodAp
     await world.until(lambda: api.objects)
     assert api.only()["metadata"]["namespace"] == "jobs-host"
     assert api.only()["spec"]["hostNetwork"] is True
+
+
+async def test_storages_are_folders_of_their_claims(world: World, api: PodApiDouble) -> None:
+    home = StorageMount(name="h", mount_path="/mnt/h", claim="all", sub_path="users/u")
+    data = StorageMount(name="d", mount_path="/data", claim="all", host_path="/srv", read_only=True)
+    api.claims["jobs", "all"] = "Bound"
+    world.accept(run=a_run(mounts=(home, data)))
+    await world.until(lambda: api.objects)
+    spec = api.only()["spec"]
+    (volume,) = [each for each in spec["volumes"] if "persistentVolumeClaim" in each]
+    assert volume["persistentVolumeClaim"] == {"claimName": "all"}
+    of = volume["name"]
+    assert [each for each in spec["containers"][0]["volumeMounts"] if each["name"] == of] == [
+        {"name": of, "mountPath": "/mnt/h", "readOnly": False, "subPath": "users/u"},
+        {"name": of, "mountPath": "/data", "readOnly": True},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("storage", "claims", "why"),
+    [
+        ({"host_path": "/srv"}, {}, "The storage s has no claim for Kubernetes nodes"),
+        ({"claim": "c"}, {}, "The claim c does not exist in the namespace jobs"),
+        ({"claim": "c"}, {("jobs", "c"): "Pending"}, "is Pending, not Bound"),
+        ({"claim": "c"}, {("jobs-host", "c"): "Bound"}, "does not exist"),
+    ],
+)
+async def test_a_storage_that_can_not_be_mounted_fails_the_pod_at_once(
+    world: World,
+    api: PodApiDouble,
+    storage: dict[str, str],
+    claims: dict[tuple[str, str], str],
+    why: str,
+) -> None:
+    api.claims = claims
+    world.accept(run=a_run(mounts=(StorageMount(name="s", mount_path="/mnt/s", **storage),)))
+    await world.until(lambda: world.rule() == "no-storage")
+    assert why in world.verdict()["cause"]
+    assert not api.objects
 
 
 async def test_the_answer_to_a_permit_has_environment_and_command(world: World) -> None:

@@ -117,8 +117,13 @@ class World:
         entry = self.journal.load([name])[name]
         if entry.is_live:
             return None
-        assert entry.subject.message is not None
-        return str(json.loads(entry.subject.message)["verdict"]["rule"])
+        return str(self.verdict(name)["rule"])
+
+    def verdict(self, name: str = "pod-1") -> dict[str, Any]:
+        message = self.journal.load([name])[name].subject.message
+        assert message is not None
+        found: dict[str, Any] = json.loads(message)["verdict"]
+        return found
 
     async def until(self, holds: Callable[[], Any]) -> None:
         deadline = time.monotonic() + DEADLINE_S

@@ -16,12 +16,14 @@ Key = tuple[str, str]
 
 
 class PodApiDouble:
-    """`objects` is what the server has. `failing` raises what a request is to fail with;
-    `is_deaf`: a request takes effect, but its answer is lost. `is_paused`: watches show nothing.
+    """`objects` is what the server has, `claims` the phase of each claim. `failing` raises what a
+    request is to fail with; `is_deaf`: a request takes effect, but its answer is lost. `is_paused`:
+    watches show nothing.
     """
 
     def __init__(self) -> None:
         self.objects: dict[Key, Json] = {}
+        self.claims: dict[Key, str] = {}
         self.secrets: dict[Key, Json] = {}
         self.calls: list[tuple[str, str]] = []
         self.failing: Callable[[str], Exception | None] = lambda _call: None
@@ -85,6 +87,10 @@ class PodApiDouble:
             self.put(body)
         self._answer({})
         return True
+
+    async def claim_phase(self, namespace: str, name: str) -> str | None:
+        self._called("claim", name)
+        return self.claims.get((namespace, name))
 
     async def delete_secret(self, namespace: str, name: str) -> None:
         self.secrets.pop((namespace, name), None)

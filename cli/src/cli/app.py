@@ -18,6 +18,10 @@ COMMANDS = {
     "logout": ("cli.commands.login:logout", "Revoke the login's token."),
     "users": ("cli.commands.users:app", "The users: list, add, show, set, remove."),
     "tokens": ("cli.commands.tokens:app", "Tokens: list, create, revoke; for admins any user's."),
+    "storage": (
+        "cli.commands.storage:app",
+        "Storages that jobs may mount: list, show, set, remove.",
+    ),
     "submit": ("cli.commands.jobs:submit", "Submit a job file."),
     "jobs": ("cli.commands.jobs:jobs", "List jobs, newest first."),
     "job": ("cli.commands.jobs:job", "Everything about one job."),

@@ -187,7 +187,6 @@ def test_a_value_of_the_wrong_kind_is_never_repeated() -> None:
 @pytest.mark.parametrize(
     ("add", "path"),
     [
-        ("  storages: [{name: nfs}]\n", "extras.storages"),
         ("  com.microsoft.pai.runtimeplugin: [{plugin: ssh}]\n", 'extras["com.microsoft.pai'),
         ("  jobStatusChangeNotification: {failed: true}\n", "extras.jobStatusChangeNotification"),
     ],

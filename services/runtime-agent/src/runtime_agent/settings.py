@@ -138,7 +138,7 @@ class AgentSettings(ReadByRestSettings):
             )
         return self
 
-    @field_validator("task_paths")
+    @field_validator("task_paths", "storage_paths")
     @classmethod
     def _paths_are_absolute(cls, paths: str) -> str:
         for path in names_in(paths):
@@ -149,6 +149,10 @@ class AgentSettings(ReadByRestSettings):
     def task_folders(self) -> list[str]:
         """The paths in `task_paths`."""
         return names_in(self.task_paths)
+
+    def storage_folders(self) -> list[str]:
+        """The paths in `storage_paths`."""
+        return names_in(self.storage_paths)
 
     @model_validator(mode="after")
     def _uids_are_those_of_nobody_else(self) -> Self:
@@ -205,6 +209,12 @@ class AgentSettings(ReadByRestSettings):
         description="Folders that tasks reach, which lie below /tmp or a folder closed to others,"
         " for example shared storage: absolute paths, with commas. Links in them are resolved once,"
         " at the agent's start. The agent's own Python is always reached.",
+    )
+    storage_paths: str = Field(
+        "",
+        description="Folders of this node that storages may lie in, where the agent is root:"
+        " absolute paths without links, with commas. Empty: the node mounts no storage. Not for"
+        " Kubernetes nodes.",
     )
     task_uid_count: PositiveInt = Field(1_000_000, description="The number of uids for tasks.")
     cgroup_parent: Path | None = Field(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import structlog
@@ -18,6 +18,7 @@ from runtime_agent.domain.ending import AGENT_RESET, Ending, Loss, Oom, Refusal
 from runtime_agent.domain.environment import Place, of_user, task_environment
 from runtime_agent.domain.pods import Pod, Stopping
 from runtime_agent.domain.report import Offer
+from runtime_agent.domain.storages import folder_of, why_no_folders
 from runtime_agent.fork_server import ForkServer
 from runtime_agent.logreader import tail_lines
 from runtime_agent.pods import Phase, PodDirectories, never_ran
@@ -26,7 +27,7 @@ from runtime_agent.secrets_key import SecretsKey
 from runtime_agent.settings import MEBIBYTE, AgentSettings, names_in
 from runtime_agent.supervisor import cgroup
 from runtime_agent.supervisor.logs import stream_path
-from runtime_agent.supervisor.records import ExitRecord, PodSpec, StopRequest
+from runtime_agent.supervisor.records import ExitRecord, Mount, PodSpec, StopRequest
 
 END_NOW_S = 60.0
 """A pod that the journal does not know has ended by then; later its supervisor is killed too."""
@@ -63,7 +64,7 @@ class SupervisedPods:
 
     def launch(self, pod: Pod) -> None:
         """Prepare the directory and ask the fork server; once asked, looks see to the rest."""
-        if pod.pod not in self._attempts:
+        if pod.pod not in self._attempts and self._why_no_storages(pod) is None:
             self._attempt(pod)
 
     def _attempt(self, pod: Pod) -> None:
@@ -105,9 +106,18 @@ class SupervisedPods:
             agent_doorbell=str(self.doorbell),
             uid=uid,
             exposed=list(map(str, self.confinement.task_folders)),
+            mounts=[
+                asdict(Mount(str(folder_of(each)), each.mount_path, each.read_only, each.is_own))
+                for each in run.mounts
+            ],
             user_processes=self._user_processes(uid),
         )
         self.directories.prepare(spec, self.secrets_key.open(pod).command)
+
+    def _why_no_storages(self, pod: Pod) -> str | None:
+        assert pod.run is not None
+        folders = self.settings.storage_folders()
+        return why_no_folders(pod.run, folders, self.confinement.single_user)
 
     def _uid(self, run: PodRun) -> int | None:
         """Raises OSError where the user has none."""
@@ -213,6 +223,9 @@ class SupervisedPods:
         if pod.stop is not None:
             self.stop(pod.pod, pod.stop)
             return None
+        if phase is Phase.ABSENT and (why := self._why_no_storages(pod)) is not None:
+            ending = Ending(refusal=Refusal.NO_STORAGE, detail=why)
+            return Seen(pod.pod, None, time.time(), ending)
         attempt = self._attempts.get(pod.pod, _Attempt())
         if time.monotonic() - attempt.at_s < self.settings.launch_timeout_s and attempt.count:
             return None

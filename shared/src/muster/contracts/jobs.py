@@ -6,6 +6,7 @@ from pydantic import Field
 
 from muster.contracts.gangs import GangClass
 from muster.contracts.model import Model, OpenEnum, Reason, StateMessage
+from muster.contracts.storages import StorageMount
 from muster.contracts.verdicts import Verdict
 
 
@@ -84,7 +85,8 @@ class JobSpec(Model):
     of running; none by default. ``expected_s``: its expected run time, None: unknown.
     ``min_run_s``: how long it is protected from preemption. ``checkpoint_s``: how often it saves
     its work. ``borrow``: it may use idle quota of other virtual clusters. ``secrets``: the secrets
-    that it uses (``muster.contracts.secrets.JobSecrets``), sealed to the Launcher.
+    that it uses (``muster.contracts.secrets.JobSecrets``), sealed to the Launcher. ``mounts``: the
+    storages that its tasks mount; REST sets them.
     """
 
     user_number: int = 0
@@ -99,6 +101,7 @@ class JobSpec(Model):
     checkpoint_s: int | None = None
     borrow: bool = False
     secrets: str | None = None
+    mounts: tuple[StorageMount, ...] = ()
     task_roles: tuple[TaskRoleSpec, ...]
 
 

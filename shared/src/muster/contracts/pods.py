@@ -7,6 +7,7 @@ from datetime import datetime
 from pydantic import ValidationInfo, field_validator
 
 from muster.contracts.model import Model, OpenEnum, Revision, StateMessage
+from muster.contracts.storages import StorageMount
 from muster.contracts.verdicts import Verdict
 
 
@@ -83,7 +84,8 @@ class PodRun(Model):
     user's. ``job_name`` is OpenPAI's ``user~name``. ``peers`` has each role of which a task has a
     place; the pod's own task is among them. ``image``: of its container, where the node has
     containers. ``secrets``: those that the pod uses (``muster.contracts.secrets.PodSecrets``),
-    sealed to the agent's key; the command has only their references.
+    sealed to the agent's key; the command has only their references. ``mounts``: the storages that
+    it mounts.
     """
 
     user: str
@@ -101,6 +103,7 @@ class PodRun(Model):
     memory_mb: int
     ports: dict[str, tuple[int, ...]] = {}
     secrets: str | None = None
+    mounts: tuple[StorageMount, ...] = ()
     roles: tuple[RoleShape, ...]
     peers: tuple[RolePeers, ...]
 

@@ -6,10 +6,11 @@ from muster.protocol.document import MAX_BYTES
 from muster.protocol.parse import ParsedJob, parse_job
 from muster.protocol.problems import ProtocolError
 from muster.protocol.rename import renamed
-from muster.protocol.requests import PRIORITIES, Named
+from muster.protocol.requests import PRIORITIES, Named, NamedStorage
 from muster.protocol.shape import (
     HIGHEST_PRIORITY,
     LOWEST_PRIORITY,
+    MAX_STORAGES,
     JobFile,
     job_file_schema,
 )
@@ -18,9 +19,11 @@ __all__ = [
     "HIGHEST_PRIORITY",
     "LOWEST_PRIORITY",
     "MAX_BYTES",
+    "MAX_STORAGES",
     "PRIORITIES",
     "JobFile",
     "Named",
+    "NamedStorage",
     "ParsedJob",
     "ProtocolError",
     "job_file_schema",

@@ -114,6 +114,6 @@ def _role_warnings(job: JobFile, name: str, role: TaskRole, root: Node) -> Itera
 
 def _extras_warnings(job: JobFile, root: Node) -> Iterator[Problem]:
     extras = job.extras.model_extra or {}
-    for key in ("storages", "jobStatusChangeNotification", RUNTIME_PLUGINS):
+    for key in ("jobStatusChangeNotification", RUNTIME_PLUGINS):
         if extras.get(key):
             yield problem_at(root, ("extras", key), _NOT_YET)

@@ -120,6 +120,8 @@ def _message(detail: ErrorDetails, parts: Sequence[str | int], node: Node, *, is
         expected = _expected(context)
         is_other = isinstance(node.value, str) and "`" in expected
         return f"must be {expected}, not {'another string' if is_other else _what(node)}"
+    if kind == "string_pattern_mismatch" and parts[-1] == "mountPath":
+        return "must be an absolute path of letters, digits, _, +, - and ., without `..`: `/data`"
     if kind in _LIMITS:
         return _LIMITS[kind].format(**context)
     return detail["msg"][:1].lower() + detail["msg"][1:]

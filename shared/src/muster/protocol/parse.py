@@ -19,14 +19,16 @@ from muster.protocol.requests import (
     HIVED,
     MUSTER,
     Named,
+    NamedStorage,
     RoleRequests,
     lazy_preemption_of,
     named,
     priority_of,
     requests_of,
+    storages_of,
 )
-from muster.protocol.shape import DockerImage, JobFile, TaskRole
-from muster.protocol.sizes import MAX_RECORD_BYTES, having_secrets, largest_record
+from muster.protocol.shape import MAX_STORAGES, DockerImage, JobFile, TaskRole
+from muster.protocol.sizes import MAX_RECORD_BYTES, having_secrets, having_storages, largest_record
 from muster.protocol.templates import MAX_RENDERED_CHARACTERS, RenderError, render, secrets_in
 from muster.protocol.tree import Path, fields, find, items, look_up, string
 from muster.references import SECRETS, fill_in
@@ -44,7 +46,8 @@ class ParsedJob:
     the number as text where the priority is no class.
     ``priority_place`` is the path, the line and the column at which it does.
     ``virtual_cluster_place`` is the line and the column of the virtual cluster's name; ``named``
-    has the GPU types and pins that it requests. ``warnings`` name what the job runs without.
+    has the GPU types and pins that it requests, ``storages`` the storages, None: none. ``warnings``
+    name what the job runs without.
     """
 
     name: str
@@ -55,6 +58,7 @@ class ParsedJob:
     virtual_cluster_place: tuple[int, int]
     named: tuple[Named, ...]
     warnings: tuple[Problem, ...]
+    storages: tuple[NamedStorage, ...] | None = None
     secrets: Secrets | None = field(default=None, repr=False)
 
     @property
@@ -92,7 +96,11 @@ def parse_job(data: bytes) -> ParsedJob:
     spec = _job_spec(job, tuple(roles))
     secrets = Secrets(values=commands.secrets, pulls=pulls)
     has_secrets = bool(secrets.values or secrets.pulls)
-    _check_size(having_secrets(spec, secrets) if has_secrets else spec, root)
+    storages = storages_of(job, root)
+    largest = having_secrets(spec, secrets) if has_secrets else spec
+    if storages is not None:
+        largest = having_storages(largest, len(storages) or MAX_STORAGES)
+    _check_size(largest, root)
     virtual_cluster = find(root, ("defaults", "virtualCluster"))
     return ParsedJob(
         name=job.name,
@@ -103,6 +111,7 @@ def parse_job(data: bytes) -> ParsedJob:
         virtual_cluster_place=(virtual_cluster.line, virtual_cluster.column),
         named=named(job, root),
         warnings=_bounded(find_warnings(job, root)),
+        storages=storages,
         secrets=secrets if has_secrets else None,
     )
 

@@ -6,6 +6,7 @@ warning names each field without effect.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from muster.contracts.storages import MNT
 from muster.errors import Problem
 from muster.protocol.document import Node
 from muster.protocol.problems import join_path
@@ -14,6 +15,7 @@ from muster.protocol.tree import Path, fields, find, look_up, problem_at, string
 
 HIVED: Path = ("extras", "hivedScheduler")
 MUSTER: Path = ("extras", "muster")
+STORAGES: Path = ("extras", "storages")
 
 PRIORITIES: Mapping[str, int] = {"crit": 120, "prod": 100, "test": 10, "oppo": -1}
 """OpenPAI's priority classes; `crit` is in its documents, though its server refused it."""
@@ -46,6 +48,19 @@ class RoleRequests:
     group: str | None = None
     resources: tuple[tuple[str, int], ...] = ()
     min_instances: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NamedStorage:
+    """A storage that the file names, and where tasks see it. ``path``, ``line`` and ``column`` are
+    its place.
+    """
+
+    name: str
+    mount_path: str
+    path: str
+    line: int
+    column: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +232,19 @@ def _named_by(job: JobFile, name: str, root: Node) -> Iterator[Named]:
         if gpu_type or pin:
             node = find(root, path)
             yield Named(name, gpu_type, pin, join_path(path), node.line, node.column)
+
+
+def storages_of(job: JobFile, root: Node) -> tuple[NamedStorage, ...] | None:
+    """The storages that the file names; None: it wants none, empty: the default ones."""
+    if job.extras.storages is None:
+        return None
+    found = []
+    for index, use in enumerate(job.extras.storages):
+        path: Path = (*STORAGES, index)
+        node = find(root, path)
+        place = use.mount_path or f"{MNT}/{use.name}"
+        found.append(NamedStorage(use.name, place, join_path(path), node.line, node.column))
+    return tuple(found)
 
 
 def request_warnings(job: JobFile, root: Node) -> Iterator[Problem]:

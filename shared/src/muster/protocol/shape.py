@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from muster.contracts.model import json_name
+from muster.contracts.storages import ABSOLUTE_PATH, PATH_CHARACTERS, STORAGE_NAME
 
 MAX_INSTANCES = 10_000
 """Tasks of one role. The size of the job's records (muster.protocol.sizes) is the tighter bound."""
@@ -32,6 +33,9 @@ HIGHEST_PRIORITY = 1000
 MAX_GPU_TYPES = 20
 MAX_RESOURCES = 20
 """Of one task role."""
+
+MAX_STORAGES = 20
+"""Of one job."""
 
 
 def _integral(value: object) -> object:
@@ -254,13 +258,25 @@ class Additions(Shape):
     task_roles: dict[RoleName, RoleAdditions] = {}
 
 
+class StorageUse(Shape):
+    """A storage that tasks mount. ``mount_path``: where they see it; null: at /mnt/<name>."""
+
+    name: Annotated[str, Field(pattern=STORAGE_NAME)]
+    mount_path: Annotated[str, Field(pattern=ABSOLUTE_PATH, max_length=PATH_CHARACTERS)] | None = (
+        None
+    )
+
+
 class Extras(Shape):
-    """Whatever clients keep here; only the named fields are read."""
+    """Whatever clients keep here; only the named fields are read. ``storages``: empty: the default
+    ones of those that the user may use; null: none.
+    """
 
     model_config = ConfigDict(extra="allow")
 
     gang_allocation: bool = True
     hived_scheduler: HivedScheduler | None = None
+    storages: Annotated[list[StorageUse], Field(max_length=MAX_STORAGES)] | None = None
     muster: Additions = Additions()
 
 

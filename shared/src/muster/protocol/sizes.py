@@ -36,6 +36,12 @@ from muster.contracts.jobs import (
 from muster.contracts.model import Model, Reason
 from muster.contracts.pods import PodAction, PodRequest, PodRun, PodStop, RolePeers, RoleShape
 from muster.contracts.secrets import JobSecrets, Secrets
+from muster.contracts.storages import (
+    CLAIM_CHARACTERS,
+    PATH_CHARACTERS,
+    SUB_PATH_CHARACTERS,
+    StorageMount,
+)
 from muster.contracts.verdicts import Behavior, Fault, Verdict
 from muster.sealing import sealed_length
 
@@ -71,6 +77,18 @@ def having_secrets(spec: JobSpec, secrets: Secrets) -> JobSpec:
     return spec.model_copy(update={"secrets": "s" * sealed_length(size(longest))})
 
 
+def having_storages(spec: JobSpec, count: int) -> JobSpec:
+    """The specification as large as with this many storages."""
+    longest = StorageMount(
+        name="n" * 63,
+        mount_path="p" * PATH_CHARACTERS,
+        claim="c" * CLAIM_CHARACTERS,
+        host_path="h" * PATH_CHARACTERS,
+        sub_path="s" * SUB_PATH_CHARACTERS,
+    )
+    return spec.model_copy(update={"mounts": (longest,) * count})
+
+
 def largest_record(spec: JobSpec) -> tuple[str, int]:
     """The topic of the largest record that a job can have, and how many bytes it can be."""
     decision = status = request = peers = own = 0
@@ -88,7 +106,8 @@ def largest_record(spec: JobSpec) -> tuple[str, int]:
         "gang-requested": empty["gang-requested"] + request,
         "placement-decided": empty["placement-decided"] + decision,
         "pod-requested": empty["pod-requested"]
-        + (own + peers + _shapes_bytes(spec) + len(spec.secrets or "")),
+        + (own + peers + _shapes_bytes(spec) + len(spec.secrets or ""))
+        + sum(1 + size(mount) for mount in spec.mounts),
     }
     topic = max(sizes, key=lambda name: sizes[name])
     return topic, sizes[topic]

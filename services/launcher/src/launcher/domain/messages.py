@@ -184,6 +184,7 @@ def _run_message(
         memory_mb=role.memory_mb,
         ports=dict(place.ports),
         secrets=secrets,
+        mounts=job.spec.mounts,
         roles=roles,
         peers=peers,
     )

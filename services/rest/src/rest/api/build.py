@@ -9,7 +9,18 @@ from fastapi.telemetry import TelemetryConfig
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
-from rest.api import cluster, config, errors, info, jobs, logs, subscriptions, tokens, users
+from rest.api import (
+    cluster,
+    config,
+    errors,
+    info,
+    jobs,
+    logs,
+    storages,
+    subscriptions,
+    tokens,
+    users,
+)
 from rest.api.context import Context
 from rest.api.edge import PREFIX, PUBLIC, Edge
 from rest.api.errors import ErrorBody
@@ -53,6 +64,7 @@ TAGS = [
     {"name": "tokens", "description": "Log in and out; list, create and revoke tokens."},
     {"name": "users", "description": "Users, their virtual clusters and their highest priorities."},
     {"name": "cluster", "description": "Nodes, virtual clusters, cells, the queue, configuration."},
+    {"name": "storages", "description": "Storages that tasks mount."},
     {"name": "audit", "description": "The log of all writes."},
     {"name": "alerts", "description": "Subscriptions to alerts by webhook or e-mail."},
 ]
@@ -84,7 +96,7 @@ def api() -> FastAPI:
         telemetry=NO_TELEMETRY,
         generate_unique_id_function=operation_id,
     )
-    for module in (jobs, logs, info, tokens, users, cluster, config, subscriptions):
+    for module in (jobs, logs, info, tokens, users, cluster, config, storages, subscriptions):
         app.include_router(module.router, prefix=PREFIX, responses=REFUSALS)
     errors.install(app)
     _document(app)

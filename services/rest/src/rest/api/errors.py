@@ -36,6 +36,7 @@ STATUS = {
     "NoRecordError": 404,
     "NoConfigError": 404,
     "NoSubscriptionError": 404,
+    "NoStorageError": 404,
     "NoApiError": 404,
     "ConflictJobError": 409,
     "ConflictUserError": 409,

@@ -193,6 +193,16 @@ _USER: dict[str, Any] = {
     "storageConfig": [],
 }
 
+_STORAGE = {
+    "claim": "home",
+    "hostPath": "/srv/nfs/home",
+    "subPath": "users/{user}",
+    "readOnly": False,
+    "default": True,
+    "users": ["*"],
+    "virtualClusters": [],
+}
+
 EXAMPLES: dict[str, Any] = {
     "ErrorBody": {
         "code": "InvalidProtocolError",
@@ -314,6 +324,9 @@ EXAMPLES: dict[str, Any] = {
     "UserChange": {"data": {"username": "ann", "virtualCluster": ["vision"]}, "patch": True},
     "ShownUser": _USER,
     "UserPage": {"users": [_USER], "total": 1},
+    "NewStorage": _STORAGE,
+    "ShownStorage": {"name": "home", **_STORAGE},
+    "StoragePage": {"storages": [{"name": "home", **_STORAGE}], "total": 1},
     "NodeOrdered": {"value": "drain"},
     "Queue": {
         **_PAGE,

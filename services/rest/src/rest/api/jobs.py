@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import JSONResponse, Response
 from muster.contracts.jobs import Execution, JobStatus
+from muster.contracts.storages import StorageMount
 from muster.errors import Problem, Rejected, Transient
 from muster.protocol import ParsedJob, ProtocolError, parse_job
 from muster.telemetry import current_traceparent
@@ -37,11 +38,12 @@ from rest.domain.listing import (
     read_order,
     split,
 )
+from rest.domain.storages import mounts_of
 from rest.domain.views import ListedJob, WholeJob, attempt_state, detail, list_item, verdict_reason
 from rest.domain.virtual_clusters import check_priority, check_requests, check_virtual_cluster
 from rest.handlers.stop import no_job, set_execution
 from rest.handlers.submit import Submission, check_secrets, key_of, repeated_answer
-from rest.store import answers
+from rest.store import answers, storages
 from rest.store import jobs as stored
 from rest.store.jobs import find_attempt, find_config, find_job, list_attempts
 
@@ -126,6 +128,7 @@ async def submit_job(request: Request) -> Response:
     caller = await user_of(request)
     try:
         warnings = await _check_cluster(here, caller, job)
+        mounts = await _mounts(here, caller, job)
     except Rejected:
         key = key_of(caller.username, idempotency_key, job)
         known = None if key is None else await answers.find(here.pool, key)
@@ -133,7 +136,7 @@ async def submit_job(request: Request) -> Response:
             here.metrics.submissions.labels("invalid").inc()
             raise
         return Response(repeated_answer(key, known), 202, media_type="application/json")
-    spec = job.spec.model_copy(update={"user_number": caller.number})
+    spec = job.spec.model_copy(update={"user_number": caller.number, "mounts": mounts})
     submission = Submission(
         username=caller.username,
         address=await address_of(request),
@@ -155,6 +158,13 @@ async def _check_cluster(here: Context, caller: Caller, job: ParsedJob) -> tuple
     check_virtual_cluster(job, caller, known)
     check_priority(job, caller, here.settings.priority_cap)
     return check_requests(job, known)
+
+
+async def _mounts(here: Context, caller: Caller, job: ParsedJob) -> tuple[StorageMount, ...]:
+    """The storages that the job's tasks mount. Raises Rejected."""
+    if job.storages is None:
+        return ()
+    return mounts_of(job, caller, await storages.read(here.pool))
 
 
 def _idempotency_key(request: Request) -> str | None:

@@ -34,6 +34,7 @@ class Refusal(StrEnum):
     NOT_ADMITTED = "not-admitted"
     IMAGE_DENIED = "image-denied"
     IMAGE_NOT_PULLED = "image-not-pulled"
+    NO_STORAGE = "no-storage"
 
 
 class Oom(StrEnum):

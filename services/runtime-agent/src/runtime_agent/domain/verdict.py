@@ -94,6 +94,10 @@ _REFUSALS: Mapping[Refusal, _Rule] = {
         "image-not-pulled", 254, "ContainerImageNotPulled", Fault.PLATFORM, _TRANSIENT,
         "The node could not pull the image in time.",
     ),
+    Refusal.NO_STORAGE: _Rule(
+        "no-storage", -1022, "PodStorageNotMounted", Fault.PLATFORM, _PERMANENT,
+        "The node can't mount a storage of the job.",
+    ),
 }  # fmt: skip
 
 _LOSSES: Mapping[Loss, _Rule] = {

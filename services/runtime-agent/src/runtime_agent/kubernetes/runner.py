@@ -28,6 +28,7 @@ from runtime_agent.domain.kubernetes.manifest import (
     MAIN,
     Identity,
     PodRules,
+    claims_of,
     manifest,
     namespace_of,
     object_name,
@@ -38,6 +39,7 @@ from runtime_agent.domain.kubernetes.permit import Ticket, proof_of
 from runtime_agent.domain.kubernetes.status import Observed, ending, given_up, observed, vanished
 from runtime_agent.domain.pods import Pod, Stopping
 from runtime_agent.domain.report import Offer
+from runtime_agent.domain.storages import why_no_claims, why_not_bound
 from runtime_agent.kubernetes.api import Exists, Json, PodApi, Refused, Unavailable
 from runtime_agent.kubernetes.record import KubeRecord
 from runtime_agent.kubernetes.tail import KubeletLog
@@ -259,6 +261,9 @@ class KubernetesPods:
 
     async def _create(self, pod: Pod, record: KubeRecord) -> None:
         assert pod.run is not None
+        if (why := await self._why_no_storages(pod.run)) is not None:
+            self._works[pod.pod].refused = Ending(refusal=Refusal.NO_STORAGE, detail=why)
+            return
         try:
             pull = self.secrets_key.open(pod).pull
         except OSError as error:
@@ -283,6 +288,17 @@ class KubernetesPods:
             body = found
         seen = observed(body)
         self._objects.setdefault((seen.namespace, seen.name), seen)  # the watch may know more
+
+    async def _why_no_storages(self, run: PodRun) -> str | None:
+        """kubelet would wait for ever for a claim that nothing binds."""
+        if (why := why_no_claims(run)) is not None:
+            return why
+        namespace = namespace_of(run, self.rules)
+        for claim in claims_of(run):
+            phase = await self.api.claim_phase(namespace, claim)
+            if (why := why_not_bound(claim, namespace, phase)) is not None:
+                return why
+        return None
 
     def _gpu_uuids(self, run: PodRun) -> list[str]:
         uuids = self.devices.uuids

@@ -13,7 +13,7 @@ from typing import NoReturn
 from runtime_agent.supervisor import proc
 from runtime_agent.supervisor.cgroup import Cgroups
 from runtime_agent.supervisor.isolation import Isolation
-from runtime_agent.supervisor.records import COMMAND_FILE, TMP_DIR, WORK_DIR, PodSpec
+from runtime_agent.supervisor.records import COMMAND_FILE, TMP_DIR, WORK_DIR, Mount, PodSpec
 
 SHELL = "/bin/bash"
 _OPTIONS = ("-o", "errexit", "-o", "nounset", "-o", "pipefail")
@@ -107,7 +107,8 @@ def _become(
     work, command = directory / WORK_DIR, directory / COMMAND_FILE
     if spec.uid is not None:
         exposed = (work, command, *map(Path, spec.exposed))
-        Isolation(spec.uid, directory / TMP_DIR, exposed).enter()
+        mounts = tuple(Mount(**each) for each in spec.mounts)
+        Isolation(spec.uid, directory / TMP_DIR, exposed, mounts).enter()
     proc.die_with_parent(parent)  # last: the kernel forgets it with each change of the uid
     os.chdir(work)
     arguments = ["bash", *_OPTIONS, str(command)]

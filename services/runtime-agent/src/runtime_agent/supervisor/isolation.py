@@ -6,6 +6,7 @@ every private folder on the way to its own files is hidden. Muster's secrets are
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -15,8 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runtime_agent.supervisor import proc
+from runtime_agent.supervisor.records import Mount
 
 PRIVATE = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108  replaced by the pod's own
+MNT = Path("/mnt")
+"""A pod with storages sees only these there, and what is exposed."""
 SECRETS = Path("/run/secrets")
 """Services read their settings there; files that a container mounts are often readable by all."""
 PYTHON = (Path(sys.prefix), Path(sys.base_prefix))
@@ -36,6 +40,7 @@ CANNOT_SEPARATE = 3
 """The exit status of a trial that has found a reason; Python itself ends with 1 and 2."""
 _CLONE_NEWNS = 0x00020000  # linux/sched.h
 _MS_BIND, _MS_REC, _MS_SLAVE = 0x1000, 0x4000, 0x80000  # linux/mount.h
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT = 1, 2, 4, 8, 32
 _JOIN_SESSION_KEYRING = 1  # linux/keyctl.h
 _KEYCTL = {"x86_64": 250, "aarch64": 219, "ppc64le": 271, "riscv64": 219, "s390x": 280}
 """The number of the system call, for which libc has no function."""
@@ -47,12 +52,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 @dataclass(frozen=True)
 class Isolation:
     """How a pod is separated. `uid` is its group's number as well. `tmp` is what it sees at
-    `/tmp`. It reaches `exposed` (folders and files, by paths without links) at their own paths.
+    `/tmp`. It reaches `exposed` (folders and files, by paths without links) at their own paths, and
+    `mounts` at theirs, below `/mnt`.
     """
 
     uid: int
     tmp: Path
     exposed: tuple[Path, ...]
+    mounts: tuple[Mount, ...] = ()
 
     def enter(self) -> None:
         """Separates the calling process, which is root and has one thread. Raises OSError."""
@@ -62,13 +69,19 @@ class Isolation:
         _mount(None, Path("/"), None, _MS_REC | _MS_SLAVE)
         sources = {path: _open(path) for path in PYTHON}
         sources |= {path: _open_without_links(path) for path in self.exposed}
+        storages = [(mount, _open_storage(mount, self.uid)) for mount in self.mounts]
         tmp = _open(self.tmp)
         for place in PRIVATE:
             _bind(tmp, place)
         if SECRETS.is_dir():
             _hide(SECRETS, 0o755)  # programs that look for settings may list it
+        if storages:
+            _hide(MNT, 0o755)
+            device = MNT.stat().st_dev
         for path in sorted(sources):
             _expose(path, sources[path], self.uid)
+        for mount, source in storages:
+            _mount_storage(mount, source, device)
         _become(self.uid)
 
 
@@ -149,16 +162,48 @@ def _expose(path: Path, source: int, uid: int) -> None:
     _bind(source, path)
 
 
-def _open(path: Path) -> int:
-    return os.open(path, os.O_PATH | os.O_CLOEXEC)
+def _open(path: Path, flags: int = 0) -> int:
+    return os.open(path, os.O_PATH | os.O_CLOEXEC | flags)
 
 
-def _open_without_links(path: Path) -> int:
+def _open_without_links(path: Path, flags: int = 0) -> int:
     """A link could lead anywhere: any user who may write to a folder on the way can put one."""
-    found = _open(path)
+    found = _open(path, flags)
     if (place := Path(f"/proc/self/fd/{found}").readlink()) != path:
         raise OSError(errno.ELOOP, f"{path} has become a link to {place}")
     return found
+
+
+def _open_storage(mount: Mount, uid: int) -> int:
+    """Its folder, which `is_own` makes. Those above it are the operator's, so that no user can put
+    another one in its place meanwhile.
+    """
+    source = Path(mount.source)
+    if mount.is_own:
+        above = _open_without_links(source.parent)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(source.name, 0o700, dir_fd=above)
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            made = os.open(source.name, flags, dir_fd=above)
+            os.fchown(made, uid, uid)
+    return _open_without_links(source, os.O_DIRECTORY)
+
+
+def _mount_storage(mount: Mount, source: int, device: int) -> None:
+    """`device`: that of `/mnt`, which is the pod's own: nothing is made in another file system."""
+    place = Path(mount.place)
+    for folder in (*reversed(place.parents), place):
+        if not folder.is_relative_to(MNT):
+            continue
+        if folder.parent != MNT.parent and folder.parent.stat().st_dev != device:
+            raise OSError(errno.EEXIST, f"{place} lies in {folder.parent}, which is there already")
+        if not folder.exists():
+            folder.mkdir()
+            folder.chmod(0o755)  # whatever the umask
+    _mount(f"/proc/self/fd/{source}", place, None, _MS_BIND)
+    flags = _MS_REMOUNT | _MS_BIND | _MS_NOSUID | _MS_NODEV
+    flags |= os.statvfs(place).f_flag & (_MS_RDONLY | _MS_NOEXEC)
+    _mount(None, place, None, flags | (_MS_RDONLY if mount.read_only else 0))
 
 
 def _hide(folder: Path, mode: int) -> None:

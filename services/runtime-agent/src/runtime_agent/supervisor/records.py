@@ -36,6 +36,18 @@ Oom = Literal["none", "suspected", "certain"]
 
 
 @dataclass(frozen=True)
+class Mount:
+    """The folder `source` of the node, seen at `place`. `is_own`: it is the user's alone, and made
+    where it is missing.
+    """
+
+    source: str
+    place: str
+    read_only: bool = False
+    is_own: bool = False
+
+
+@dataclass(frozen=True)
 class PodSpec:
     """What a supervisor has to know; written once, when the pod's directory is made.
 
@@ -44,7 +56,7 @@ class PodSpec:
     control group is to be made, with what to write into which of its files. `uid`: the pod runs
     under it, apart from other users, and reaches the paths `exposed` besides its own; None: it runs
     as the agent's user. `user_processes`: the most processes of its user on the machine; 0: no
-    limit here.
+    limit here. `mounts`: the fields of a `Mount` for each storage.
     """
 
     name: str
@@ -56,6 +68,7 @@ class PodSpec:
     agent_doorbell: str | None = None
     uid: int | None = None
     exposed: list[str] = field(default_factory=list)
+    mounts: list[dict[str, Any]] = field(default_factory=list)
     user_processes: int = 0
 
 

@@ -219,4 +219,31 @@ def _volumes(run: PodRun) -> tuple[list[Json], list[Json]]:
         {"name": "work", "mountPath": WORK_DIR},
         {"name": "shm", "mountPath": SHM_PATH},
     ]
+    of_claims, in_tasks = _storages(run)
+    return volumes + of_claims, mounts + in_tasks
+
+
+def claims_of(run: PodRun) -> list[str]:
+    """The claims that the pod's storages are in, each once: kubelet waits for ever for one that a
+    pod names twice.
+    """
+    return list(dict.fromkeys(mount.claim for mount in run.mounts if mount.claim))
+
+
+def _storages(run: PodRun) -> tuple[list[Json], list[Json]]:
+    claims = claims_of(run)
+    volumes: list[Json] = [
+        {"name": f"storage-{number}", "persistentVolumeClaim": {"claimName": claim}}
+        for number, claim in enumerate(claims)
+    ]
+    mounts: list[Json] = [
+        {
+            "name": f"storage-{claims.index(mount.claim)}",
+            "mountPath": mount.mount_path,
+            "readOnly": mount.read_only,
+        }
+        | ({"subPath": mount.sub_path} if mount.sub_path else {})
+        for mount in run.mounts
+        if mount.claim
+    ]
     return volumes, mounts
