@@ -14,7 +14,7 @@ _FACTORS = {
 
 def quantity(text: str) -> Decimal:
     """Raises ValueError where it is none."""
-    number = text.rstrip("numkMGTPEi")
+    number = text.rstrip("numkKMGTPEi")
     suffix = text[len(number) :]
     if suffix not in _FACTORS:
         raise ValueError(f"{text!r} is no quantity of Kubernetes")
