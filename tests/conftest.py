@@ -56,8 +56,11 @@ structlog.configure(
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--broker apache`: the tests with a broker of their own run on a real Apache Kafka."""
+    """`--broker apache`: the tests with a broker of their own run on a real Apache Kafka.
+    `--backend kubernetes`: tests of the whole run tasks as pods of a real control plane.
+    """
     parser.addoption("--broker", choices=("embedded", "apache"), default="embedded")
+    parser.addoption("--backend", choices=("processes", "kubernetes"), default="processes")
 
 
 @pytest.fixture(scope="session")

@@ -207,8 +207,10 @@ TOKEN = {"projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
         ({"containers": a_container(privileged=True)}, "no privileged containers"),
         ({"initContainers": [{**a_container(privileged=True)[0], "name": "i"}]}, "no privileged"),
         ({"containers": a_container(capabilities={"add": ["SYS_ADMIN"]})}, "no capability but"),
-        ({"volumes": [{"name": "v", "hostPath": {"path": "/"}}]}, "only emptyDir, secret"),
-        ({"volumes": [{"name": "v", **TOKEN}]}, "only emptyDir, secret"),
+        ({"volumes": [{"name": "v", "hostPath": {"path": "/"}}]}, "only emptyDir and"),
+        ({"volumes": [{"name": "v", **TOKEN}]}, "only emptyDir and"),
+        ({"volumes": [{"name": "v", "secret": {"secretName": "s"}}]}, "only emptyDir and"),
+        ({"imagePullSecrets": [{"name": "of-another-pod"}]}, "only the pull secret"),
         ({"automountServiceAccountToken": True}, "no service account token"),
     ],
 )

@@ -324,16 +324,16 @@ def test_kafka_is_encrypted_in_production() -> None:
         assert found["MUSTER_KAFKA_CA_FILE"].startswith(folder)
 
 
-def test_claims_need_their_component(
+def test_nodes_with_gpus_give_each_pod_its_own(
     with_components: Callable[..., Sequence[Json]],
 ) -> None:
-    for namespace in ("muster-jobs", "muster-jobs-host"):
-        role = named(with_components("dra"), "Role", "muster-agent", namespace)
-        claims = [each for each in role["rules"] if each["apiGroups"] == ["resource.k8s.io"]]
-        assert [(each["resources"], each["verbs"]) for each in claims] == [
-            (["resourceclaims"], ["create", "get", "delete"]),
-            (["resourceclaims/status"], ["update"]),
-        ]
+    agent = named(with_components("nvidia"), "DaemonSet", "runtime-agent", "muster-system")
+    spec = agent["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    given = {each["name"]: each.get("value") for each in container["env"]}
+    assert spec["runtimeClassName"] == "nvidia"
+    assert given["NVIDIA_VISIBLE_DEVICES"] == "all"
+    assert given["MUSTER_KUBE_GPU_MODE"] == "visible-devices"
 
 
 def test_prometheus_has_the_token(with_components: Callable[..., Sequence[Json]]) -> None:

@@ -140,6 +140,7 @@ def start_rest(database_url: str) -> Start:
             "webhook_key": "a-key-of-this-test",
             "cluster_key": CLUSTER_KEY,
             "peer_timeout_s": WAIT_S,
+            "peer_connect_s": WAIT_S,
             "fetch_wait_busy_ms": 10,
             "fetch_wait_idle_ms": 50,
         }
@@ -274,7 +275,7 @@ class FakeScheduler:
         body = content if isinstance(content, bytes) else json.dumps(content).encode()
         code = "404 Not Found" if content is None else "200 OK"
         if content == b"standby":
-            code = "503 Service Unavailable"
+            code = "421 Misdirected Request"
         head = f"HTTP/1.1 {code}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n"
         writer.write(f"{head}X-As-Of: 7\r\n\r\n".encode() + body)
         await writer.drain()

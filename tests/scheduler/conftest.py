@@ -1,10 +1,7 @@
 """Builders of the core's inputs that read as sentences; a Launcher and agents that are played."""
 
 import asyncio
-import os
 import secrets
-import signal
-import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -32,7 +29,6 @@ from muster.metrics import PlumbingMetrics
 from muster.readers import Follower
 from muster.records import Received
 from muster.service import Runtime, running
-from muster.service_keys import SCHEDULER, service_key
 from muster.settings import ServiceSettings
 from prometheus_client import CollectorRegistry
 from scheduler.app import build
@@ -41,7 +37,7 @@ from scheduler.domain.core.model import Decision
 from scheduler.domain.rules import Rules
 from scheduler.domain.state import State
 from scheduler.settings import SchedulerSettings
-from service_auth import CLUSTER_KEY
+from scheduler_process import quick_settings, scheduler_process
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 DEADLINE_S = 60.0
@@ -310,32 +306,8 @@ async def others(fresh_broker: EmbeddedBroker) -> AsyncIterator[Others]:
 
 @pytest.fixture
 def settings(database_url: str, fresh_broker: EmbeddedBroker) -> SchedulerSettings:
-    """Quick, but for leases: a node that this machine plays too slowly is not lost, nor is a leader
-    followed that it starves for a moment. Where nodes are to be lost these are short, and begin
-    anew where this process was starved for a second.
-    """
-    return SchedulerSettings(
-        database_url=database_url,
-        kafka_bootstrap=fresh_broker.bootstrap,
-        http_port=0,
-        service_key=service_key(CLUSTER_KEY, SCHEDULER),
-        fetch_wait_busy_ms=10,
-        fetch_wait_idle_ms=10,
-        bus_watch_s=0.1,
-        database_connections=4,
-        settle_s=0.5,
-        catch_up_s=DEADLINE_S,
-        stall_s=1.0,
-        lease_timeout_s=DEADLINE_S,
-        many_silent=1.0,
-        probe_s=0.2,
-        probe_window_s=1.5,
-        watch_s=0.1,
-        idle_transaction_s=3.0,
-        leader_renew_s=0.1,
-        leader_expiry_s=0.5,
-        leader_take_s=4.0,
-    )
+    """Quick ones of this test's own database and broker."""
+    return quick_settings(database_url, fresh_broker.bootstrap)
 
 
 @pytest.fixture
@@ -353,35 +325,12 @@ def scheduler(settings: SchedulerSettings) -> RunScheduler:
 
 @pytest.fixture
 def another_scheduler(settings: SchedulerSettings, tmp_path: Path) -> RunAnother:
-    """The service as a process of its own, which can be stopped, woken and killed. ``log``: where
-    its output goes; it is told where a test fails.
-    """
+    """The service as a process of its own. ``log``: where its output goes."""
 
-    @asynccontextmanager
-    async def run(
+    def run(
         log: Path | None = None, **changes: Any
-    ) -> AsyncIterator[asyncio.subprocess.Process]:
-        log = log or tmp_path / f"{secrets.token_hex(4)}.log"
+    ) -> AbstractAsyncContextManager[asyncio.subprocess.Process]:
         changed = settings.model_copy(update=changes)
-        names = changed.model_fields_set - {"database_url", "service_key"}
-        environment = {f"MUSTER_{name.upper()}": str(getattr(changed, name)) for name in names}
-        environment["MUSTER_DATABASE_URL"] = changed.database_url.get_secret_value()
-        environment["MUSTER_SERVICE_KEY"] = changed.service_key.get_secret_value()
-        with log.open("wb") as output:
-            started = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "scheduler",
-                env=dict(os.environ) | environment,
-                stdout=output,
-            )
-        try:
-            yield started
-        finally:
-            if started.returncode is None:
-                started.send_signal(signal.SIGCONT)
-                started.kill()
-            await started.wait()
-            print(log.read_text())
+        return scheduler_process(changed, log or tmp_path / f"{secrets.token_hex(4)}.log")
 
     return run

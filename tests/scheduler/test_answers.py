@@ -80,7 +80,7 @@ async def test_the_whole_cluster_is_taken_between_two_cycles(kit: Kit) -> None:
                 await asyncio.sleep(0)
             assert not asked.done()
         leader.beside = lambda: setattr(leader, "is_leading", not leader.deciding.locked())
-        assert (await asked).status_code == 503
+        assert (await asked).status_code == 421
 
 
 async def test_who_asks_in_the_midst_of_a_cycle_waits_a_little_for_its_end(kit: Kit) -> None:

@@ -71,7 +71,7 @@ async def test_a_question_that_has_waited_is_not_answered_by_who_leads_no_longer
             await turns(leader)
             leader.is_leading = False
         answer = await asked
-        assert (answer.status_code, answer.json()["code"]) == (503, "StandbyError")
+        assert (answer.status_code, answer.json()["code"]) == (421, "StandbyError")
 
 
 @pytest.mark.postgres

@@ -97,7 +97,6 @@ def agent_settings(
         "kube_step_image": STEP_IMAGE,
         "kube_logs": kubelet.home / "log" / "pods",
         "kube_pods": kubelet.home / "pods",
-        "agent_on_stop": "keep",
         "supervisor_patience_s": 5.0,
     }
 
@@ -109,7 +108,8 @@ async def a_kube_muster(
     """All five services; the agent's node is one of the cluster."""
     grant(plane)
     with a_kubelet(plane, home / "kubelet") as kubelet:
-        agent = agent_settings(plane, kubelet, home) | settings.pop("runtime_agent", {})
+        own = agent_settings(plane, kubelet, home) | {"agent_on_stop": "keep"}
+        agent = own | settings.pop("runtime_agent", {})
         async with a_muster(
             database_url, bootstrap, home, runtime_agent=agent, **settings
         ) as muster:

@@ -12,7 +12,7 @@ from manifests import Json
 
 K8S = Path(__file__).parents[2] / "deploy/k8s"
 OVERLAYS = ("minimal", "production")
-COMPONENTS = ("dra", "monitoring", "network-policies")
+COMPONENTS = ("monitoring", "network-policies", "nvidia")
 RENDER_TIMEOUT_S = 60
 
 

@@ -217,6 +217,10 @@ _SERVICES: dict[Service, tuple[Any, Any]] = {
 }
 
 
+AGENT_BACKEND: dict[str, Any] = {}
+"""Settings of every agent: of what pods are, where not processes. A fixture sets them."""
+
+
 @contextlib.asynccontextmanager
 async def with_cluster(
     database_url: str, bootstrap: str, home: Path, cluster: str, **settings: dict[str, Any]
@@ -256,6 +260,7 @@ async def a_muster(
             "report_s": 5.0,
             "withdraw_grace_s": 1.0,
             "memory_limits": False,
+            **AGENT_BACKEND,
         },
         Service.ALERTING: {},
     }

@@ -1,11 +1,28 @@
 """Fixtures of the tests that run all five services."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+import whole_muster
 from cli.embedded.broker import EmbeddedBroker
 from whole_muster import Muster, a_muster
+
+
+@pytest.fixture(autouse=True)
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
+    """With `--backend kubernetes` the agent's node is one of a real control plane."""
+    if request.config.getoption("--backend") == "processes":
+        yield
+        return
+    import kube_muster  # only here: it needs programs that `make kube` builds
+
+    plane = request.getfixturevalue("kube_plane")
+    kube_muster.grant(plane)
+    with kube_muster.a_kubelet(plane, tmp_path / "kubelet") as kubelet:
+        whole_muster.AGENT_BACKEND |= kube_muster.agent_settings(plane, kubelet, tmp_path)
+        yield
+        whole_muster.AGENT_BACKEND.clear()
 
 
 @pytest.fixture

@@ -66,23 +66,15 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         failure: httpx2.ConnectError | None = None
         for address in (await self._checked(request))[:ADDRESSES_TRIED]:
             try:
-                return await self._inner.handle_async_request(_pinned(request, address))
+                return await self._inner.handle_async_request(pinned(request, address))
             except httpx2.ConnectError as error:
                 failure = error
         assert failure is not None
         raise failure
 
     async def _checked(self, request: httpx2.Request) -> list[str]:
-        url = request.url
-        port = url.port or (443 if url.scheme == "https" else 80)
         wait_s = request.extensions.get("timeout", {}).get("connect")
-        try:
-            async with asyncio.timeout(wait_s):
-                found = await self._resolve(url.host, port)
-        except TimeoutError as error:
-            raise httpx2.ConnectTimeout("the name was not resolved in time") from error
-        except (OSError, UnicodeError) as error:
-            raise httpx2.ConnectError(f"the name can't be resolved: {error}") from error
+        found = await addresses_of(request.url, self._resolve, wait_s)
         allowed = [address for address in found if self._is_allowed(address)]
         if not allowed:
             raise AddressRefused(found)
@@ -93,7 +85,19 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
 
-def _pinned(request: httpx2.Request, address: str) -> httpx2.Request:
+async def addresses_of(url: httpx2.URL, resolve: Resolve, wait_s: float | None) -> Sequence[str]:
+    """The addresses of a URL's host. Raises httpx2.ConnectError or httpx2.ConnectTimeout."""
+    port = url.port or (443 if url.scheme == "https" else 80)
+    try:
+        async with asyncio.timeout(wait_s):
+            return await resolve(url.host, port)
+    except TimeoutError as error:
+        raise httpx2.ConnectTimeout("the name was not resolved in time") from error
+    except (OSError, UnicodeError) as error:
+        raise httpx2.ConnectError(f"the name can't be resolved: {error}") from error
+
+
+def pinned(request: httpx2.Request, address: str) -> httpx2.Request:
     """The same request for one address; its Host header and TLS name stay the host's."""
     host = request.url.host
     extensions = dict(request.extensions)

@@ -60,6 +60,8 @@ class Runtime:
         self.metrics = PlumbingMetrics(registry)
         self.bus = Bus(settings, me, self.metrics)
         self.routes: list[BaseRoute] = []
+        self.facts: dict[str, Callable[[], bool]] = {}
+        """What ``/readyz`` shows besides; it makes nothing unready."""
         self.asgi: ASGIApp | None = None
         self.stopping = asyncio.Event()
         self._pool: Pool | None = None
@@ -227,8 +229,9 @@ METRICS_REFUSED = (
 
 def health_routes(runtime: Runtime) -> list[BaseRoute]:
     """``/healthz``: the process is alive. ``/readyz``: bus and database answer. Both are public and
-    show nothing else. ``/metrics`` has names of virtual clusters, topics and nodes: only this
-    machine's processes may read it, or, where it is set, senders of MUSTER_METRICS_TOKEN.
+    show nothing else but the service's facts. ``/metrics`` has names of virtual clusters, topics
+    and nodes: only this machine's processes may read it, or, where it is set, senders of
+    MUSTER_METRICS_TOKEN.
     """
     token = runtime.settings.metrics_token.get_secret_value()
 
@@ -237,7 +240,8 @@ def health_routes(runtime: Runtime) -> list[BaseRoute]:
 
     async def readyz(_request: Request) -> Response:
         ready = await runtime.is_ready()
-        return JSONResponse(ready, 200 if all(ready.values()) else 503)
+        facts = {name: fact() for name, fact in runtime.facts.items()}
+        return JSONResponse(ready | facts, 200 if all(ready.values()) else 503)
 
     async def metrics(request: Request) -> Response:
         if token:

@@ -51,7 +51,7 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
 
     peers = Peers(settings, metrics)
     virtual_clusters = KnownVirtualClusters(peers, settings)
-    if settings.scheduler_url is not None:
+    if settings.scheduler_urls:
         runtime.spawn("virtual clusters", virtual_clusters.run)
     limits = RequestLimits(settings, metrics)
     passwords = Passwords(runtime.reserved_pool, settings, metrics, limits)

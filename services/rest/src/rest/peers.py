@@ -5,8 +5,8 @@ the Scheduler. It changes nothing there.
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, unquote
@@ -18,6 +18,7 @@ from muster.addresses import is_within, networks_of
 from muster.errors import Rejected, Transient
 from muster.service_keys import SCHEDULER, agent, make_token, service_key
 
+from rest.leader import Leader, Query, Question
 from rest.metrics import RestMetrics
 from rest.settings import RestSettings
 
@@ -58,8 +59,6 @@ class LogAsk:
 AS_OF = "X-As-Of"
 """The number of the Scheduler's last cycle before its answer, where that has no ``asOf``."""
 
-Query = Mapping[str, str | int]
-
 
 @dataclass(frozen=True, slots=True)
 class OpenRecord:
@@ -91,24 +90,25 @@ class Peers:
         self._key = settings.cluster_key.get_secret_value()
         networks = networks_of(settings.agent_networks)
         self._resolver = Resolver(settings.resolver_threads)
-        timeout = httpx2.Timeout(settings.peer_timeout_s, pool=settings.peer_timeout_s)
         self._agents = httpx2.AsyncClient(
             transport=GuardedTransport(
                 self._resolver, lambda address: is_within(address, networks)
             ),
-            timeout=timeout,
             follow_redirects=False,
             trust_env=False,
         )
-        self._scheduler = httpx2.AsyncClient(
-            timeout=timeout, follow_redirects=False, trust_env=False
+        # In threads of its own: agents choose the names that the other one looks up.
+        self._scheduler_resolver = Resolver(settings.resolver_threads)
+        self._leader = Leader(
+            settings.scheduler_urls, self._scheduler_resolver, settings.peer_connect_s
         )
 
     async def close(self) -> None:
         """Give connections back."""
         await self._agents.aclose()
-        await self._scheduler.aclose()
+        await self._leader.close()
         self._resolver.close()
+        self._scheduler_resolver.close()
 
     def _token(self, audience: str, path: str) -> dict[str, str]:
         """The header that opens one path of a service; ``path`` is not quoted."""
@@ -132,8 +132,7 @@ class Peers:
         if ask.follow:
             query["follow"] = 1
         # A followed log may be silent for long; the reader has its own rhythm.
-        waits = self._settings.peer_timeout_s
-        timeout = httpx2.Timeout(waits, read=None) if ask.follow else httpx2.Timeout(waits)
+        timeout = self._timeout(None if ask.follow else self._settings.peer_timeout_s)
         try:
             async with self._agents.stream(
                 "GET",
@@ -168,11 +167,13 @@ class Peers:
         Raises Rejected where it has none of that time or there is none to ask, Transient where it
         can't be reached.
         """
-        url = self._must_have_scheduler().rstrip("/") + "/export"
-        try:
-            async with self._scheduler.stream(
-                "GET", url, params=query, headers=self._token(SCHEDULER, "/export")
-            ) as answer:
+        self._must_have_scheduler()
+        limit_s = self._settings.peer_timeout_s
+        question = self._question("/export", limit_s, query)
+        async with AsyncExitStack() as stack:
+            with self._reading_scheduler(question):
+                async with asyncio.timeout(limit_s):
+                    answer = await stack.enter_async_context(self._leader.asked(question))
                 if answer.status_code == 401:
                     raise self._not_let_in("The Scheduler", await _start_of(answer))
                 code = RECORD_REFUSALS.get(answer.status_code)
@@ -180,18 +181,13 @@ class Peers:
                     raise Rejected(code, _error_text(await answer.aread()))
                 if answer.status_code != 200:
                     raise Transient(f"The Scheduler answers {answer.status_code}; try again later.")
-                yield OpenRecord(answer.headers.get(AS_OF), _content(answer))
-        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            self._metrics.peer_failures.labels("scheduler").inc()
-            _log.warning("the record can't be read", url=url, error=repr(error))
-            raise Transient("The Scheduler does not answer; try again later.") from error
+            yield OpenRecord(answer.headers.get(AS_OF), _content(answer))
 
-    def _must_have_scheduler(self) -> str:
-        """Where it is. Raises Rejected where there is none to ask."""
-        if self._settings.scheduler_url is None:
+    def _must_have_scheduler(self) -> None:
+        """Raises Rejected where there is none to ask."""
+        if not self._settings.scheduler_urls:
             message = "The Scheduler can't be read: MUSTER_SCHEDULER_URL is not set."
             raise Rejected("NotConfiguredError", message)
-        return self._settings.scheduler_url
 
     async def must_ask_scheduler(self, path: str, query: Query) -> Any:
         """The same as `ask_scheduler`; but raises Rejected where there is none to ask."""
@@ -202,41 +198,48 @@ class Peers:
         """The Scheduler's answer as it is; None where it knows nothing of this, or there is none to
         ask. Raises Transient where it does not answer.
         """
-        if self._settings.scheduler_url is None:
+        if not self._settings.scheduler_urls:
             return None
-        url = self._settings.scheduler_url.rstrip("/") + path
-        headers = self._token(SCHEDULER, unquote(path))
-        opening = self._scheduler.stream("GET", url, params=query, headers=headers)
-        return await self._answer(url, opening, self._settings.peer_timeout_s)
+        limit_s = self._settings.peer_timeout_s
+        return await self._answer(self._question(path, limit_s, query), limit_s)
 
     async def ask_scheduler_about(self, path: str, text: bytes, within_s: float) -> Any:
         """Its answer, within ``within_s`` seconds, to a question that is a text. Raises Transient
         where it does not answer, Rejected where there is none to ask.
         """
-        url = self._must_have_scheduler().rstrip("/") + path
-        timeout = httpx2.Timeout(self._settings.peer_timeout_s, read=within_s)
-        headers = self._token(SCHEDULER, unquote(path))
-        opening = self._scheduler.stream(
-            "POST", url, content=text, timeout=timeout, headers=headers
-        )
-        return await self._answer(url, opening, within_s)
+        self._must_have_scheduler()
+        return await self._answer(self._question(path, within_s, text=text), within_s)
+
+    def _question(
+        self, path: str, read_s: float, query: Query | None = None, text: bytes | None = None
+    ) -> Question:
+        token = self._token(SCHEDULER, unquote(path))
+        return Question(path, token, query, text, self._timeout(read_s))
+
+    def _timeout(self, read_s: float | None) -> httpx2.Timeout:
+        limit_s = self._settings.peer_timeout_s
+        return httpx2.Timeout(limit_s, connect=self._settings.peer_connect_s, read=read_s)
 
     def _not_let_in(self, who: str, body: bytes) -> Transient:
         """What an operator has to fix: a key or a clock."""
         why = _error_text(body) if self._key else "REST has no MUSTER_CLUSTER_KEY."
         return Transient(f"{who} refuses REST's request. {why}")
 
-    async def _answer(
-        self, url: str, opening: AbstractAsyncContextManager[httpx2.Response], within_s: float
-    ) -> Any:
-        try:
-            async with asyncio.timeout(within_s), opening as answer:
+    async def _answer(self, question: Question, within_s: float) -> Any:
+        with self._reading_scheduler(question):
+            async with asyncio.timeout(within_s), self._leader.asked(question) as answer:
                 if answer.status_code == 401:
                     raise self._not_let_in("The Scheduler", await _start_of(answer))
                 return await _read(answer)
-        except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError, ValueError, Transient) as error:
+
+    @contextmanager
+    def _reading_scheduler(self, question: Question) -> Iterator[None]:
+        """Count and log what fails in the block. Raises Transient for it."""
+        try:
+            yield
+        except (httpx2.HTTPError, TimeoutError, ValueError, Transient) as error:
             self._metrics.peer_failures.labels("scheduler").inc()
-            _log.warning("the scheduler can't be read", url=url, error=repr(error))
+            _log.warning("the scheduler can't be read", path=question.path, error=repr(error))
             if isinstance(error, Transient):
                 raise
             raise Transient("The Scheduler does not answer; try again later.") from error

@@ -1,5 +1,7 @@
 """REST's settings. Units are in the names."""
 
+from urllib.parse import urlsplit
+
 from muster.addresses import networks_of
 from muster.passwords import AdminPassword
 from muster.protocol import HIGHEST_PRIORITY, LOWEST_PRIORITY
@@ -40,8 +42,9 @@ class RestSettings(DatabaseSettings, ClusterKeySettings):
     )
     scheduler_url: str | None = Field(
         None,
-        description="The Scheduler's address for reasons, queue and quotas; none: REST does not"
-        " ask.",
+        description="Where REST reads reasons, queue and quotas, as http://scheduler:8082. Several"
+        " Schedulers: their URLs with commas, or one name with all addresses; REST finds the"
+        " leader. None: REST does not ask.",
     )
     agent_networks: str = Field(
         "127.0.0.0/8, ::1/128",
@@ -49,7 +52,9 @@ class RestSettings(DatabaseSettings, ClusterKeySettings):
         " networks only, as 10.0.0.0/8, fd00::/8. By default this machine, as for `muster up`: a"
         " cluster's operator names the nodes' network.",
     )
-    resolver_threads: PositiveInt = Field(4, description="Look-ups of agents' names at once.")
+    resolver_threads: PositiveInt = Field(
+        4, description="Look-ups of agents' names at once, and of Schedulers' names."
+    )
 
     user_requests_per_s: PositiveFloat = Field(
         500.0, description="Requests of one user in the long run; then 429. Scripts submit 300/s."
@@ -82,6 +87,11 @@ class RestSettings(DatabaseSettings, ClusterKeySettings):
     page_largest: PositiveInt = Field(50_000, description="The most entries on a page.")
     peer_timeout_s: PositiveFloat = Field(
         5.0, description="The time limit of a request to an agent or the Scheduler."
+    )
+    peer_connect_s: PositiveFloat = Field(
+        1.5,
+        description="How long REST waits for a connection to one address of an agent or a"
+        " Scheduler; then it tries the next one.",
     )
 
     virtual_clusters_every_s: PositiveFloat = Field(
@@ -203,3 +213,22 @@ class RestSettings(DatabaseSettings, ClusterKeySettings):
     def _are_networks(cls, text: str) -> str:
         networks_of(text)
         return text
+
+    @field_validator("scheduler_url")
+    @classmethod
+    def _are_plain_urls(cls, text: str | None) -> str | None:
+        for url in _parts(text):
+            parts = urlsplit(url)
+            is_plain = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+            if not is_plain or parts.username is not None or parts.query or parts.fragment:
+                raise ValueError(f"{url!r} is no plain http or https address")
+        return text
+
+    @property
+    def scheduler_urls(self) -> tuple[str, ...]:
+        """Those of ``scheduler_url``, without a slash at the end."""
+        return _parts(self.scheduler_url)
+
+
+def _parts(text: str | None) -> tuple[str, ...]:
+    return tuple(part.strip().rstrip("/") for part in (text or "").split(",") if part.strip())

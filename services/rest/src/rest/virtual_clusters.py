@@ -34,7 +34,7 @@ class KnownVirtualClusters:
 
         Raises Transient where the Scheduler never answered, Rejected where there is none to ask.
         """
-        if self._settings.scheduler_url is None:
+        if not self._settings.scheduler_urls:
             message = "The Scheduler can't be read: MUSTER_SCHEDULER_URL is not set."
             raise Rejected("NotConfiguredError", message)
         try:

@@ -82,12 +82,16 @@ class Look:
 
 
 class Devices(Protocol):
-    """The GPUs of this node. `simulated`: they are not real. `names`: the name of each GPU of the
-    last look in `CUDA_VISIBLE_DEVICES`, by index.
+    """The GPUs of this node. `simulated`: they are not real. Of the last look, by index: `names`,
+    what `CUDA_VISIBLE_DEVICES` calls each GPU on the node itself, and `uuids`.
     """
 
     simulated: bool
     names: Mapping[int, str]
+
+    @property
+    def uuids(self) -> Mapping[int, str]:
+        """What NVIDIA's container runtime calls each GPU."""
 
     def look(self) -> Look:
         """All GPUs that are known, in the order of their index. It may take its time limit."""
@@ -110,6 +114,11 @@ class SimulatedDevices:
             )
             for index in range(count)
         )
+
+    @property
+    def uuids(self) -> Mapping[int, str]:
+        """No runtime knows them."""
+        return {gpu.index: gpu.uuid for gpu in self._gpus}
 
     def look(self) -> Look:
         """They are always healthy."""
@@ -136,6 +145,11 @@ class NvmlDevices:
         self._known = Inventory() if memory is None else Inventory.model_validate_json(memory)
         self._pending: Future[Answer] | None = None
         self.names: Mapping[int, str] = cuda_names(self._known)
+
+    @property
+    def uuids(self) -> Mapping[int, str]:
+        """As the driver gave them."""
+        return {index: device.uuid for index, device in self._known.devices.items()}
 
     def look(self) -> Look:
         """Asks the driver for no longer than the timeout."""

@@ -313,6 +313,7 @@ async def build(
     comparisons = Comparisons(settings, decider.metrics)
     runtime.spawn("what-if", comparisons.run)
     guard = TokenGuard(SCHEDULER, settings.service_key, runtime.metrics)
+    runtime.facts["leading"] = lambda: decider.is_leading
     runtime.routes.extend(routes(decider, settings, runtime.pool.acquire, comparisons, guard))
     try:
         yield

@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute, Route
 
 from runtime_agent.domain.ending import Ending
 from runtime_agent.domain.environment import Place, task_environment
-from runtime_agent.domain.kubernetes.manifest import WORK_DIR, is_on_host_network
+from runtime_agent.domain.kubernetes.manifest import WORK_DIR, GpuMode, is_on_host_network
 from runtime_agent.domain.kubernetes.permit import Answer, decide, script
 from runtime_agent.domain.pods import Phase, Pod
 from runtime_agent.handlers import Handlers
@@ -111,6 +111,8 @@ class PermitServer:
 
     def _place(self, pod: Pod, run: PodRun, address: str) -> Place:
         settings, devices = self.pods.settings, self.pods.devices
+        is_given = self.pods.rules.gpu_mode is GpuMode.VISIBLE_DEVICES
+        counted = {gpu: str(number) for number, gpu in enumerate(run.gpus)}  # in the container
         return Place(
             pod=pod.pod,
             job=pod.job,
@@ -118,6 +120,6 @@ class PermitServer:
             address=settings.address if is_on_host_network(run) else address,
             work_dir=WORK_DIR,
             simulated_gpus=devices.simulated,
-            gpu_names=devices.names,
+            gpu_names=counted if is_given else devices.names,
             inherited={},
         )

@@ -242,7 +242,7 @@ class KubernetesPods:
             self._works[pod.pod].refused = Ending(start_error=str(error))
             return
         who = Identity(self.settings.node, self.journal.id, record.ticket, pull)
-        wanted = manifest(pod, pod.run, who, self.rules, self._gpu_names(pod.run))
+        wanted = manifest(pod, pod.run, who, self.rules, self._gpu_uuids(pod.run))
         try:
             if pull is not None:
                 with contextlib.suppress(Exists):
@@ -259,11 +259,11 @@ class KubernetesPods:
         seen = observed(body)
         self._objects.setdefault((seen.namespace, seen.name), seen)  # the watch may know more
 
-    def _gpu_names(self, run: PodRun) -> list[str]:
-        names = self.devices.names
-        if gone := set(run.gpus) - names.keys():  # a MIG device that was taken away meanwhile
+    def _gpu_uuids(self, run: PodRun) -> list[str]:
+        uuids = self.devices.uuids
+        if gone := set(run.gpus) - uuids.keys():  # a MIG device that was taken away meanwhile
             raise Unavailable(f"the node no longer has GPU {min(gone)}")
-        return [names[gpu] for gpu in run.gpus]
+        return [uuids[gpu] for gpu in run.gpus]
 
     async def _confirm(self, record: KubeRecord) -> None:
         """Whether an object is gone that the watch no longer shows: the list may be older."""
@@ -430,6 +430,8 @@ class KubernetesPods:
     def forget(self, name: str) -> None:
         """The work directory goes with the object; the record stays on the disk."""
         self._records.pop(name, None)
+        if all(seen.pod != name for seen in self._objects.values()):
+            self._works.pop(name, None)
 
     # What the journal does not know
 

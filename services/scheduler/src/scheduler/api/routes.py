@@ -1,4 +1,4 @@
-"""The routes: authorization, parsing, and 503 while another process leads."""
+"""The routes: authorization, parsing, and 421 while this process does not lead."""
 
 import asyncio
 import time
@@ -291,8 +291,9 @@ def _guarded(answer: Handle, decider: Leading, guard: TokenGuard) -> Handle:
 
 
 def _standing_by() -> JSONResponse:
+    """Misdirected, not busy: REST asks the next process at once."""
     return _error(
-        503, "StandbyError", "This Scheduler is a standby: ask the leader, or try again later."
+        421, "StandbyError", "This Scheduler is a standby: ask the leader, or try again later."
     )
 
 
