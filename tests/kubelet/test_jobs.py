@@ -88,11 +88,12 @@ async def stop(cluster: OnCluster, job: str) -> None:
 
 
 async def test_a_job_shows_its_exit_code_and_output_and_no_gpu(cluster: OnCluster) -> None:
-    command = "echo GPUs $NVIDIA_VISIBLE_DEVICES; echo oops >&2; exit 3"
+    given = r'tr "\0" "\n" < /proc/1/environ | grep NVIDIA'  # what NVIDIA's runtime would read
+    command = f"{given}; echo oops >&2; exit 3"
     name = await cluster.muster.submit(in_image("first", command))
     assert await cluster.muster.end_of(name) == "FAILED"
     assert await exit_code(cluster, name) == 3
-    assert await cluster.log_of(name) == "GPUs void\n"
+    assert await cluster.log_of(name) == "NVIDIA_VISIBLE_DEVICES=void\n"
     assert await cluster.log_of(name, "stderr") == "oops\n"
     await eventually(cluster.muster.unsettled, lambda count: count == 0)
     await until(lambda: not cluster.pods())
