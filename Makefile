@@ -73,7 +73,7 @@ generate: install ## Write schemas, the AsyncAPI and OpenAPI documents, and the 
 	$(BIN)/python -m documents.publish
 
 test: install ## Run every test that needs neither Java nor Kubernetes
-	$(BIN)/pytest -n 4 --dist loadgroup -m "not apache and not k8s and not chaos"
+	$(BIN)/pytest -n 4 --dist loadgroup -m "not apache and not k8s and not kubelet and not chaos"
 
 test-deep: install ## Run 10,000 random histories of the Scheduler's core beside its slow oracle (HISTORIES=…)
 	HISTORIES=$(or $(HISTORIES),10000) $(BIN)/pytest -n $(or $(JOBS),auto) --dist worksteal tests/simulation
@@ -83,10 +83,13 @@ test-chaos: install ## Kill, stop and restore any part at random amid many jobs 
 
 test-kafka: install kafka ## Run the tests that need a real Apache Kafka (Java 17, Maven)
 	$(BIN)/pytest -n 2 --dist loadgroup -m apache
-	$(BIN)/pytest -n 2 --dist loadgroup --broker apache -m "not apache and not k8s and not chaos" tests/system tests/muster/test_plumbing.py
+	$(BIN)/pytest -n 2 --dist loadgroup --broker apache -m "not apache and not k8s and not kubelet and not chaos" tests/system tests/muster/test_plumbing.py
 
 test-k8s: install kube ## Run the tests that need a real Kubernetes control plane
 	$(BIN)/pytest -n 2 --dist loadgroup -m k8s
+
+test-kubelet: install ## Run the tests that need a real kubelet and container runtime (root, Debian 12)
+	tests/kubelet/enclosed $(BIN)/pytest -m kubelet tests/kubelet
 
 kube: install ## Build the Kubernetes control plane of the tests, once (minutes)
 	$(BIN)/python tests/support/kube_programs.py
@@ -130,4 +133,4 @@ images-lock: .venv/.installed ## Pin the images' Debian packages at the versions
 clean: ## Remove what make installed and made
 	rm -rf .venv .uv .kafka .images uv.lock .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
-.PHONY: help install lock check fmt fmt-check lint types contracts deps generated words generate test test-deep test-chaos test-kafka test-k8s kube bench bench-scheduler experiment-sharing experiment-run-times experiment-judgement run demo kafka images images-lock clean
+.PHONY: help install lock check fmt fmt-check lint types contracts deps generated words generate test test-deep test-chaos test-kafka test-k8s test-kubelet kube bench bench-scheduler experiment-sharing experiment-run-times experiment-judgement run demo kafka images images-lock clean

@@ -1,5 +1,5 @@
 """A whole Muster whose only node is one of a Kubernetes cluster: a real control plane, and a
-kubelet double that really runs the containers.
+kubelet double that really runs the containers, or a real kubelet.
 """
 
 import contextlib
@@ -10,6 +10,7 @@ from typing import Any
 
 from kube_plane import KubePlane
 from kubelet_double import KubeletDouble, Settings
+from real_kubelet import STEP_IMAGE, RealKubelet
 from step_image import step_image
 from whole_muster import Muster, a_muster
 
@@ -20,12 +21,11 @@ MANIFESTS = ("namespaces", "agent-rights", "own-node-policy")
 
 
 @dataclass
-class KubeMuster:
-    """The services, the control plane and the node."""
+class OnCluster:
+    """The services and the control plane."""
 
     muster: Muster
     plane: KubePlane
-    kubelet: KubeletDouble
 
     def pods(self) -> list[dict[str, Any]]:
         """Muster's pod objects."""
@@ -44,6 +44,13 @@ class KubeMuster:
         answer = await self.muster.call("GET", self.log_path(job, which))
         assert answer.status_code == 200, answer.text
         return answer.text
+
+
+@dataclass
+class KubeMuster(OnCluster):
+    """The node is a kubelet double."""
+
+    kubelet: KubeletDouble
 
 
 def grant(plane: KubePlane) -> None:
@@ -80,12 +87,14 @@ def agent_token(plane: KubePlane, node: str = NODE) -> str:
     return plane.service_account_token("muster-system", "muster-agent", named)
 
 
-def agent_settings(plane: KubePlane, kubelet: KubeletDouble, home: Path) -> dict[str, Any]:
+def agent_settings(
+    plane: KubePlane, kubelet: KubeletDouble | RealKubelet, home: Path
+) -> dict[str, Any]:
     """Of an agent of this node."""
     return {
         "runner": "kubernetes",
         "kube_config": plane.write_kubeconfig(home / "kube.json", token=agent_token(plane)),
-        "kube_step_image": "muster-step:test",
+        "kube_step_image": STEP_IMAGE,
         "kube_logs": kubelet.home / "log" / "pods",
         "kube_pods": kubelet.home / "pods",
         "supervisor_patience_s": 5.0,
@@ -105,3 +114,20 @@ async def a_kube_muster(
             database_url, bootstrap, home, runtime_agent=agent, **settings
         ) as muster:
             yield KubeMuster(muster, plane, kubelet)
+
+
+@contextlib.asynccontextmanager
+async def muster_on(
+    kubelet: RealKubelet, database_url: str, bootstrap: str, home: Path
+) -> AsyncIterator[OnCluster]:
+    """All five services; the agent's node is a real one."""
+    agent = agent_settings(kubelet.plane, kubelet, home) | {
+        "http_host": "0.0.0.0",  # where containers ask for their start permit
+        "cpu": None,
+        "image_wait_s": 60.0,
+    }
+    quick = {"stop_grace_s": 3.0}
+    async with a_muster(
+        database_url, bootstrap, home, runtime_agent=agent, launcher=quick
+    ) as muster:
+        yield OnCluster(muster, kubelet.plane)

@@ -58,9 +58,11 @@ class KubePart(EmbeddedServer):
         home: Path,
         arguments: Callable[[], Mapping[str, object]],
         is_ready: Callable[[], bool],
+        program: Path | None = None,
     ) -> None:
         super().__init__(None)
         self.name = name
+        self._program = program
         self.home = home
         self.log_path = home / f"{name}.log"
         self._arguments = arguments
@@ -73,7 +75,7 @@ class KubePart(EmbeddedServer):
         given = [f"--{name}={value}" for name, value in self._arguments().items()]
         with open_log(self.log_path) as log:
             self._process = subprocess.Popen(
-                [kube_programs.program(self.name), *given],
+                [self._program or kube_programs.program(self.name), *given],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -35,7 +35,7 @@ class PodApiDouble:
             "metadata": {"name": "n", "labels": {"rack": "r1"}},
             "spec": {},
             "status": {
-                "allocatable": {"cpu": "8", "memory": "16Gi"},
+                "allocatable": {"cpu": "8", "memory": "16777216Ki"},  # as kubelet has it
                 "conditions": [{"type": "Ready", "status": "True"}],
             },
         }
