@@ -172,10 +172,7 @@ class ApiServer:
     async def list_pods(self, namespace: str, labels: str) -> list[Json]:
         """The node's pods with these labels in a namespace. Raises Unavailable."""
         path, on_node = f"/api/v1/namespaces/{namespace}/pods", f"spec.nodeName={self.node}"
-        try:
-            listed = [body async for body in self._list(path, on_node, labels)]
-        except _Outdated as error:  # between two pages
-            raise Unavailable("the list is outdated") from error
+        listed = [body async for body in self._list(path, on_node, labels)]
         return [body for body in listed if not body["kind"]]
 
     async def _ask(

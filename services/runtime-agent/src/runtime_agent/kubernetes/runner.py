@@ -74,9 +74,10 @@ class _Work:
     """What the agent is doing about one pod, in memory only.
 
     `request`: to the API server, on its way; `tries` of them failed for now, the last for `why`,
-    and the next is made at `try_at_s`. `refused`: the server will never take it. `last`: the object
-    as it was before it went; `is_gone`: the server confirms that. `deleted_uid`: of the object
-    that it was asked to delete, with `grace_s`. `stopped_at_s`: since when; `kill_at_s`: when the agent kills by itself. Times are monotonic.
+    and the next is made at `try_at_s`. `refused`: the pod is never to run. `last`: the object as
+    it was before it went; `is_gone`: the server confirms that. `deleted_uid`: of the object that it
+    was asked to delete, with `grace_s`. `stopped_at_s`: since when the pod is stopped;
+    `kill_at_s`: when the agent kills by itself. Times are monotonic.
     """
 
     request: asyncio.Task[None] | None = None
@@ -165,7 +166,7 @@ class KubernetesPods:
         if seen is None:
             return self._without_object(pod, record)
         if seen.uid != record.uid:
-            record = self.keep(replace(record, uid=seen.uid))
+            record = self._note(replace(record, uid=seen.uid))
         if pod.stop is not None and not seen.is_terminal:
             self._see_to_stop(pod, pod.stop, record)
         return self._with_object(pod, record, seen)
@@ -393,12 +394,7 @@ class KubernetesPods:
     def _note_end(self, name: str, ended_at_s: float | None) -> None:
         record = self.record(name)
         if record is not None and record.ended_at_s is None:
-            record = replace(record, ended_at_s=ended_at_s or time.time())
-            self._records[name] = record
-            try:
-                self.keep(record)
-            except OSError as error:  # the journal, which has room of its own, takes the end
-                _log.warning("a pod's end is not in its record", pod=name, error=str(error))
+            record = self._note(replace(record, ended_at_s=ended_at_s or time.time()))
         if record is not None and record.has_secret:
             self._with_secret.add(name)
         if (log := self._works[name].log) is not None:
@@ -481,6 +477,15 @@ class KubernetesPods:
         seen = self._objects.get((record.namespace, record.object))
         address = seen.address if seen is not None and self._is_own(seen, record) else ""
         return Ticket(record.ticket, record.nonce, record.boot, address)
+
+    def _note(self, record: KubeRecord) -> KubeRecord:
+        """What can be learnt again, or is in the journal too: a full disk holds up no pod."""
+        self._records[record.name] = record
+        try:
+            return self.keep(record)
+        except OSError as error:
+            _log.warning("a pod's record can't be written", pod=record.name, error=str(error))
+            return record
 
     def keep(self, record: KubeRecord) -> KubeRecord:
         """Durable when it returns. Raises OSError."""

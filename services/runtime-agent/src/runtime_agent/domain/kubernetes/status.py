@@ -53,6 +53,7 @@ class Observed:
     pod: str
     journal: str
     ticket: str
+    node: str
     address: str
     phase: str
     created_at_s: float
@@ -94,6 +95,7 @@ def observed(body: dict[str, Any]) -> Observed:
         pod=annotations.get(POD_ANNOTATION, ""),
         journal=annotations.get(JOURNAL_ANNOTATION, ""),
         ticket=_ticket(spec),
+        node=spec.get("nodeName") or "",
         address=status.get("podIP") or "",
         phase=status.get("phase") or "Pending",
         created_at_s=_seconds(metadata.get("creationTimestamp")) or 0.0,
