@@ -13,7 +13,7 @@ from containers import shims
 from kube_plane import KubePlane
 from kubelet_double import Image, KubeletDouble, Settings
 from step_image import BEGIN, step_image
-from stub_agent import StubAgent
+from stub_agent import PROOF, StubAgent
 
 pytestmark = pytest.mark.k8s
 WAIT_S = 60
@@ -209,6 +209,7 @@ def test_a_pod_begins_by_its_permit_in_an_image_without_files(
             env=[
                 {"name": "MUSTER_POD", "value": "a-pod"},
                 {"name": "MUSTER_TICKET", "value": "abcd"},
+                {"name": "MUSTER_PROOF", "value": PROOF},
                 {"name": "MUSTER_AGENT_PORT", "value": str(agent.server_port)},
                 {"name": "HOST_IP", **field},
             ],

@@ -180,6 +180,7 @@ class Watch:
     def _count(self, rules: Mapping[str, str]) -> None:
         """`rules`: of the verdicts of those pods that have ended."""
         for name, rule in rules.items():
+            _log.info("a pod's verdict", pod=name, rule=rule)
             self._accepted_s.pop(name, None)
             self.metrics.ended.labels(rule).inc()
         phases = [entry.pod.phase for entry in self.handlers.live()]
