@@ -66,7 +66,7 @@ async def test_a_gang_runs_on_the_host_network(kube: KubeMuster, tmp_path: Path)
     command = f"echo $PAI_HOST_IP_worker_0 >> {tmp_path}/addresses; sleep 1"
     name = await kube.muster.submit(a_job("gang", command, instances=3, gpus=2))
     assert await kube.muster.end_of(name) == "SUCCEEDED"
-    assert (tmp_path / "addresses").read_text().split() == ["127.0.0.1"] * 3
+    assert set((tmp_path / "addresses").read_text().split()) == {"127.0.0.1"}
 
 
 async def test_a_stop_reaches_grandchildren_within_the_grace(
