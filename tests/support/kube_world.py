@@ -70,7 +70,7 @@ class World:
         rules = PodRules("jobs", "jobs-host", "step:1", 8084, 30.0)
         self.runner = KubernetesPods(
             self.settings, rules, self.files, self.journal, self.api, devices,
-            self.key, self.home / "bell",
+            self.key, AgentMetrics(CollectorRegistry()), self.home / "bell",
         )  # fmt: skip
         memory = Memory(self.journal, Node("n", proc.boot_id(), 30.0), self.runner.has)
         self.handlers = Handlers(memory, lambda _records: None, lambda: None)

@@ -65,11 +65,11 @@ _log = structlog.get_logger()
 class Machine(NamedTuple):
     """What the agent's parts work on."""
 
+    doorbell: Doorbell
     devices: Devices
-    files: PodFiles
-    runner: Runner
     journal: Journal
     secrets_key: SecretsKey
+    metrics: AgentMetrics
 
 
 @dataclass
@@ -149,21 +149,26 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
         opened.callback(doorbell.close)
         journal = _open_journal(home / "journal.sqlite")
         opened.callback(journal.close)
-        devices = _devices(settings, journal)
-        key = SecretsKey(home)
-        files, runner = await _runner(settings, doorbell, devices, journal, key)
+        machine = Machine(
+            doorbell,
+            _devices(settings, journal),
+            journal,
+            SecretsKey(home),
+            AgentMetrics(runtime.registry),
+        )
+        files, runner = await _runner(settings, machine)
         opened.push_async_callback(runner.close)
         files.sweep()
-        machine = machine_id(settings.machine_id, settings.node)
-        if is_of_another_machine(journal, machine):
-            await _while_running(runner, end_unknown(journal, runner, machine))
+        ident = machine_id(settings.machine_id, settings.node)
+        if is_of_another_machine(journal, ident):
+            await _while_running(runner, end_unknown(journal, runner, ident))
         elif journal.machine is None:
-            journal.adopt(machine)
-        agent = _make(runtime, settings, Machine(devices, files, runner, journal, key))
+            journal.adopt(ident)
+        agent = _make(runtime, settings, machine, files, runner)
         agent.watch.see_to_reserve()
         await agent.reporter.look_at_devices()
         doorbell.listen(agent.watch.ring)
-        _spawn(runtime, agent, machine)
+        _spawn(runtime, agent, ident)
         yield
         await runtime.bus.close()  # its start may have been cut off by the stop
         await agent.end()
@@ -179,13 +184,8 @@ async def _while_running(runner: Runner, work: Coroutine[Any, Any, None]) -> Non
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def _runner(
-    settings: AgentSettings,
-    doorbell: Doorbell,
-    devices: Devices,
-    journal: Journal,
-    key: SecretsKey,
-) -> tuple[PodFiles, Runner]:
+async def _runner(settings: AgentSettings, machine: Machine) -> tuple[PodFiles, Runner]:
+    doorbell, devices, journal, key, metrics = machine
     pods = settings.agent_home.resolve() / "pods"
     match settings.runner:
         case RunnerKind.PRETENDED:
@@ -210,7 +210,7 @@ async def _runner(
                 runtime_class=settings.kube_runtime_class,
             )
             return files, KubernetesPods(
-                settings, rules, files, journal, api, devices, key, doorbell.path
+                settings, rules, files, journal, api, devices, key, metrics, doorbell.path
             )
         case RunnerKind.SUPERVISED:
             directories = PodDirectories(pods)
@@ -222,9 +222,10 @@ async def _runner(
             assert_never(never)
 
 
-def _make(runtime: Runtime, settings: AgentSettings, machine: Machine) -> Agent:
-    devices, files, runner, journal, key = machine
-    metrics = AgentMetrics(runtime.registry)
+def _make(
+    runtime: Runtime, settings: AgentSettings, machine: Machine, files: PodFiles, runner: Runner
+) -> Agent:
+    _, devices, journal, key, metrics = machine
     relay = Relay(
         runtime.bus, settings, journal, lambda pod, revision: handlers.on_refused(pod, revision)
     )

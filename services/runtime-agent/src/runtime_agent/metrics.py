@@ -39,6 +39,19 @@ class AgentMetrics:
             ["effect"],
             registry=registry,
         )
+        self.kube_requests = Counter(
+            "muster_agent_kube_requests",
+            "Requests about pods to the API server, by what came of them: done, refused, later.",
+            ["outcome"],
+            registry=registry,
+        )
+        self.start_permits = Counter(
+            "muster_agent_start_permits",
+            "Answers to containers that asked for a start permit: first, granted, later, second,"
+            " denied.",
+            ["answer"],
+            registry=registry,
+        )
         self.gpus = Gauge("configured_gpu_count", "GPUs of this node.", registry=registry)
         self.gpus_unhealthy = Gauge(
             "muster_agent_gpus_unhealthy", "Unhealthy GPUs of this node.", registry=registry

@@ -72,6 +72,7 @@ class PermitServer:
         entry = self.handlers.memory.entries.get(name)
         pod = None if entry is None else entry.pod
         answer = decide(pod, self.pods.ticket(name), asked, proc.boot_id())
+        self.pods.metrics.start_permits.labels(answer.value).inc()
         record = self.pods.record(name)
         if answer is Answer.DENIED or pod is None or record is None:
             return NEVER

@@ -44,6 +44,7 @@ from runtime_agent.kubernetes.api import Exists, Json, PodApi, Refused, Unavaila
 from runtime_agent.kubernetes.record import KubeRecord
 from runtime_agent.kubernetes.tail import KubeletLog
 from runtime_agent.logreader import tail_lines
+from runtime_agent.metrics import AgentMetrics
 from runtime_agent.pod_files import PodFiles, touched_at_s
 from runtime_agent.runner import Seen
 from runtime_agent.secrets_key import SecretsKey
@@ -113,6 +114,7 @@ class KubernetesPods:
     api: PodApi
     devices: Devices
     secrets_key: SecretsKey
+    metrics: AgentMetrics
     doorbell: Path
     changed: Callable[[], None] = lambda: None
     _objects: dict[Key, Observed] = field(default_factory=dict)
@@ -331,7 +333,10 @@ class KubernetesPods:
                 async with self._slots:
                     await request
                 work.tries, work.why = 0, ""
+                self.metrics.kube_requests.labels("done").inc()
             except Exception as error:  # also an answer that no server of Kubernetes gives
+                outcome = "refused" if isinstance(error, Refused) else "later"
+                self.metrics.kube_requests.labels(outcome).inc()
                 if not isinstance(error, Unavailable | Refused):
                     _log.exception("a request to the API server failed", pod=name)
                 wait_s = min(LONGEST_RETRY_S, RETRY_S * 2**work.tries)
