@@ -84,6 +84,7 @@ async def test_each_command_runs_once_and_each_job_ends_right_whatever_is_killed
             "MUSTER_RUNNER": "kubernetes",
             "MUSTER_KUBE_CONFIG": str(config),
             "MUSTER_KUBE_STEP_IMAGE": "muster-step:test",
+            "MUSTER_KUBE_HOST_NETWORK": "default",
             "MUSTER_KUBE_LOGS": str(kubelet.home / "log" / "pods"),
             "MUSTER_KUBE_PODS": str(kubelet.home / "pods"),
         }

@@ -96,6 +96,16 @@ async def test_a_storage_that_can_not_be_mounted_fails_the_pod_at_once(
     assert not api.objects
 
 
+async def test_a_virtual_cluster_without_permission_gets_no_host_network(
+    world: World, api: PodApiDouble
+) -> None:
+    world.accept(run=a_run(instances=2).model_copy(update={"virtual_cluster": "strangers"}))
+    await world.until(lambda: world.rule() == "no-host-network")
+    assert not api.objects
+    world.accept("pod-2", a_run().model_copy(update={"virtual_cluster": "strangers"}))
+    await world.until(lambda: api.objects)
+
+
 async def test_the_answer_to_a_permit_has_environment_and_command(world: World) -> None:
     await world.created()
     text = (await world.permit()).text

@@ -93,6 +93,7 @@ def agent_settings(
     """Of an agent of this node."""
     return {
         "runner": "kubernetes",
+        "kube_host_network": "*",
         "kube_config": plane.write_kubeconfig(home / "kube.json", token=agent_token(plane)),
         "kube_step_image": STEP_IMAGE,
         "kube_logs": kubelet.home / "log" / "pods",

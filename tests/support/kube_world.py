@@ -67,7 +67,9 @@ class World:
         self.journal = Journal(self.home / "journal.sqlite", "id")
         self.files = PodFiles(self.home / "pods")
         devices = SimulatedDevices("n", 8)
-        rules = PodRules("jobs", "jobs-host", "step:1", 8084, 30.0)
+        rules = PodRules(
+            "jobs", "jobs-host", "step:1", 8084, 30.0, host_network=frozenset({"default"})
+        )
         self.runner = KubernetesPods(
             self.settings, rules, self.files, self.journal, self.api, devices,
             self.key, AgentMetrics(CollectorRegistry()), self.home / "bell",

@@ -103,6 +103,11 @@ class AgentSettings(ReadByRestSettings):
     kube_host_namespace: str = Field(
         "muster-jobs-host", description="Where pods on the host network are created."
     )
+    kube_host_network: str = Field(
+        "",
+        description="Virtual clusters, with commas, whose jobs may have more than one task: their"
+        " tasks use the node's network. *: all.",
+    )
     kube_step_image: str = Field(
         "muster-step", description="The image of the container that runs before each task's."
     )

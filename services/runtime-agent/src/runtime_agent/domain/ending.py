@@ -35,6 +35,7 @@ class Refusal(StrEnum):
     IMAGE_DENIED = "image-denied"
     IMAGE_NOT_PULLED = "image-not-pulled"
     NO_STORAGE = "no-storage"
+    NO_HOST_NETWORK = "no-host-network"
 
 
 class Oom(StrEnum):

@@ -94,6 +94,10 @@ _REFUSALS: Mapping[Refusal, _Rule] = {
         "image-not-pulled", 254, "ContainerImageNotPulled", Fault.PLATFORM, _TRANSIENT,
         "The node could not pull the image in time.",
     ),
+    Refusal.NO_HOST_NETWORK: _Rule(
+        "no-host-network", -1023, "PodHostNetworkDenied", Fault.USER, _PERMANENT,
+        "Tasks with peers use the node's network.",
+    ),
     Refusal.NO_STORAGE: _Rule(
         "no-storage", -1022, "PodStorageNotMounted", Fault.PLATFORM, _PERMANENT,
         "The node can't mount a storage of the job.",

@@ -33,6 +33,7 @@ from runtime_agent.domain.kubernetes.manifest import (
     namespace_of,
     object_name,
     pull_secret,
+    why_no_network,
 )
 from runtime_agent.domain.kubernetes.node import offer_of, requests_of
 from runtime_agent.domain.kubernetes.permit import Ticket, proof_of
@@ -264,6 +265,9 @@ class KubernetesPods:
 
     async def _create(self, pod: Pod, record: KubeRecord) -> None:
         assert pod.run is not None
+        if (why := why_no_network(pod.run, self.rules)) is not None:
+            self._works[pod.pod].refused = Ending(refusal=Refusal.NO_HOST_NETWORK, detail=why)
+            return
         if (why := await self._why_no_storages(pod.run)) is not None:
             self._works[pod.pod].refused = Ending(refusal=Refusal.NO_STORAGE, detail=why)
             return

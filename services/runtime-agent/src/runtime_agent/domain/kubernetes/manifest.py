@@ -50,7 +50,9 @@ class GpuMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PodRules:
-    """What holds for all pods of a node. `host_namespace`: of pods on the host network."""
+    """What holds for all pods of a node. `host_namespace`: of pods on the host network, which the
+    virtual clusters in `host_network` may use, or all where "*" is in it.
+    """
 
     namespace: str
     host_namespace: str
@@ -59,6 +61,7 @@ class PodRules:
     grace_s: float
     gpu_mode: GpuMode = GpuMode.NONE
     runtime_class: str = ""
+    host_network: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,16 @@ def object_name(pod: Pod) -> str:
 def is_on_host_network(run: PodRun) -> bool:
     """Tasks that have peers find each other by address and port; a single task needs nobody."""
     return sum(role.instances for role in run.roles) > 1
+
+
+def why_no_network(run: PodRun, rules: PodRules) -> str | None:
+    """Why the pod may not use the network that it needs; None: it may."""
+    if not is_on_host_network(run) or rules.host_network & {"*", run.virtual_cluster}:
+        return None
+    return (
+        f"The virtual cluster {run.virtual_cluster} may not: an administrator can add it to"
+        " MUSTER_KUBE_HOST_NETWORK."
+    )
 
 
 def namespace_of(run: PodRun, rules: PodRules) -> str:
