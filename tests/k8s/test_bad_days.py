@@ -13,7 +13,7 @@ from kube_plane import KubePlane
 from muster.contracts.topics import Service
 from scheduler_watched import until
 from tcp_proxy import Proxy
-from whole_muster import a_job, eventually
+from whole_muster import a_job, eventually, until_there
 
 pytestmark = [pytest.mark.k8s, pytest.mark.system, pytest.mark.timeout(600)]
 
@@ -35,10 +35,6 @@ async def kube(
 def marked(folder: Path, then: str) -> str:
     """A command that notes its pod, and then goes on so."""
     return f"echo $MUSTER_POD >> {folder}/ran; {then}"
-
-
-def until_there(file: Path) -> str:
-    return f"until test -e {file}; do sleep 0.1; done"
 
 
 def runs(folder: Path) -> list[str]:

@@ -18,7 +18,7 @@ from muster.contracts.topics import Service
 from muster.service import Runtime, running
 from runtime_agent.fence import FenceSettings, build
 from scheduler_watched import measured, until
-from whole_muster import a_job
+from whole_muster import a_job, until_there
 
 pytestmark = [pytest.mark.k8s, pytest.mark.timeout(600)]
 
@@ -151,8 +151,7 @@ async def test_the_processes_of_a_lost_node_end_although_its_agent_is_away(
     runs, asked, gate = (tmp_path / name for name in ("runs", "asked", "gate"))
     script = tmp_path / "task.sh"
     script.write_text(
-        f"trap 'touch {asked}; exit 0' TERM; echo $MUSTER_POD >> {runs};"
-        f" until test -e {gate}; do sleep 0.1; done"
+        f"trap 'touch {asked}; exit 0' TERM; echo $MUSTER_POD >> {runs}; {until_there(gate)}"
     )
     async with a_kube_muster(
         kube_plane,

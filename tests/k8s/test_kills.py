@@ -1,8 +1,6 @@
 """Any part of Muster or of Kubernetes is killed at any moment, amid jobs: nothing runs twice."""
 
 import asyncio
-import contextlib
-import json
 import os
 import random
 import signal
@@ -14,7 +12,7 @@ import pytest
 from kube_muster import NODE, a_kubelet, agent_token, grant
 from kube_plane import KubePlane
 from kubelet_double import KubeletDouble
-from muster_up import Http, Up, up
+from muster_up import Up, states_of_jobs, up
 from scheduler_watched import until
 
 pytestmark = [pytest.mark.k8s, pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -53,14 +51,6 @@ def kill(part: str, one: Up, plane: KubePlane, kubelet: KubeletDouble) -> None:
             plane.etcd.start()
         case service:
             one.send(service, signal.SIGKILL)
-
-
-async def ended(http: Http) -> dict[str, str]:
-    with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
-        answer = await http.call("GET", f"/api/v2/jobs?limit={JOBS * 2}")
-        if answer.status == 200:
-            return {item["name"]: item["state"] for item in json.loads(answer.body)}
-    return {}
 
 
 def objects(plane: KubePlane, kind: str) -> list[Any]:
@@ -109,7 +99,7 @@ async def test_each_command_runs_once_and_each_job_ends_right_whatever_is_killed
                 async with asyncio.timeout(WAIT_S):
                     while states != wanted:
                         await asyncio.sleep(0.5)
-                        states = await ended(http) or states
+                        states = await states_of_jobs(http, JOBS * 2) or states
             except TimeoutError:
                 print(one.account())
                 wrong = {

@@ -11,7 +11,7 @@ import pytest
 from container_shim import CGROUPS, split
 from containers import shims
 from kube_plane import KubePlane
-from kubelet_double import Image, KubeletDouble, Settings
+from kubelet_double import Image, KubeletDouble, Settings, cgroup_of
 from step_image import BEGIN, step_image
 from stub_agent import PROOF, StubAgent
 
@@ -489,7 +489,8 @@ def containers_of(node: Node, *pods: str) -> list[int]:
 
 
 def groups_of(node: Node) -> list[Path]:
-    return [*CGROUPS.glob(f"kubepods-{node.name}"), *CGROUPS.glob(f"*/kubepods-{node.name}")]
+    name = cgroup_of(str(node.home))
+    return [*CGROUPS.glob(name), *CGROUPS.glob(f"*/{name}")]
 
 
 def ready(node: Node) -> str:

@@ -12,12 +12,15 @@ from cli.embedded.broker import EmbeddedBroker
 from kube_muster import NODE, OnCluster, grant, muster_on
 from kube_plane import KubePlane
 from real_kubelet import BUSYBOX, USER_1000, RealKubelet
+from runtime_agent.domain.kubernetes.manifest import WORK_DIR
 from scheduler_watched import until
-from whole_muster import a_job, eventually
+from whole_muster import a_job, eventually, until_there
 
 pytestmark = [pytest.mark.kubelet, pytest.mark.system, pytest.mark.timeout(600)]
 
-GATE = "until test -e /muster/work/gate; do sleep 0.1; done"
+GATE_FILE = Path(WORK_DIR) / "gate"
+"""As the container has it."""
+GATE = until_there(GATE_FILE)
 """Part of a command that waits for `open_gate`."""
 MEASURED = 20
 
@@ -78,7 +81,7 @@ async def begun(cluster: OnCluster, job: str) -> None:
 def open_gate(cluster: OnCluster, kubelet: RealKubelet) -> None:
     (pod,) = cluster.pods()
     volumes = kubelet.home / "pods" / pod["metadata"]["uid"] / "volumes"
-    (volumes / "kubernetes.io~empty-dir/work/gate").touch()
+    (volumes / "kubernetes.io~empty-dir/work" / GATE_FILE.name).touch()
 
 
 async def stop(cluster: OnCluster, job: str) -> None:
@@ -110,7 +113,7 @@ async def test_output_arrives_byte_for_byte_over_rotation(
     cluster: OnCluster, kubelet: RealKubelet
 ) -> None:
     write = "seq $((n * 20000)) $((n * 20000 + 19999))"
-    command = f"n=0; until test -e /muster/work/gate; do {write}; n=$((n + 1)); sleep 1; done"
+    command = f"n=0; until test -e {GATE_FILE}; do {write}; n=$((n + 1)); sleep 1; done"
     name = await cluster.muster.submit(in_image("much", command))
     await until(lambda: len(list(kubelet.home.glob("log/pods/*/main/0.log.*"))) > 2)
     open_gate(cluster, kubelet)

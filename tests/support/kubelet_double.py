@@ -11,6 +11,7 @@ An image is a name. `Settings.images` tells what some are, by the beginning of t
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import os
 import random
@@ -145,7 +146,7 @@ class KubeletDouble:
         """Nothing of it is left but files."""
         self.kill()
         end_shims(self.home)
-        remove_groups(cgroup_of(self.settings.node))
+        remove_groups(cgroup_of(self.settings.home))
 
     def __enter__(self) -> Self:
         self.start()
@@ -680,7 +681,7 @@ class Pod:
                 if not mount["mountPath"].startswith("/var/run/secrets/kubernetes.io/")
             ],
             log=str(log),
-            cgroup=f"{cgroup_of(settings.node)}/pod{self._uid}/{container['name']}-{number}",
+            cgroup=f"{cgroup_of(settings.home)}/pod{self._uid}/{container['name']}-{number}",
             memory_bytes=int(quantity(limit)) if limit else None,
         )
 
@@ -816,7 +817,7 @@ class Pod:
     def _clean_up(self) -> None:
         for directory in (self._files, self._logs, self._runtime):
             shutil.rmtree(directory, ignore_errors=True)
-        remove_groups(f"{cgroup_of(self._kubelet.settings.node)}/pod{self._uid}")
+        remove_groups(f"{cgroup_of(self._kubelet.settings.home)}/pod{self._uid}")
         del self._kubelet.pods[self._uid]
         self._is_over = True
 
@@ -831,9 +832,11 @@ def lease_path(node: str) -> str:
     return f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{node}"
 
 
-def cgroup_of(node: str) -> str:
-    """Below which the node's containers are."""
-    return f"kubepods-{node}"
+def cgroup_of(home: str) -> str:
+    """Below which a double's containers are. Doubles that run at the same time may play nodes of
+    the same name, and each removes its groups.
+    """
+    return f"kubepods-{hashlib.sha256(home.encode()).hexdigest()[:12]}"
 
 
 async def main(settings: Settings) -> None:

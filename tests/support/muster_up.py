@@ -99,6 +99,15 @@ class Http:
                     await kept[1].wait_closed()
 
 
+async def states_of_jobs(http: Http, most: int) -> dict[str, str]:
+    """The state of each job by its name; empty where REST is away or does not know."""
+    with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
+        answer = await http.call("GET", f"/api/v2/jobs?limit={most}")
+        if answer.status == 200:
+            return {item["name"]: item["state"] for item in json.loads(answer.body)}
+    return {}
+
+
 async def _chunks(reader: asyncio.StreamReader) -> bytes:
     body = b""
     while size := int(await reader.readline(), 16):

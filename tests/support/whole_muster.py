@@ -74,6 +74,11 @@ async def eventually(
     return answer
 
 
+def until_there(file: Path) -> str:
+    """A command that runs until the file is there."""
+    return f"until test -e {file}; do sleep 0.1; done"
+
+
 @dataclass
 class Muster:
     """The services that run, and a client that is logged in as the admin."""

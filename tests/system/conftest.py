@@ -6,6 +6,10 @@ from pathlib import Path
 import pytest
 import whole_muster
 from cli.embedded.broker import EmbeddedBroker
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from whole_muster import Muster, a_muster
 
 
@@ -32,3 +36,15 @@ async def muster(
     """A whole Muster with one node that pretends to have 8 GPUs."""
     async with a_muster(database_url, fresh_broker.bootstrap, tmp_path) as running_muster:
         yield running_muster
+
+
+@pytest.fixture
+def spans() -> InMemorySpanExporter:
+    """Every span that ends in this process from here on."""
+    if not isinstance(trace.get_tracer_provider(), TracerProvider):
+        trace.set_tracer_provider(TracerProvider())
+    provider = trace.get_tracer_provider()
+    assert isinstance(provider, TracerProvider)
+    exporter = InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    return exporter

@@ -18,7 +18,7 @@ from muster.contracts.topics import TOPICS, Service
 from muster.db import Connection, Pool
 from muster.ids import new_id
 from scheduler_watched import measured, until
-from whole_muster import Muster, a_job, a_muster, eventually
+from whole_muster import Muster, a_job, a_muster, eventually, until_there
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
@@ -105,11 +105,6 @@ async def everything_is_free(muster: Muster) -> None:
         return [gpu.get("pod") for node in nodes["nodes"] for gpu in node["gpus"]]
 
     await eventually(free_gpus, lambda pods: pods == [None] * 8)
-
-
-def until_there(file: Path) -> str:
-    """A command that runs until the test makes the file."""
-    return f"until test -e {file}; do sleep 0.1; done"
 
 
 async def test_with_every_fifth_record_lost_for_ever_all_jobs_end_right(

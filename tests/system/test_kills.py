@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import os
 import random
 import signal
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from muster_up import Http, Up, up
+from muster_up import Http, Up, states_of_jobs, up
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -86,14 +85,6 @@ async def trouble(one: Up, rng: random.Random) -> None:
         one.send(part, signal.SIGCONT)
 
 
-async def ended(http: Http) -> dict[str, str]:
-    with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
-        answer = await http.call("GET", f"/api/v2/jobs?limit={JOBS * 2}")
-        if answer.status == 200:
-            return {item["name"]: item["state"] for item in json.loads(answer.body)}
-    return {}
-
-
 async def test_every_job_reaches_its_right_end_whatever_is_killed(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -120,7 +111,7 @@ async def test_every_job_reaches_its_right_end_whatever_is_killed(
             async with asyncio.timeout(WAIT_S):
                 while states != wanted:
                     await asyncio.sleep(0.5)
-                    states = await ended(http) or states
+                    states = await states_of_jobs(http, JOBS * 2) or states
         except TimeoutError:
             wrong = sorted(n for n, w in wanted.items() if states.get(n) != w)
             print(one.account())

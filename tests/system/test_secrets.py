@@ -11,9 +11,6 @@ from cli.embedded.broker import EmbeddedBroker
 from everywhere import everything_in_the_database, everything_on_the_bus, files_below
 from muster.contracts.topics import Service
 from muster.sealing import make_private_key, public_key_of
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from whole_muster import Muster, a_job, a_muster, eventually
 
@@ -28,18 +25,6 @@ def with_secrets(file: str, **secrets: str) -> str:
     lines = "".join(f"  {name}: {value}\n" for name, value in secrets.items())
     auth = f'uri: "none", auth: {{username: me, password: {PASSWORD}}}'
     return file.replace('uri: "none"', auth) + f"secrets:\n{lines}"
-
-
-@pytest.fixture
-def spans() -> InMemorySpanExporter:
-    """Every span that ends in this process from here on."""
-    if not isinstance(trace.get_tracer_provider(), TracerProvider):
-        trace.set_tracer_provider(TracerProvider())
-    provider = trace.get_tracer_provider()
-    assert isinstance(provider, TracerProvider)
-    exporter = InMemorySpanExporter()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    return exporter
 
 
 def of_all_processes() -> str:

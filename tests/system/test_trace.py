@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
-from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from whole_muster import Muster, a_job, eventually
 
@@ -23,18 +21,6 @@ WAY = (
     "job-updated publish",
     "job-updated process",
 )
-
-
-@pytest.fixture
-def spans() -> InMemorySpanExporter:
-    """Every span that ends in this process from here on."""
-    if not isinstance(trace.get_tracer_provider(), TracerProvider):
-        trace.set_tracer_provider(TracerProvider())
-    provider = trace.get_tracer_provider()
-    assert isinstance(provider, TracerProvider)
-    exporter = InMemorySpanExporter()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    return exporter
 
 
 def way(spans: Sequence[ReadableSpan]) -> list[str]:
