@@ -257,7 +257,7 @@ def _gpus(cluster: Cluster, plan: Plan) -> Iterator[Finding]:
     seen = f"{total} GPUs on {len(with_gpus)} of {len(found)} nodes" if total else "no GPUs seen"
     if with_gpus and not has_class:
         text = f"{seen}, but no RuntimeClass {RUNTIME_CLASS}"
-        fix = "Install NVIDIA's container toolkit with it. Until then GPUs are simulated."
+        fix = "Install NVIDIA's container toolkit with it. Until then nodes show no GPUs."
         yield Finding("GPUs", Level.WARNING, text, fix)
     elif chosen == suits:
         tried = "" if chosen == NO_GPUS else "; no pod has tried it"
