@@ -21,6 +21,7 @@ from cli.deploy.objects import (
 from cli.deploy.rollout import Progress, Step, look, troubles
 
 AGAIN_S = 1.0
+"""Between two questions. kubectl's own wait shows neither progress nor what is wrong."""
 SAID_AGAIN_S = 30.0
 IMAGES_BEFORE = "muster/images-before"
 STOPPED_FIRST = ("deployments", "daemonsets", "jobs")

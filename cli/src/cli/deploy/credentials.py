@@ -12,15 +12,13 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from muster.contracts.acls import FENCE, OPERATOR, agent_user
 from muster.contracts.topics import Service
 from muster.service_keys import KEY_BYTES, SCHEDULER, agent, service_key
 
-Json = dict[str, Any]
+from cli.deploy.objects import SYSTEM, Json
 
-NAMESPACE = "muster-system"
 ADMINISTRATOR = "administrator"
 """Kafka's user that makes the topics, and sets the passwords of the others."""
 SERVICES = tuple(each for each in Service if each is not Service.RUNTIME_AGENT)
@@ -131,7 +129,7 @@ def enrolment(key: str, node: str, image: str) -> list[Json]:
         "kind": "Job",
         "metadata": {
             "name": name,
-            "namespace": NAMESPACE,
+            "namespace": SYSTEM,
             "labels": labels,
             "annotations": {NODE_ANNOTATION: node},
         },
@@ -152,7 +150,7 @@ def _secret(name: str, content: Mapping[str, str]) -> Json:
         "kind": "Secret",
         "metadata": {
             "name": name,
-            "namespace": NAMESPACE,
+            "namespace": SYSTEM,
             "labels": {"app.kubernetes.io/part-of": "muster"},
         },
         "stringData": dict(content),

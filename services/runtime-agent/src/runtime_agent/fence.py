@@ -11,7 +11,6 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import structlog
 from kubernetes_asyncio.client import ApiClient
@@ -20,7 +19,7 @@ from muster.contracts.model import Model
 from muster.contracts.nodes import NodeLost
 from muster.records import Received
 from muster.service import Runtime, run_service
-from muster.settings import ServiceSettings, read
+from muster.settings import read
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from pydantic import Field, NonNegativeInt
 
@@ -35,23 +34,17 @@ from runtime_agent.kubernetes.api import (
     Unavailable,
     open_client,
 )
+from runtime_agent.settings import KubernetesSettings
 
 LABELS = ",".join(f"{name}={value}" for name, value in MANAGED_BY.items())
 
 _log = structlog.get_logger()
 
 
-class FenceSettings(ServiceSettings):
+class FenceSettings(KubernetesSettings):
     """Where pods are deleted."""
 
     http_port: NonNegativeInt = Field(8085, description="Health and metrics; 0: any free.")
-    kube_config: Path | None = Field(
-        None, description="A kubeconfig file; else the API server of the fence's service account."
-    )
-    kube_namespace: str = Field("muster-jobs", description="Where agents create tasks' pods.")
-    kube_host_namespace: str = Field(
-        "muster-jobs-host", description="Where agents create pods on the host network."
-    )
 
 
 class FenceMetrics:

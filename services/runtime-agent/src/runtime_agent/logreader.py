@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from runtime_agent.supervisor.logs import open_log, place_path, rotated
+from runtime_agent.supervisor.logs import open_log, place_path, rotated, stream_path
 
 CHUNK_BYTES = 64 * 1024
 TAIL_BYTES = 16 * 1024
@@ -91,6 +91,11 @@ class LogReader:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def last_lines(logs: Path) -> tuple[str, ...]:
+    """The last lines of a pod's stderr, or of stdout where there are none."""
+    return tail_lines(stream_path(logs, "stderr")) or tail_lines(stream_path(logs, "stdout"))
 
 
 def tail_lines(path: Path) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
-from muster.settings import ReadByRestSettings
+from muster.settings import ReadByRestSettings, ServiceSettings
 from pydantic import (
     Field,
     NonNegativeFloat,
@@ -53,7 +53,19 @@ class RunnerKind(StrEnum):
     PRETENDED = "pretended"
 
 
-class AgentSettings(ReadByRestSettings):
+class KubernetesSettings(ServiceSettings):
+    """Where on Kubernetes the pods of tasks are: for agents, and for the fence."""
+
+    kube_config: Path | None = Field(
+        None, description="A kubeconfig file; else the API server of the service account."
+    )
+    kube_namespace: str = Field("muster-jobs", description="Where agents create tasks' pods.")
+    kube_host_namespace: str = Field(
+        "muster-jobs-host", description="Where agents create pods on the host network."
+    )
+
+
+class AgentSettings(ReadByRestSettings, KubernetesSettings):
     """The node, its pods, and intervals and limits of the agent."""
 
     http_port: NonNegativeInt = Field(
@@ -96,13 +108,6 @@ class AgentSettings(ReadByRestSettings):
         " succeeds at once).",
     )
 
-    kube_config: Path | None = Field(
-        None, description="A kubeconfig file; else the API server of the agent's service account."
-    )
-    kube_namespace: str = Field("muster-jobs", description="Where tasks' pods are created.")
-    kube_host_namespace: str = Field(
-        "muster-jobs-host", description="Where pods on the host network are created."
-    )
     kube_host_network: str = Field(
         "",
         description="Virtual clusters, with commas, whose jobs may have more than one task: their"
@@ -114,7 +119,7 @@ class AgentSettings(ReadByRestSettings):
     kube_gpu_mode: GpuMode = Field(
         GpuMode.NONE,
         description="How containers get their GPUs: visible-devices (NVIDIA's container runtime"
-        " gives those that the Scheduler chose) or none (GPUs are simulated).",
+        " gives those that the Scheduler chose) or none (for simulated GPUs).",
     )
     kube_runtime_class: str = Field(
         "nvidia", description="The runtime class of pods with GPUs; empty: the node's default."

@@ -14,19 +14,18 @@ from muster.errors import Broken
 
 from runtime_agent.confinement import Confinement
 from runtime_agent.devices import Devices, capacity
-from runtime_agent.domain.ending import AGENT_RESET, Ending, Loss, Oom, Refusal
+from runtime_agent.domain.ending import AGENT_RESET, Ending, Loss, Oom, Refusal, unstarted
 from runtime_agent.domain.environment import Place, of_user, task_environment
 from runtime_agent.domain.pods import Pod, Stopping
 from runtime_agent.domain.report import Offer
 from runtime_agent.domain.storages import folder_of, why_no_folders
 from runtime_agent.fork_server import ForkServer
-from runtime_agent.logreader import tail_lines
+from runtime_agent.logreader import last_lines
 from runtime_agent.pods import Phase, PodDirectories, never_ran
 from runtime_agent.runner import Seen
 from runtime_agent.secrets_key import SecretsKey
 from runtime_agent.settings import MEBIBYTE, AgentSettings, names_in
 from runtime_agent.supervisor import cgroup
-from runtime_agent.supervisor.logs import stream_path
 from runtime_agent.supervisor.records import ExitRecord, Mount, PodSpec, StopRequest
 
 END_NOW_S = 60.0
@@ -218,8 +217,7 @@ class SupervisedPods:
         if pod.started_at is not None:
             return Seen(pod.pod, None, time.time(), Ending(loss=Loss.DIRECTORY))
         if pod.stop is not None and phase is Phase.ABSENT:
-            ending = Ending(refusal=Refusal.NEVER_RAN, stop_reason=pod.stop.reason)
-            return Seen(pod.pod, None, time.time(), ending)
+            return Seen(pod.pod, None, time.time(), unstarted(pod.stop.reason))
         if pod.stop is not None:
             self.stop(pod.pod, pod.stop)
             return None
@@ -260,13 +258,8 @@ class SupervisedPods:
             forced=record.forced,
             start_error=record.start_error,
             refusal=Refusal.NEVER_RAN if never else None,
-            log_tail=self._tail(name) if record.exit_code != 0 else (),
+            log_tail=last_lines(self.directories.logs_path(name)) if record.exit_code != 0 else (),
         )
-
-    def _tail(self, name: str) -> tuple[str, ...]:
-        """The last lines of stderr, or of stdout where there are none."""
-        logs = self.directories.logs_path(name)
-        return tail_lines(stream_path(logs, "stderr")) or tail_lines(stream_path(logs, "stdout"))
 
     def has(self, name: str) -> bool:
         """Whether there is a directory."""

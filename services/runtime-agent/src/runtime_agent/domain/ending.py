@@ -74,3 +74,8 @@ class Ending:
     refusal: Refusal | None = None
     detail: str = ""
     log_tail: tuple[str, ...] = ()
+
+
+def unstarted(stop_reason: str | None) -> Ending:
+    """Of a pod that was to stop before any of it ran."""
+    return Ending(refusal=Refusal.NEVER_RAN, stop_reason=stop_reason)

@@ -15,7 +15,7 @@ from typing import assert_never
 
 from muster.contracts.pods import PodAction, PodRequest, PodRun, PodState, PodStatus
 
-from runtime_agent.domain.ending import WITHDRAWN, Ending, Refusal
+from runtime_agent.domain.ending import WITHDRAWN, Ending, Refusal, unstarted
 from runtime_agent.domain.verdict import judge
 
 FORGOTTEN = "forgotten"
@@ -267,7 +267,7 @@ def _refuse(
 def _end_unstarted(pod: Pod, around: Surroundings) -> Decision:
     """A pod that this node does not know is answered as ended: it did not run, and never will."""
     reason = None if pod.stop is None or pod.stop.reason != WITHDRAWN else WITHDRAWN
-    return _over(pod, Ending(refusal=Refusal.NEVER_RAN, stop_reason=reason), around)
+    return _over(pod, unstarted(reason), around)
 
 
 def _over(pod: Pod, ending: Ending, around: Surroundings) -> Decision:

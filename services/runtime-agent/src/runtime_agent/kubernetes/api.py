@@ -1,8 +1,8 @@
 """The API server: this node's pods, and the node itself.
 
 Requests and watches are raw JSON over kubernetes-asyncio's connection: its models cost three times
-the processor time, and its `Watch` goes on with an outdated version for ever. A watch here lists,
-follows with bookmarks, and lists again whenever the server ends the watch.
+the processor time, and its `Watch` goes on with an outdated version for ever. Here each watch
+begins with a list, and so needs neither bookmarks nor an old version.
 """
 
 from __future__ import annotations
@@ -288,7 +288,7 @@ class ApiServer:
         self,
         path: str,
         query: dict[str, str],
-        timeout: float | aiohttp.ClientTimeout,  # noqa: ASYNC109
+        timeout: float | aiohttp.ClientTimeout,  # noqa: ASYNC109  it is aiohttp's
     ) -> aiohttp.ClientResponse:
         """Raises Unavailable."""
         try:

@@ -82,9 +82,14 @@ class PermitServer:
             return NEVER
         if answer is Answer.LATER or (answer is Answer.FIRST and not self.caught_up.is_set()):
             return LATER
+        try:
+            command = self.pods.secrets_key.open(pod).command
+        except OSError as error:
+            if answer is not Answer.FIRST:  # it may have begun: its container asks again
+                raise
+            self.pods.refuse(pod.pod, Ending(start_error=str(error)))
+            return NEVER
         if answer is Answer.FIRST:
-            if not self._can_open(pod):
-                return NEVER
             record = self.pods.keep(
                 replace(record, nonce=asked.nonce, boot=proc.boot_id(), started_at_s=time.time())
             )
@@ -93,17 +98,7 @@ class PermitServer:
             pod = self.handlers.memory.entries[name].pod
         assert pod.run is not None
         environment = task_environment(pod.run, self._place(pod, pod.run, asked.address))
-        command = self.pods.secrets_key.open(pod).command
         return PlainTextResponse(script(record.key, environment, command))
-
-    def _can_open(self, pod: Pod) -> bool:
-        """A pod whose secrets can't be opened never runs."""
-        try:
-            self.pods.secrets_key.open(pod)
-        except OSError as error:
-            self.pods.refuse(pod.pod, Ending(start_error=str(error)))
-            return False
-        return True
 
     def _place(self, pod: Pod, run: PodRun, address: str) -> Place:
         settings, devices = self.pods.settings, self.pods.devices

@@ -22,7 +22,7 @@ import structlog
 from muster.contracts.pods import PodRun
 
 from runtime_agent.devices import Devices
-from runtime_agent.domain.ending import Ending, Loss, Refusal
+from runtime_agent.domain.ending import Ending, Loss, Refusal, unstarted
 from runtime_agent.domain.environment import CHECKPOINT_FILE
 from runtime_agent.domain.kubernetes.manifest import (
     MAIN,
@@ -44,7 +44,7 @@ from runtime_agent.domain.storages import why_no_claims, why_not_bound
 from runtime_agent.kubernetes.api import Exists, Json, PodApi, Refused, Unavailable
 from runtime_agent.kubernetes.record import KubeRecord
 from runtime_agent.kubernetes.tail import KubeletLog
-from runtime_agent.logreader import tail_lines
+from runtime_agent.logreader import last_lines
 from runtime_agent.metrics import AgentMetrics
 from runtime_agent.pod_files import PodFiles, touched_at_s
 from runtime_agent.runner import Seen
@@ -52,7 +52,6 @@ from runtime_agent.secrets_key import SecretsKey
 from runtime_agent.settings import AgentSettings
 from runtime_agent.store import Journal
 from runtime_agent.supervisor import proc
-from runtime_agent.supervisor.logs import stream_path
 from runtime_agent.supervisor.records import SPEC_FILE, read_record, ring, write_record
 
 IN_FLIGHT = 16
@@ -155,8 +154,7 @@ class KubernetesPods:
             return self._begin(pod)
         started = record.started_at_s
         if pod.stop is not None and not record.is_permitted:
-            reason = pod.stop.reason
-            return _ended(pod, started, Ending(refusal=Refusal.NEVER_RAN, stop_reason=reason))
+            return _ended(pod, started, unstarted(pod.stop.reason))
         if record.is_permitted and record.boot != proc.boot_id():
             self._is_read(record)
             return _ended(pod, started, Ending(loss=Loss.REBOOT))
@@ -181,8 +179,7 @@ class KubernetesPods:
                 return None
             return Seen(pod.pod, None, time.time(), Ending(loss=Loss.DIRECTORY))
         if pod.stop is not None:
-            reason = pod.stop.reason
-            return _ended(pod, None, Ending(refusal=Refusal.NEVER_RAN, stop_reason=reason))
+            return _ended(pod, None, unstarted(pod.stop.reason))
         assert pod.run is not None
         folder = self.files.path(pod.pod)
         self.files.logs_path(pod.pod).mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -412,9 +409,7 @@ class KubernetesPods:
     def _with_tail(self, name: str, found: Ending) -> Ending:
         if found.exit_code in (0, None):
             return found
-        logs = self.files.logs_path(name)
-        tail = tail_lines(stream_path(logs, "stderr")) or tail_lines(stream_path(logs, "stdout"))
-        return replace(found, log_tail=tail)
+        return replace(found, log_tail=last_lines(self.files.logs_path(name)))
 
     def _checkpointed_at_s(self, record: KubeRecord) -> float | None:
         volumes = self.settings.kube_pods / record.uid / "volumes"

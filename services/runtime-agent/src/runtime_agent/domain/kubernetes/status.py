@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from runtime_agent.domain.ending import Ending, Loss, Oom, Refusal
+from runtime_agent.domain.ending import Ending, Loss, Oom, Refusal, unstarted
 from runtime_agent.domain.kubernetes.manifest import (
     JOURNAL_ANNOTATION,
     MAIN,
@@ -148,7 +148,7 @@ def ending(
     if not was_permitted:
         # An image that ends before it asks can only be stopped, or lack what runs the step.
         if reason is not None:
-            return Ending(refusal=Refusal.NEVER_RAN, stop_reason=reason)
+            return unstarted(reason)
         return Ending(start_error=f"the container ended before it began: {_words(seen)}")
     is_lost = was_second and seen.exit_code == NO_PERMIT
     if (is_lost or seen.is_unknown) and reason is None:
@@ -194,7 +194,7 @@ def vanished(asked: Stopping | None, *, was_permitted: bool) -> Ending:
     reason = None if asked is None else asked.reason
     if reason is not None:
         if not was_permitted:
-            return Ending(refusal=Refusal.NEVER_RAN, stop_reason=reason)
+            return unstarted(reason)
         return Ending(stop_reason=reason, forced=True)
     return Ending(loss=Loss.DELETED)
 
