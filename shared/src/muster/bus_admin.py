@@ -266,7 +266,8 @@ def main() -> None:
             agents = sorted({*arguments.agent, *nodes})
             granted, removed = asyncio.run(set_up_bus(settings, agents, passwords))
         except (Broken, OSError, *BUS_ERRORS) as error:
-            sys.exit(f"Kafka at {settings.kafka_bootstrap} was not set up: {error}")
+            reason = str(error) or type(error).__name__
+            sys.exit(f"Kafka at {settings.kafka_bootstrap} was not set up: {reason}")
         sys.stdout.write(
             f"{len(EVERY_TOPIC)} topics are right, {granted} rights are granted,"
             f" {removed} others are removed\n"
