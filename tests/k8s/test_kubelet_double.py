@@ -45,7 +45,8 @@ class Node(KubeletDouble):
     def run(self, command: str | list[str], *, init: Json | None = None, **spec: Any) -> str:
         """Create a pod with one main container; keys of a container go to it."""
         words = command if isinstance(command, list) else ["sh", "-c", command]
-        keys = {"image", "env", "resources", "volumeMounts", "workingDir", "securityContext"}
+        keys = {"image", "env", "envFrom", "resources", "volumeMounts", "workingDir"}
+        keys |= {"securityContext", "readinessProbe", "ports"}
         own = {key: spec.pop(key) for key in keys & spec.keys()}
         main = {"name": "main", "image": "any/image", "command": words, **own}
         name = f"pod-{uuid4().hex[:8]}"
@@ -451,6 +452,57 @@ def test_a_container_beyond_its_memory_is_killed(node: Node) -> None:
     limits = {"limits": {"memory": "32Mi"}, "requests": {"memory": "32Mi"}}
     ended = node.end(node.run(eat, resources=limits))
     assert (ended["exitCode"], ended["reason"]) == (137, "OOMKilled")
+
+
+def test_a_container_that_failed_starts_again_where_its_policy_says_so(
+    node: Node, tmp_path: Path
+) -> None:
+    tried = tmp_path / "tried"
+    name = node.run(f"test -e {tried} && exit 0; touch {tried}; exit 3", restartPolicy="OnFailure")
+    status = node.until_phase(name, "Succeeded", "Failed")
+    assert status["phase"] == "Succeeded"
+    assert status["containerStatuses"][0]["restartCount"] == 1
+
+
+def test_a_pod_is_ready_once_its_probe_has_passed(node: Node, tmp_path: Path) -> None:
+    probe = {"exec": {"command": ["test", "-e", str(tmp_path / "ready")]}, "periodSeconds": 1}
+    name = node.run("sleep 1000", readinessProbe=probe)
+    node.until_phase(name, "Running")
+    assert not node.pod(name)["status"]["containerStatuses"][0]["ready"]
+    (tmp_path / "ready").touch()
+    until(lambda: node.pod(name)["status"]["containerStatuses"][0]["ready"])
+    node.delete(name, grace_s=0)
+
+
+def test_a_pod_gets_secrets_settings_and_a_token_of_its_own(
+    kube_plane: KubePlane, tmp_path: Path
+) -> None:
+    objects = "/api/v1/namespaces/default"
+    with Node(kube_plane, tmp_path, pod_addresses="127.9.9.") as node:
+        name = node.name
+        secret = {"metadata": {"name": name}, "stringData": {"password": "hush"}}
+        node.ask("POST", f"{objects}/secrets", secret)
+        settings = {"metadata": {"name": name}, "data": {"LISTEN": "0.0.0.0"}}
+        node.ask("POST", f"{objects}/configmaps", settings)
+        token = {"path": "token", "expirationSeconds": 3600}
+        sources = [{"secret": {"name": name}}, {"serviceAccountToken": token}]
+        pod = node.run(
+            "id -u; cat /given/password; echo; cut -d. -f2 /given/token | tr _- /+ | base64 -d;"
+            " echo; echo $LISTEN $AT; touch /tmp/x || grep CapEff /proc/self/status",
+            volumes=[{"name": "given", "projected": {"sources": sources, "defaultMode": 0o440}}],
+            volumeMounts=[{"name": "given", "mountPath": "/given"}],
+            ports=[{"containerPort": 80}],
+            envFrom=[{"configMapRef": {"name": name}}],
+            env=[{"name": "AT", "value": "$(LISTEN):80"}],
+            securityContext={"readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}},
+        )
+        assert node.end(pod)["exitCode"] == 0
+        _, password, claims, listen, rights = (
+            line.partition(" F ")[2] for line in node.log(pod) if line.startswith("stdout")
+        )
+    assert (password, listen) == ("hush", "127.9.9.2 0.0.0.0:80")
+    assert f'"name":"{pod}"' in claims
+    assert int(rights.split()[1], 16) == 0
 
 
 def test_a_command_that_is_not_there_is_told(node: Node) -> None:

@@ -4,8 +4,9 @@
 command runs and `ended.json` when it has ended. On SIGUSR1 it opens its log anew, for rotation. It
 needs root and the standard library only.
 
-A container has mounts and process ids of its own: when its first process ends, the kernel kills the
-others. It has the machine's network, and cgroups whose path holds the pod's uid.
+A container has mounts of its own. It has process ids of its own too, unless it shares the
+machine's: when its first process ends, the kernel kills the others. It has the machine's network,
+and cgroups whose path holds the pod's uid.
 """
 
 import contextlib
@@ -31,6 +32,7 @@ OWN = ("proc", "dev")
 """Directories that every container gets, whatever its image has."""
 
 _NEW_MOUNTS, _NEW_PIDS = 0x00020000, 0x20000000
+_DROP_CAPABILITY = 24
 _READ_ONLY, _REMOUNT, _BIND, _RECURSIVE, _PRIVATE = 1, 32, 4096, 16384, 1 << 18
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -59,6 +61,9 @@ class Container:
     log: str
     cgroup: str
     memory_bytes: int | None
+    capabilities: list[int] | None = None
+    """All that may be had; None: all of the machine's root."""
+    host_pids: bool = False
 
     def write(self, directory: Path) -> None:
         """To where the shim reads it."""
@@ -211,7 +216,8 @@ def fork(home: Path, container: Container, groups: list[Path]) -> tuple[int, dic
     out, to_out = os.pipe()
     error, to_error = os.pipe()
     failure, to_failure = os.pipe()
-    _checked(_libc.unshare(_NEW_PIDS))
+    if not container.host_pids:
+        _checked(_libc.unshare(_NEW_PIDS))
     pid = os.fork()
     if pid == 0:
         try:
@@ -253,6 +259,10 @@ def become(home: Path, container: Container) -> None:
     if container.read_only_root:
         _mount("", "/", flags=_REMOUNT | _READ_ONLY)
     os.chdir(container.directory)
+    if container.capabilities is not None:
+        for number in range(int(Path("/proc/sys/kernel/cap_last_cap").read_text()) + 1):
+            if number not in container.capabilities:
+                _checked(_libc.prctl(_DROP_CAPABILITY, number))
     os.setgroups([])
     os.setgid(container.gid)
     os.setuid(container.uid)

@@ -102,6 +102,11 @@ class Attempt:
         write_json(self.directory / ENDED, unknown | {"started_at": running["started_at"]})
         return self.state()
 
+    def age_s(self) -> float:
+        """How long ago it ended."""
+        ended = self._read(ENDED)
+        return 0.0 if ended is None else (time.time_ns() - ended["finished_at"]) / 10**9
+
     def identity(self) -> str:
         """The container's id."""
         parts = "-".join(self.directory.parts[-3:])

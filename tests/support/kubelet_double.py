@@ -7,6 +7,9 @@ and `log/pods` as `/var/log/pods`.
 
 An image is a name. `Settings.images` tells what some are, by the beginning of their last part.
 `missing/…`, `forbidden/…` and `unreachable/…` can't be pulled. All others are this machine.
+
+There is no network but the machine's. A pod has the node's address, or one of
+`Settings.pod_addresses`.
 """
 
 import asyncio
@@ -32,21 +35,26 @@ from typing import Any, Self
 import aiohttp
 from container_shim import Container, Mount, write_json
 from containers import Attempt, attempts, end_shims, remove_groups, seconds
+from pod_inputs import Inputs
 from pod_status import (
     Facts,
     Start,
+    is_restarted,
     is_terminal,
+    policy_of_init,
     quantity,
     requests,
     status,
     tolerates,
     verdict,
 )
+from probes import Readiness
 
 Json = dict[str, Any]
 VERSION = "v1.35.4"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 API_RETRY_S = 0.5
+SOURCE = "127.0.0.1"
 TIMEOUT_S = 30
 """How long tests wait for the program, at most."""
 PULL_PROBLEMS = {
@@ -64,6 +72,7 @@ DISRUPTIONS = {
         "Preempting", "Preempted in order to admit critical pod", is_disruption=True
     ),
 }
+CAPABILITIES = {"DAC_READ_SEARCH": 2, "KILL": 5, "IPC_LOCK": 14}
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 
 
@@ -76,6 +85,8 @@ class Image:
     environment: dict[str, str] = field(default_factory=dict)
     user: int = 0
     directory: str = "/"
+    files: dict[str, str] = field(default_factory=dict)
+    """What lies elsewhere on this machine, by its place in the image."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +107,16 @@ class Settings:
     )
     labels: dict[str, str] = field(default_factory=dict)
     heartbeat_s: float = 5.0
+    pod_addresses: str = ""
+    """Those of pods that offer ports, and are not on the host's network, begin so: `127.1.1.`. The
+    others then have `127.0.0.1`, from which all connections come.
+    """
+    names: str = ""
+    """The file of host names that all containers see; none: that of their image."""
+    host_folder: str = ""
+    """Where the node has `/var/lib/muster`; none: where the machine has it."""
     pull_backoff_s: float = 1.0
+    restart_backoff_s: float = 1.0
     log_bytes: int = 10 * 1024 * 1024
     log_files: int = 5
     log_check_s: float = 10.0
@@ -238,6 +258,13 @@ class Api:
             raise Unavailable(f"GET {path}: {status}")
         return body
 
+    async def post(self, path: str, body: Json) -> Json:
+        """What the server made of it."""
+        status, answer = await self.call("POST", path, body)
+        if status != 201:
+            raise Unavailable(f"POST {path}: {status} {answer.get('message')}")
+        return answer
+
     async def follow(self, path: str) -> AsyncIterator[tuple[str, Any]]:
         """`LISTED` with all objects, then each change; and so again after a gap."""
         while True:
@@ -292,6 +319,12 @@ class Kubelet:
         self.began = now()
         self._workers = asyncio.TaskGroup()
         self._boot = self.home / "boot"
+        self.host_paths = {
+            "/var/log/pods": str(self.home / "log/pods"),
+            "/var/lib/kubelet/pods": str(self.home / "pods"),
+        }
+        if settings.host_folder:
+            self.host_paths["/var/lib/muster"] = settings.host_folder
         if not self._boot.exists():
             self._boot.write_text(BOOT_ID.read_text())
 
@@ -445,6 +478,12 @@ class Kubelet:
         for pod in self.pods.values():
             pod.changed.set()
 
+    def free_address(self) -> str:
+        """For a new pod: the lowest that no pod has."""
+        start = self.settings.pod_addresses
+        used = {pod.address for pod in self.pods.values()}
+        return next(each for n in range(2, 255) if (each := f"{start}{n}") not in used)
+
     def _named(self, name: str) -> "Pod":
         named = {pod.body["metadata"]["name"]: pod for pod in self.pods.values()}
         return named[name]
@@ -488,12 +527,19 @@ class Pod:
         self._kill_at: float | None = None
         self._written: Json | None = None
         self._watched: set[Path] = set()
+        self._readiness: dict[Path, Readiness] = {}
         self._verdict: Json | None = None
         self._is_admitted = False
         self._is_over = False
+        self._policy = body["spec"].get("restartPolicy", "Always")
+        self.address = kubelet.settings.address
         if (self._runtime / "pod.json").exists():
             memo = json.loads((self._runtime / "pod.json").read_text())
             self._verdict, self._is_admitted = memo["verdict"], memo["is_admitted"]
+            self.address = memo["address"]
+        elif kubelet.settings.pod_addresses and not body["spec"].get("hostNetwork"):
+            offers = any(each.get("ports") for each in body["spec"]["containers"])
+            self.address = kubelet.free_address() if offers else SOURCE
 
     async def work(self) -> None:
         """Until nothing of it is left."""
@@ -571,14 +617,15 @@ class Pod:
         """After a reboot a pod whose main container did not start begins anew."""
         for volume in self.body["spec"].get("volumes", []):
             if volume.get("emptyDir", {}).get("medium") == "Memory":
-                shutil.rmtree(self._empty_directory(volume["name"]), ignore_errors=True)
+                path = self._inputs().empty_directory(volume["name"])
+                shutil.rmtree(path, ignore_errors=True)
         if not any(self._attempts(each) for each in self.body["spec"]["containers"]):
             self.forget(kill=False)
 
     def _remember(self) -> None:
         self._runtime.mkdir(parents=True, exist_ok=True)
         memo = {"body": self.body, "verdict": self._verdict, "is_admitted": self._is_admitted}
-        write_json(self._runtime / "pod.json", memo)
+        write_json(self._runtime / "pod.json", memo | {"address": self.address})
 
     def all_attempts(self) -> list[Attempt]:
         """Each start of each of its containers."""
@@ -596,21 +643,40 @@ class Pod:
         if is_terminal(self._status):
             return None
         for init in self.body["spec"].get("initContainers", []):
+            wait_s = await self._have_started(init, policy_of_init(self._policy))
             if not self._attempts(init):
-                wait_s = await self._start(init)
-                if not self._attempts(init):
-                    return wait_s
+                return wait_s
             state = self._attempts(init)[-1].state() or {}
             if state.get("terminated", {}).get("exitCode") != 0:
                 self._watch(self._attempts(init)[-1])
-                return None
+                return wait_s
         waits = []
         for main in self.body["spec"]["containers"]:
-            if not self._attempts(main):
-                waits.append(await self._start(main))
+            waits.append(await self._have_started(main, self._policy))
             for attempt in self._attempts(main):
                 self._watch(attempt)
+                waits.append(await self._probe(main, attempt))
         return min((wait_s for wait_s in waits if wait_s is not None), default=None)
+
+    async def _have_started(self, container: Json, policy: str) -> float | None:
+        """Start it if it did not start, or is to start again; return how long that has to wait."""
+        if not (tries := self._attempts(container)):
+            return await self._start(container)
+        state = tries[-1].state() or {}
+        if not is_restarted(policy, state):
+            return None
+        settings, last = self._kubelet.settings, tries[-1]
+        again_s = settings.restart_backoff_s - last.age_s()
+        return again_s if again_s > 0 else await self._start(container)
+
+    async def _probe(self, container: Json, attempt: Attempt) -> float | None:
+        """Ask whether it is ready; return after how long to ask again."""
+        if "running" not in (attempt.state() or {}):
+            return None
+        place = attempt.directory
+        if place not in self._readiness:
+            self._readiness[place] = Readiness(container, place, self.address)
+        return await self._readiness[place].look()
 
     async def _start(self, container: Json) -> float | None:
         held_s = self._seen_at + self._kubelet.hold_s - time.monotonic()
@@ -648,7 +714,7 @@ class Pod:
     async def _specify(self, container: Json, number: int) -> Container:
         """What the shim gets. An attempt's log is named by its number, as in kubelet."""
         spec, metadata = self.body["spec"], self.body["metadata"]
-        settings = self._kubelet.settings
+        settings, inputs = self._kubelet.settings, self._inputs()
         security = spec.get("securityContext", {}) | container.get("securityContext", {})
         image = settings.image(container["image"])
         log = self._logs / container["name"] / f"{number}.log"
@@ -656,81 +722,51 @@ class Pod:
         limit = container.get("resources", {}).get("limits", {}).get("memory")
         user = security.get("runAsUser", image.user)
         home = {"HOME": "/" if user else "/root", "HOSTNAME": metadata["name"]}
+        rights = security.get("capabilities", {})
+        added = [CAPABILITIES[each] for each in rights.get("add", [])]
+        files = image.files | ({"/etc/hosts": settings.names} if settings.names else {})
         return Container(
             argv=[*container.get("command", image.entry_point), *container.get("args", [])],
-            environment=ENVIRONMENT
-            | home
-            | image.environment
-            | {each["name"]: self._value(each) for each in container.get("env", [])},
+            environment=ENVIRONMENT | home | image.environment | await inputs.variables(container),
             directory=container.get("workingDir", image.directory),
             uid=user,
             gid=security.get("runAsGroup", 0),
             root=image.root,
             read_only_root=security.get("readOnlyRootFilesystem", False),
             mounts=[
-                Mount(
-                    str(await self._volume(mount["name"]) / mount.get("subPath", "")),
-                    mount["mountPath"],
-                    mount.get("readOnly", False),
-                )
-                for mount in sorted(
-                    container.get("volumeMounts", []),
-                    key=lambda mount: mount["mountPath"].count("/"),
-                )
-                # No token is mounted: nothing that runs here asks the API server.
-                if not mount["mountPath"].startswith("/var/run/secrets/kubernetes.io/")
+                *(Mount(source, target, read_only=True) for target, source in files.items()),
+                *[
+                    Mount(
+                        str(await inputs.volume(mount["name"]) / mount.get("subPath", "")),
+                        mount["mountPath"],
+                        mount.get("readOnly", False),
+                    )
+                    for mount in sorted(
+                        container.get("volumeMounts", []),
+                        key=lambda mount: mount["mountPath"].count("/"),
+                    )
+                ],
             ],
             log=str(log),
             cgroup=f"{cgroup_of(settings.home)}/pod{self._uid}/{container['name']}-{number}",
             memory_bytes=int(quantity(limit)) if limit else None,
+            capabilities=added if "ALL" in rights.get("drop", []) else None,
+            host_pids=spec.get("hostPID", False),
         )
 
-    def _value(self, variable: Json) -> str:
-        if "valueFrom" not in variable:
-            return str(variable.get("value", ""))
-        metadata, address = self.body["metadata"], self._kubelet.settings.address
-        fields = {
-            "metadata.name": metadata["name"],
-            "metadata.namespace": metadata["namespace"],
-            "metadata.uid": metadata["uid"],
-            "spec.nodeName": self.body["spec"]["nodeName"],
-            "status.hostIP": address,
-            "status.podIP": address,
-        }
-        field = variable["valueFrom"].get("fieldRef", {}).get("fieldPath")
-        if field not in fields:
-            raise NotImplementedError(f"{variable} is unknown to the kubelet double")
-        return str(fields[field])
-
-    def _empty_directory(self, name: str) -> Path:
-        return self._files / "volumes" / "kubernetes.io~empty-dir" / name
-
-    async def _volume(self, name: str) -> Path:
-        """Where a volume lies on this machine."""
-        volume = next(each for each in self.body["spec"]["volumes"] if each["name"] == name)
-        namespace = f"/api/v1/namespaces/{self.body['metadata']['namespace']}"
-        if "emptyDir" in volume:
-            path = self._empty_directory(name)
-            path.mkdir(parents=True, exist_ok=True)
-            path.chmod(0o777)
-        elif "hostPath" in volume:
-            path = Path(volume["hostPath"]["path"])
-            if volume["hostPath"].get("type") == "DirectoryOrCreate":
-                path.mkdir(parents=True, exist_ok=True)
-        elif "persistentVolumeClaim" in volume:
-            claim_name = volume["persistentVolumeClaim"]["claimName"]
-            claim = await self._kubelet.api.get(f"{namespace}/persistentvolumeclaims/{claim_name}")
-            if claim["status"].get("phase") != "Bound":
-                raise FileNotFoundError(f"claim {claim_name} is not bound")
-            bound = await self._kubelet.api.get(
-                f"/api/v1/persistentvolumes/{claim['spec']['volumeName']}"
-            )
-            path = Path((bound["spec"].get("hostPath") or bound["spec"]["local"])["path"])
-        else:
-            raise NotImplementedError(f"volume {volume} is unknown to the kubelet double")
-        if not path.exists():
-            raise FileNotFoundError(f"{path} of volume {name} does not exist")
-        return path
+    def _inputs(self) -> Inputs:
+        """What its containers are given."""
+        settings, api = self._kubelet.settings, self._kubelet.api
+        return Inputs(
+            get=api.get,
+            post=api.post,
+            server=settings.server,
+            files=self._files,
+            host_paths=self._kubelet.host_paths,
+            body=self.body,
+            host_address=settings.address,
+            address=self.address,
+        )
 
     def _watch(self, attempt: Attempt) -> None:
         """Look again when it ends."""
@@ -799,8 +835,12 @@ class Pod:
             verdict=self._verdict,
             is_ending=self._is_ending,
             is_alive=any(attempt.is_alive() for attempt in self.all_attempts()),
-            address=self._kubelet.settings.address,
+            host_address=self._kubelet.settings.address,
+            address=self.address,
             now=now(),
+            unready=frozenset(
+                each["name"] for each in spec["containers"] if not self._is_ready(each)
+            ),
         )
         wanted = status(self.body | {"status": self._status}, facts)
         if wanted != self._written:
@@ -809,6 +849,12 @@ class Pod:
             if code not in (200, 404, 409):
                 raise Unavailable(f"status of {self._path}: {code} {answer.get('message')}")
             self._written = wanted
+
+    def _is_ready(self, container: Json) -> bool:
+        latest = self._attempts(container)[-1:]
+        return any(
+            found.is_ready for each in latest if (found := self._readiness.get(each.directory))
+        )
 
     async def _delete(self) -> None:
         options = {"gracePeriodSeconds": 0, "preconditions": {"uid": self._uid}}

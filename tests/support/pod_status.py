@@ -40,7 +40,7 @@ class Start:
 class Facts:
     """What the node knows of a pod. `waiting`: why a container does not start. `verdict`: why the
     kubelet itself ends the pod. `is_ending`: it ends, by its deletion or by a verdict. `is_alive`:
-    a process of it is left.
+    a process of it is left. `unready`: running containers whose probes have not passed.
     """
 
     starts: Mapping[str, Start]
@@ -48,8 +48,10 @@ class Facts:
     verdict: Json | None
     is_ending: bool
     is_alive: bool
+    host_address: str
     address: str
     now: str
+    unready: frozenset[str] = frozenset()
 
 
 def is_terminal(status: Json) -> bool:
@@ -60,11 +62,15 @@ def is_terminal(status: Json) -> bool:
 def status(body: Json, facts: Facts) -> Json:
     """The status to write; `body` holds the former one."""
     former: Json = body["status"]
-    inits = [_container(given, facts) for given in body["spec"].get("initContainers", [])]
+    policy = body["spec"].get("restartPolicy", "Always")
+    inits = [
+        _container(given, facts, policy_of_init(policy))
+        for given in body["spec"].get("initContainers", [])
+    ]
     for each in inits:
         each["ready"] = _code(each) == 0
     idle = "PodInitializing" if inits else "ContainerCreating"
-    mains = [_container(given, facts, idle) for given in body["spec"]["containers"]]
+    mains = [_container(given, facts, policy, idle) for given in body["spec"]["containers"]]
     is_initialized = all(each["ready"] for each in inits)
     is_refused = facts.verdict is not None and not facts.starts
     phase = _phase(inits, mains)
@@ -80,18 +86,18 @@ def status(body: Json, facts: Facts) -> Json:
         phase = former["phase"]
     found: Json = {"phase": phase, "startTime": former.get("startTime") or facts.now}
     if not is_refused:
-        found |= {"hostIP": facts.address, "hostIPs": [{"ip": facts.address}]}
+        found |= {"hostIP": facts.host_address, "hostIPs": [{"ip": facts.host_address}]}
         found |= {"initContainerStatuses": inits, "containerStatuses": mains}
     if facts.starts:
         found |= {"podIP": facts.address, "podIPs": [{"ip": facts.address}]}
     if facts.verdict is not None and phase == "Failed":
         found |= {name: facts.verdict[name] for name in ("reason", "message")}
-    is_running = all("running" in each["state"] for each in mains) and bool(mains)
+    is_ready = all(each["ready"] for each in mains)
     wanted = dict.fromkeys(KUBELETS_CONDITIONS, "True") | {
         "PodReadyToStartContainers": str(bool(facts.starts) and not is_terminal(found)),
         "Initialized": str(is_initialized),
-        "Ready": str(is_running),
-        "ContainersReady": str(is_running),
+        "Ready": str(is_ready),
+        "ContainersReady": str(is_ready),
     }
     if facts.verdict is not None and facts.verdict["is_disruption"]:
         wanted["DisruptionTarget"] = "True"
@@ -115,19 +121,34 @@ def _condition(kind: str, wanted: Json, former: Json, found: Json, facts: Facts)
     return condition | {"reason": reasons.get(found["phase"], missing)}
 
 
-def _container(given: Json, facts: Facts, idle: str = "PodInitializing") -> Json:
+def is_restarted(policy: str, state: Json) -> bool:
+    """Whether a container that has ended starts again."""
+    code = state.get("terminated", {}).get("exitCode")
+    return code is not None and (policy == "Always" or (policy == "OnFailure" and code != 0))
+
+
+def policy_of_init(policy: str) -> str:
+    """An initial container that succeeded never starts again."""
+    return "Never" if policy == "Never" else "OnFailure"
+
+
+def _container(given: Json, facts: Facts, policy: str, idle: str = "PodInitializing") -> Json:
     start = facts.starts.get(given["name"])
     state = (
         start.state if start else {"waiting": facts.waiting.get(given["name"], {"reason": idle})}
     )
+    last: Json = {}
+    if start and is_restarted(policy, state) and not facts.is_ending:
+        last, state = {"lastState": state}, {"waiting": {"reason": "CrashLoopBackOff"}}
     return {
         "name": given["name"],
         "image": given["image"],
         "imageID": given["image"] if start else "",
-        "ready": "running" in state,
+        "ready": "running" in state and given["name"] not in facts.unready,
         "started": "running" in state,
         "restartCount": start.number if start else 0,
         "state": state,
+        **last,
         **({"containerID": start.identity} if start else {}),
     }
 
@@ -143,7 +164,8 @@ def _phase(inits: list[Json], mains: list[Json]) -> str:
     codes = [_code(each) for each in mains]
     if None not in codes:
         return "Failed" if any(codes) else "Succeeded"
-    return "Pending" if all("waiting" in each["state"] for each in mains) else "Running"
+    began = [each for each in mains if "waiting" not in each["state"] or "lastState" in each]
+    return "Running" if began else "Pending"
 
 
 def verdict(reason: str, message: str, *, is_disruption: bool = False) -> Json:
