@@ -73,7 +73,7 @@ generate: install ## Write schemas, the AsyncAPI and OpenAPI documents, and the 
 	$(BIN)/python -m documents.publish
 
 test: install ## Run every test that needs neither Java nor Kubernetes
-	$(BIN)/pytest -n 4 --dist loadgroup -m "not apache and not k8s and not kubelet and not chaos"
+	$(BIN)/pytest -n 4 --dist loadgroup -m "not apache and not k8s and not kubelet and not installation and not chaos"
 
 test-deep: install ## Run 10,000 random histories of the Scheduler's core beside its slow oracle (HISTORIES=…)
 	HISTORIES=$(or $(HISTORIES),10000) $(BIN)/pytest -n $(or $(JOBS),auto) --dist worksteal tests/simulation
@@ -90,6 +90,9 @@ test-k8s: install kube ## Run the tests that need a real Kubernetes control plan
 
 test-kubelet: install ## Run the tests that need a real kubelet and container runtime (root, Debian 12)
 	tests/kubelet/enclosed $(BIN)/pytest -m kubelet tests/kubelet
+
+test-installation: install kube kafka images ## Follow docs/install.md from nothing to a removal (root, Debian 12, Java 17, Maven)
+	$(BIN)/pytest -s -m installation tests/deploy
 
 kube: install ## Build the Kubernetes control plane of the tests, once (minutes)
 	$(BIN)/python tests/support/kube_programs.py
@@ -133,4 +136,4 @@ images-lock: .venv/.installed ## Pin the images' Debian packages at the versions
 clean: ## Remove what make installed and made
 	rm -rf .venv .uv .kafka .images uv.lock .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
-.PHONY: help install lock check fmt fmt-check lint types contracts deps generated words generate test test-deep test-chaos test-kafka test-k8s test-kubelet kube bench bench-scheduler experiment-sharing experiment-run-times experiment-judgement run demo kafka images images-lock clean
+.PHONY: help install lock check fmt fmt-check lint types contracts deps generated words generate test test-deep test-chaos test-kafka test-k8s test-kubelet test-installation kube bench bench-scheduler experiment-sharing experiment-run-times experiment-judgement run demo kafka images images-lock clean

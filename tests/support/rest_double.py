@@ -111,14 +111,16 @@ def muster(rest: Rest, home: Path, *words: str, text: str = "") -> Ran:
     return run_cli(home, *words, text=text, MUSTER_URL=rest.url, MUSTER_TOKEN="a-token")
 
 
-def run_cli(home: Path, *words: str, text: str = "", **environment: str) -> Ran:
+def run_cli(
+    home: Path, *words: str, text: str = "", timeout_s: float = TIMEOUT_S, **environment: str
+) -> Ran:
     done = subprocess.run(
         [sys.executable, "-m", "cli", *words],
         env={**OURS, "MUSTER_HOME": str(home), **environment},
         input=text,
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_S,
+        timeout=timeout_s,
         check=False,
     )
     return Ran(done.returncode, done.stdout, done.stderr)
