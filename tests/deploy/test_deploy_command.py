@@ -4,7 +4,10 @@ it makes pods ready, or ends them.
 
 import contextlib
 import http.client
+import json
+import os
 import stat
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -12,13 +15,16 @@ from pathlib import Path
 
 import kube_programs
 import pytest
+from cli.deploy.objects import decoded
 from kube_plane import KubePlane
 from manifests import Json
+from muster.sealing import public_key_of
 from rest_double import Ran, run_cli
 
 pytestmark = [pytest.mark.k8s, pytest.mark.xdist_group("deploy-command")]
 
 NODE = "deploy-a"
+ROOT = Path(__file__).parents[2]
 SYSTEM = "muster-system"
 NEW, NEW_STEP = "registry.example/muster@sha256:" + "a" * 64, "registry.example/muster-step:2"
 OLD = "localhost/muster:0.1.0"
@@ -192,17 +198,77 @@ def test_muster_is_installed_and_removed(ready: KubePlane, deploy: Deploy, tmp_p
     assert deploy("status").code == 4
 
 
+def test_keys_for_secrets_of_jobs_come_and_stay(
+    ready: KubePlane, deploy: Deploy, tmp_path: Path
+) -> None:
+    assert applied(deploy, tmp_path).code == 0
+    first, public = keys_for_secrets(ready)
+    assert public == public_key_of(first)
+    begun = generations(ready)
+
+    older = json.loads(ready.kubectl("get", "secret", "launcher", "-n", SYSTEM, "-o", "json"))
+    del older["data"]["muster_secrets_keys"]
+    ready.ask("PUT", f"/api/v1/namespaces/{SYSTEM}/secrets/launcher", older)
+    key = ("--key-file", str(tmp_path / "muster.key"))
+    upgraded = deploy("upgrade", "--yes", *key)
+    assert upgraded.code == 0, upgraded.err
+    assert keys_for_secrets(ready) == (first, public)
+    assert generations(ready) == begun  # the content is what they began with
+
+    rotate(ready, tmp_path)
+    rotated = applied(deploy, tmp_path)
+    assert rotated.code == 0, rotated.err
+    both, new_public = keys_for_secrets(ready)
+    new, old = both.split(",")
+    assert (old, new_public) == (first, public_key_of(new))
+    changed = {name for name, found in generations(ready).items() if found != begun[name]}
+    assert changed == {"launcher", "rest"}
+
+    upgraded = deploy("upgrade", "--yes", *key)
+    assert upgraded.code == 0, upgraded.err
+    assert keys_for_secrets(ready) == (both, new_public)
+
+
+def keys_for_secrets(plane: KubePlane) -> tuple[str, str]:
+    """The Launcher's private keys, and REST's public one."""
+    found = []
+    for name, entry in (("launcher", "muster_secrets_keys"), ("rest", "muster_secrets_public_key")):
+        secret = json.loads(plane.kubectl("get", "secret", name, "-n", SYSTEM, "-o", "json"))
+        found.append(decoded(secret, entry) or "")
+    keys, public = found
+    return keys, public
+
+
+def generations(plane: KubePlane) -> dict[str, int]:
+    """The number of changes of each Deployment, which starts its pods anew."""
+    found = json.loads(plane.kubectl("get", "deployments", "-n", SYSTEM, "-o", "json"))["items"]
+    return {each["metadata"]["name"]: each["metadata"]["generation"] for each in found}
+
+
+def rotate(plane: KubePlane, home: Path) -> None:
+    """The commands of docs/install.md, to the letter."""
+    page = (ROOT / "docs/install.md").read_text().partition("### Replace the key for secrets")[2]
+    (home / "kubectl").symlink_to(kube_programs.program("kubectl"))
+    (home / ".venv").symlink_to(ROOT / ".venv")
+    known = {"PATH": f"{home}:{os.environ['PATH']}", "KUBECONFIG": str(plane.kubeconfig)}
+    commands = page.split("```")[1].removeprefix("sh\n")
+    subprocess.run(["bash", "-euc", commands], cwd=home, env=os.environ | known, check=True)
+
+
 def test_an_upgrade_stops_at_what_does_not_become_ready(
     ready: KubePlane, deploy: Deploy, tmp_path: Path
 ) -> None:
     assert applied(deploy, tmp_path).code == 0
     assert deploy("rollback", "--yes").code == 4
-    ran = deploy("upgrade", "--yes", "--image", NEW, "--step-image", NEW_STEP)
+    lost = deploy("upgrade", "--yes", "--image", NEW)
+    assert (lost.code, "Name that file by --key-file" in lost.err) == (2, True)
+    key = ("--key-file", str(tmp_path / "muster.key"))
+    ran = deploy("upgrade", "--yes", "--image", NEW, "--step-image", NEW_STEP, *key)
     assert ran.code == 0, ran.err
     assert images(ready) == {NEW}
     assert max(map(len, deploy("status").out.splitlines())) <= 80
 
-    broken = deploy("upgrade", "--yes", "--image", "muster:broken", "--timeout", "3s")
+    broken = deploy("upgrade", "--yes", "--image", "muster:broken", "--timeout", "3s", *key)
     assert broken.code == 8
     assert "Job bus: runs. It did not become ready" in broken.err
     assert "muster deploy rollback" in broken.err

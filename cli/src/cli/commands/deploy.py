@@ -15,9 +15,9 @@ from cli.deploy.applying import Waiting, images_before, remember_images, roll_ou
 from cli.deploy.cluster_file import LEVELS, cluster_file
 from cli.deploy.difference import Change, changes, summary
 from cli.deploy.findings import Finding, Level, Plan, agents, findings, is_ready, some
-from cli.deploy.key import first_password, key_for, secrets_of
+from cli.deploy.key import enrolments, first_password, key_for, secrets_of
 from cli.deploy.kubectl import Connection, Kubectl
-from cli.deploy.looking import installed_or_refuse, job_pods, look_at
+from cli.deploy.looking import installed_or_refuse, job_pods, live_secrets, look_at
 from cli.deploy.objects import (
     AGENT,
     AGENT_LABEL,
@@ -29,6 +29,7 @@ from cli.deploy.objects import (
     images_of,
     name_of,
     with_images,
+    with_marks,
 )
 from cli.deploy.rollout import Progress, Step, images_in, look, short, steps, troubles
 from cli.home import checkout_root
@@ -48,6 +49,10 @@ Nodes = Annotated[
     tuple[str, ...],
     Parameter(name="--node", help="A node that is to run jobs; may be given again."),
 ]
+KeyFile = Annotated[
+    Path, Parameter(help="The key from which all passwords derive; `apply` makes it once.")
+]
+KEY = Path("muster.key")
 Timeout = Annotated[str, Parameter(help="How long one part may take: 90s, 10m.")]
 Yes = Annotated[bool, Parameter(name="--yes", help="Do it without a confirmation.", negative=())]
 NewImage = Annotated[
@@ -87,9 +92,7 @@ def check(
 class Applying:
     """Options of `apply`."""
 
-    key_file: Annotated[
-        Path, Parameter(help="The key from which all passwords derive; it is made once.")
-    ] = Path("muster.key")
+    key_file: KeyFile = KEY
     database_url: Annotated[
         str | None,
         Parameter(help="Your PostgreSQL; {password} stands for the one in the Secret postgres."),
@@ -123,24 +126,27 @@ def apply(
     if refusals := _refusals(found):
         message = f"Nothing is changed: {refusals} of the findings above refuse."
         raise CommandError(Exit.CHECK_REFUSED, message)
-    rest = kubectl.get("secret", REST, SYSTEM)
+    before = live_secrets(kubectl)
+    rest = find(before, "Secret", REST)
     named = [name_of(each) for each in agents(kubectl.every("get", "nodes"), node)]
-    _show(kubectl, plan.objects)
+    _show(kubectl, with_marks(plan.objects, before))
     print_line(f"nodes for jobs: {', '.join(named) or 'none'}")
     _confirm("Apply this?", yes=options.yes)
     had_key = options.key_file.exists()
     key = key_for(options.key_file, rest)
     if not had_key:
         print_line(f"Made the key {options.key_file}. Keep it: later commands need it.")
-    secrets = secrets_of(key, named, plan.images.muster, options.database_url, is_new=rest is None)
-    first, *later = steps(plan.objects)
-    roll_out(kubectl, [first, Step("credentials", secrets)], None)
+    secrets = secrets_of(key, before, named, options.database_url)
+    enrolled = enrolments(key, named, plan.images.muster)
+    first, *_ = steps(plan.objects)
+    roll_out(kubectl, [first, Step("credentials", [*secrets, *enrolled])], None)
     if rest is None:
         print_line(f"The first administrator's password, shown once: {first_password(key)}")
     if named:
         kubectl.run("label", "nodes", "--overwrite", *named, f"{AGENT_LABEL}=true")
     back = "Then apply again; it goes on there."
     waiting = None if options.no_wait else Waiting(timeout_s, print_note, back)
+    _, *later = steps(with_marks(plan.objects, live_secrets(kubectl)))
     roll_out(kubectl, later, waiting)
     _print_address()
 
@@ -205,16 +211,22 @@ def upgrade(
     *,
     image: NewImage = None,
     step_image: NewStep = None,
+    key_file: KeyFile = KEY,
     options: Annotated[Rolling, Parameter(name="*")] = ROLLING,
     cluster: Cluster = CONNECTION,
 ) -> None:
-    """Roll a new version out: migrations first, then one service after another, agents last. It
-    stops at the first that does not become ready. Jobs run on.
+    """Roll a new version out: Secrets and migrations first, then one service after another, agents
+    last. It stops at the first that does not become ready. Jobs run on.
     """
     kubectl = Kubectl(cluster)
     plan = _plan(kubectl, options.overlay, ())
     new = Images(image or plan.images.muster, step_image or plan.images.step)
-    _change_images(kubectl, plan, new, options, with_setup=True)
+    installed_or_refuse(kubectl)
+    before = live_secrets(kubectl)
+    key = key_for(key_file, find(before, "Secret", REST))
+    nodes = [name_of(each) for each in agents(kubectl.every("get", "nodes"), ())]
+    secrets = secrets_of(key, before, nodes, None)
+    _change_images(kubectl, plan, new, options, secrets)
 
 
 @app.command
@@ -231,7 +243,7 @@ def rollback(
     if before is None:
         message = "No images before are known: `muster deploy upgrade` did not run here."
         raise CommandError(Exit.REFUSED, f"{message} Name them: `upgrade --image`.")
-    _change_images(kubectl, _plan(kubectl, options.overlay, ()), before, options, with_setup=False)
+    _change_images(kubectl, _plan(kubectl, options.overlay, ()), before, options, None)
 
 
 @app.command
@@ -301,17 +313,21 @@ def _print_findings(found: list[Finding]) -> None:
 
 
 def _change_images(
-    kubectl: Kubectl, plan: Plan, new: Images, options: Rolling, *, with_setup: bool
+    kubectl: Kubectl, plan: Plan, new: Images, options: Rolling, secrets: list[Json] | None
 ) -> None:
+    """Without Secrets it is a way back: no Job runs either."""
     timeout_s = _seconds(options.timeout)
     agent = installed_or_refuse(kubectl)
     objects = with_images(plan.objects, plan.images, new)
     print_line(f"{images_of(agent).muster} -> {new.muster}")
-    _show(kubectl, objects)
+    _show(kubectl, with_marks(objects, live_secrets(kubectl)))
     _confirm("Roll this out?", yes=options.yes)
     remember_images(kubectl, agent, new)
+    kubectl.apply(secrets or ())
+    marked = with_marks(objects, live_secrets(kubectl))
     back = "`muster deploy rollback` returns to the images before."
-    roll_out(kubectl, steps(objects, with_setup=with_setup), Waiting(timeout_s, print_note, back))
+    planned = steps(marked, with_setup=secrets is not None)
+    roll_out(kubectl, planned, Waiting(timeout_s, print_note, back))
     print_line(f"{new.muster} runs.")
 
 

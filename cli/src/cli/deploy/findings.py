@@ -105,7 +105,7 @@ def rights(objects: Sequence[Json]) -> list[Right]:
         for each in objects
         for verb in VERBS
     }
-    needed = [*found, *(Right(verb, "", "secrets", SYSTEM) for verb in ("create", "patch", "get"))]
+    needed = [*found, *(Right(verb, "", "secrets", SYSTEM) for verb in ("create", "patch", "list"))]
     nodes = Right("patch", "", "nodes", "")
     return sorted({*needed, nodes}, key=lambda each: (each.namespace, each.resource, each.verb))
 
