@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import yaml
 from cyclopts import App, Parameter
 
 from cli.client import CommandError, Exit
 from cli.commands.session import Output, seconds
 from cli.deploy.applying import Waiting, images_before, remember_images, roll_out, take_away
-from cli.deploy.cluster_file import LEVELS, cluster_file
+from cli.deploy.cluster_file import LEVELS, cluster_file, written
 from cli.deploy.difference import Change, changes, summary
-from cli.deploy.findings import Finding, Level, Plan, agents, findings, is_ready, some
+from cli.deploy.findings import Finding, Level, Plan, agents, cells, findings, is_ready, some
 from cli.deploy.key import enrolments, first_password, key_for, secrets_of
 from cli.deploy.kubectl import Connection, Kubectl
 from cli.deploy.looking import installed_or_refuse, job_pods, live_secrets, look_at
@@ -175,17 +174,20 @@ def status(*, cluster: Cluster = CONNECTION, output: Output = Format.TABLE) -> E
         for each in pods
         if each["metadata"].get("labels", {}).get("app.kubernetes.io/name") == AGENT
     }
-    nodes = [
-        {"node": name_of(each), "agent": _agent(each, agents_on)}
-        for each in kubectl.every("get", "nodes")
-    ]
+    every_node = kubectl.every("get", "nodes")
+    nodes = [{"node": name_of(each), "agent": _agent(each, agents_on)} for each in every_node]
+    in_force = kubectl.every("get", "deployments,configmaps", "-n", SYSTEM)
+    of_cells = list(cells(in_force, agents(every_node, ()) or every_node))
     of_jobs, why = len(job_pods(kubectl)), troubles(pods)
     if output is Format.JSON:
-        print_json({"parts": parts, "nodes": nodes, "jobPods": of_jobs, "troubles": why})
+        cells_ = [vars(each) for each in of_cells]
+        shown = {"parts": parts, "nodes": nodes, "jobPods": of_jobs, "troubles": why}
+        print_json(shown | {"cells": cells_})
     else:
         print_table(("PART", "STATE", "DETAIL", "IMAGES"), [_row(each) for each in parts])
         _print_nodes(nodes)
         print_line(f"pods of jobs: {of_jobs}")
+        _print_findings([each for each in of_cells if each.level is not Level.OK])
         for line in why[:SHOWN]:
             print_line(line)
     lagging = any(each["agent"] in ("missing", "not ready") for each in nodes)
@@ -280,7 +282,7 @@ def cluster_file_(
     if not content["physicalCells"]:
         message = "No node announces nvidia.com/gpu: install NVIDIA's device plug-in."
         raise CommandError(Exit.REFUSED, f"{message} Without it, write the file by hand.")
-    sys.stdout.write(yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=100))
+    sys.stdout.write(written(content, level))
 
 
 def _plan(kubectl: Kubectl, overlay: Path | None, nodes: tuple[str, ...]) -> Plan:

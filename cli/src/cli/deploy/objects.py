@@ -19,6 +19,7 @@ AGENT, LAUNCHER, REST, STEP = "runtime-agent", "launcher", "rest", "step"
 SECRETS_MARK = "muster/secrets"
 STEP_VARIABLE = "MUSTER_KUBE_STEP_IMAGE"
 MARK_LENGTH = 16
+GPU = "nvidia.com/gpu"
 WORKLOADS = ("Deployment", "DaemonSet", "StatefulSet", "Job")
 
 
@@ -122,6 +123,11 @@ def _mounted(pod: Json) -> Iterator[str]:
         for source in volume.get("projected", {}).get("sources", []):
             if "secret" in source:
                 yield source["secret"]["name"]
+
+
+def gpus_of(node: Json) -> int:
+    """The GPUs that NVIDIA's device plug-in has announced."""
+    return int(node.get("status", {}).get("allocatable", {}).get(GPU, 0))
 
 
 def agent_setting(objects: Sequence[Json], name: str) -> str | None:
