@@ -23,7 +23,8 @@ from rest_double import Ran, run_cli
 
 pytestmark = [pytest.mark.k8s, pytest.mark.xdist_group("deploy-command")]
 
-NODE = "deploy-a"
+NODE, OTHER = "deploy-a", "deploy-b"
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 ROOT = Path(__file__).parents[2]
 SYSTEM = "muster-system"
 NEW, NEW_STEP = "registry.example/muster@sha256:" + "a" * 64, "registry.example/muster-step:2"
@@ -51,7 +52,9 @@ class Player:
         if "deletionTimestamp" in pod["metadata"]:
             self.plane.ask("DELETE", path, {"gracePeriodSeconds": 0})
         elif "affinity" in pod["spec"] and "nodeName" not in pod["spec"]:  # of the DaemonSet
-            target = {"kind": "Node", "name": NODE}
+            required = pod["spec"]["affinity"]["nodeAffinity"][REQUIRED]
+            [name] = required["nodeSelectorTerms"][0]["matchFields"][0]["values"]
+            target = {"kind": "Node", "name": name}
             body = {"metadata": {"name": pod["metadata"]["name"]}, "target": target}
             self.plane.ask("POST", f"{path}/binding", body)
         else:
@@ -86,14 +89,19 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubePlane]:
 Deploy = Callable[..., Ran]
 
 
+def muster(plane: KubePlane, home: Path, *words: str) -> Ran:
+    """A command on this cluster."""
+    program = str(kube_programs.program("kubectl"))
+    known = ("--kubectl", program, "--kubeconfig", str(plane.kubeconfig))
+    return run_cli(home, *words, *known, HOME=str(plane.home))
+
+
 @pytest.fixture
 def deploy(plane: KubePlane, tmp_path: Path) -> Iterator[Deploy]:
     """The command. Muster is removed at the end."""
 
     def run(*words: str) -> Ran:
-        program = str(kube_programs.program("kubectl"))
-        known = ("--kubectl", program, "--kubeconfig", str(plane.kubeconfig))
-        return run_cli(tmp_path, "deploy", *words, *known, HOME=str(plane.home))
+        return muster(plane, tmp_path, "deploy", *words)
 
     yield run
     ended = run("remove", "--yes")
@@ -227,6 +235,67 @@ def test_keys_for_secrets_of_jobs_come_and_stay(
     upgraded = deploy("upgrade", "--yes", *key)
     assert upgraded.code == 0, upgraded.err
     assert keys_for_secrets(ready) == (both, new_public)
+
+
+def test_a_node_is_added_and_removed(ready: KubePlane, deploy: Deploy, tmp_path: Path) -> None:
+    assert applied(deploy, tmp_path).code == 0
+    begun, alone = generations(ready), users(ready)
+    ready.ask("POST", "/api/v1/nodes", {"metadata": {"name": OTHER}})
+    key = ("--key-file", str(tmp_path / "muster.key"))
+    added = muster(ready, tmp_path, "nodes", "add", OTHER, *key)
+    assert added.code == 0, added.err
+    assert (generations(ready), users(ready)) == (begun, alone | {f"agent-{OTHER}"})
+    assert "nodes, agent ready: 2 (deploy-a, deploy-b)" in deploy("status").out
+
+    pod = {
+        "metadata": {"name": "a-job", "labels": {"app.kubernetes.io/managed-by": "muster"}},
+        "spec": {"nodeName": OTHER, "containers": [{"name": "main", "image": "example/none"}]},
+    }
+    ready.ask("POST", "/api/v1/namespaces/muster-jobs/pods", pod)
+    busy = muster(ready, tmp_path, "nodes", "remove", OTHER)
+    assert (busy.code, "`muster nodes drain deploy-b`: 1 pods" in busy.err) == (4, True)
+    assert of_node(ready, OTHER) != []
+    ready.ask("DELETE", "/api/v1/namespaces/muster-jobs/pods/a-job", {"gracePeriodSeconds": 0})
+    removed = muster(ready, tmp_path, "nodes", "remove", OTHER)
+    assert removed.code == 0, removed.err
+    assert (generations(ready), users(ready), of_node(ready, OTHER)) == (begun, alone, [])
+    job = json.loads(ready.kubectl("get", "job", "bus", "-n", SYSTEM, "-o", "json"))
+    arguments = job["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert arguments[-2:] == ["--remove", OTHER]
+
+
+def test_a_node_that_is_gone_is_removed(ready: KubePlane, deploy: Deploy, tmp_path: Path) -> None:
+    ready.ask("POST", "/api/v1/nodes", {"metadata": {"name": OTHER}})
+    assert applied(deploy, tmp_path, "--node", OTHER).code == 0
+    ready.kubectl("delete", "node", OTHER)
+    removed = muster(ready, tmp_path, "nodes", "remove", OTHER)
+    assert removed.code == 0, removed.err
+    assert of_node(ready, OTHER) == []
+    again = muster(ready, tmp_path, "nodes", "remove", OTHER)
+    assert (again.code, "no node of Muster" in again.err) == (4, True)
+
+
+def users(plane: KubePlane) -> set[str]:
+    """Kafka's users."""
+    found = json.loads(plane.kubectl("get", "secret", "bus-users", "-n", SYSTEM, "-o", "json"))
+    return set(found["data"])
+
+
+def of_node(plane: KubePlane, node: str) -> list[str]:
+    """What Muster keeps of a node: its Secret, label, agent and Jobs."""
+    labelled = plane.kubectl("get", "nodes", "-l", "muster/agent", "-o", "name").split()
+    of_system = ("-n", SYSTEM, "-o", "json")
+    found = json.loads(plane.kubectl("get", "secrets,jobs,pods", *of_system))["items"]
+    return [
+        *(each for each in labelled if each == f"node/{node}"),
+        *(
+            each["metadata"]["name"]
+            for each in found
+            if each["metadata"]["name"] == f"agent-{node}"
+            or each["metadata"].get("annotations", {}).get("muster/node") == node
+            or each["spec" if "spec" in each else "metadata"].get("nodeName") == node
+        ),
+    ]
 
 
 def keys_for_secrets(plane: KubePlane) -> tuple[str, str]:

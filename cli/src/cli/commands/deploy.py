@@ -1,20 +1,31 @@
 """`muster deploy`: Muster on a Kubernetes cluster, by the user's kubectl."""
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
+from muster.contracts.acls import agent_user
 
 from cli.client import CommandError, Exit
 from cli.commands.session import Output, seconds
-from cli.deploy.applying import Waiting, images_before, remember_images, roll_out, take_away
+from cli.deploy.applying import (
+    Waiting,
+    bus_job,
+    images_before,
+    let_in,
+    remember_images,
+    roll_out,
+    take_away,
+    take_out,
+)
 from cli.deploy.cluster_file import LEVELS, cluster_file, written
 from cli.deploy.difference import Change, changes, summary
 from cli.deploy.findings import Finding, Level, Plan, agents, cells, findings, is_ready, some
-from cli.deploy.key import enrolments, first_password, key_for, secrets_of
+from cli.deploy.key import enrolments, first_password, key_for, secrets_of, users_of
 from cli.deploy.kubectl import Connection, Kubectl
 from cli.deploy.looking import installed_or_refuse, job_pods, live_secrets, look_at
 from cli.deploy.objects import (
@@ -120,11 +131,7 @@ def apply(
     kubectl = Kubectl(cluster)
     timeout_s = _seconds(options.timeout)
     plan = _plan(kubectl, overlay, node)
-    found = _checked(kubectl, plan)
-    _print_findings([each for each in found if each.level is not Level.OK])
-    if refusals := _refusals(found):
-        message = f"Nothing is changed: {refusals} of the findings above refuse."
-        raise CommandError(Exit.CHECK_REFUSED, message)
+    _refuse_or_warn(kubectl, plan)
     before = live_secrets(kubectl)
     rest = find(before, "Secret", REST)
     named = [name_of(each) for each in agents(kubectl.every("get", "nodes"), node)]
@@ -285,6 +292,68 @@ def cluster_file_(
     sys.stdout.write(written(content, level))
 
 
+NodeNames = Annotated[str, Parameter(help="A node's name, as Kubernetes has it; or several.")]
+
+
+def add_nodes(
+    *node: NodeNames,
+    overlay: Overlay = None,
+    key_file: KeyFile = KEY,
+    timeout: Timeout = "10m",
+    cluster: Cluster = CONNECTION,
+) -> None:
+    """On Kubernetes: let nodes run jobs. It changes no service and no other node."""
+    _refuse_none(node)
+    kubectl = Kubectl(cluster)
+    waiting = Waiting(_seconds(timeout), print_note, "Then add again.")
+    images = images_of(installed_or_refuse(kubectl))
+    plan = _plan(kubectl, overlay, node)
+    _refuse_or_warn(kubectl, plan)
+    key = key_for(key_file, kubectl.get("secret", REST, SYSTEM))
+    all_nodes = [name_of(each) for each in agents(kubectl.every("get", "nodes"), node)]
+    kubectl.apply([users_of(key, all_nodes), *enrolments(key, node, images.muster)])
+    let_in(kubectl, node, bus_job(with_images(plan.objects, plan.images, images)), waiting)
+    print_line(f"{', '.join(node)}: ready for jobs. `muster nodes uncordon` ends an earlier drain.")
+
+
+def remove_nodes(
+    *node: NodeNames,
+    overlay: Overlay = None,
+    timeout: Timeout = "10m",
+    cluster: Cluster = CONNECTION,
+) -> None:
+    """On Kubernetes: take drained nodes out of Muster. It ends their agents, revokes their log-ins
+    to Kafka, deletes their Secrets and labels, and has Muster forget them.
+    """
+    _refuse_none(node)
+    kubectl = Kubectl(cluster)
+    waiting = Waiting(_seconds(timeout), print_note, "Then remove again.")
+    images = images_of(installed_or_refuse(kubectl))
+    plan = _plan(kubectl, overlay, node)
+    known = {name_of(each) for each in agents(kubectl.every("get", "nodes"), ())}
+    enrolled = {name_of(each) for each in live_secrets(kubectl)}
+    if unknown := [e for e in node if e not in known and agent_user(e) not in enrolled]:
+        message = f"{some(unknown)}: no node of Muster. `muster deploy status` lists those."
+        raise CommandError(Exit.REFUSED, message)
+    pods = Counter(each["spec"].get("nodeName") for each in job_pods(kubectl))
+    if busy := [each for each in node if pods[each]]:
+        drains = tuple(f"`muster nodes drain {each}`: {pods[each]} pods" for each in busy)
+        raise CommandError(
+            Exit.REFUSED,
+            "Pods of jobs run there. Drain first, and wait until `muster nodes` shows `drained`."
+            " Where the machine is gone for good: `kubectl delete node`.",
+            drains,
+        )
+    objects = with_images(plan.objects, plan.images, images)
+    take_out(kubectl, node, bus_job(objects, node), waiting)
+    print_line(f"{', '.join(node)}: removed. Delete /var/lib/muster there.")
+
+
+def _refuse_none(nodes: tuple[str, ...]) -> None:
+    if not nodes:
+        raise CommandError(Exit.USAGE, "Name at least one node: `kubectl get nodes` has them.")
+
+
 def _plan(kubectl: Kubectl, overlay: Path | None, nodes: tuple[str, ...]) -> Plan:
     if overlay is None:
         root = checkout_root()
@@ -301,6 +370,14 @@ def _plan(kubectl: Kubectl, overlay: Path | None, nodes: tuple[str, ...]) -> Pla
 
 def _checked(kubectl: Kubectl, plan: Plan) -> list[Finding]:
     return findings(look_at(kubectl, plan.objects), plan)
+
+
+def _refuse_or_warn(kubectl: Kubectl, plan: Plan) -> None:
+    found = _checked(kubectl, plan)
+    _print_findings([each for each in found if each.level is not Level.OK])
+    if refusals := _refusals(found):
+        message = f"Nothing is changed: {refusals} of the findings above refuse."
+        raise CommandError(Exit.CHECK_REFUSED, message)
 
 
 def _refusals(found: list[Finding]) -> int:

@@ -76,8 +76,8 @@ def file_in(objects: Sequence[Json]) -> str | None:
             if mount["mountPath"] == str(path.parent):
                 volumes = {each["name"]: each for each in pod.get("volumes", [])}
                 name = volumes[mount["name"]].get("configMap", {}).get("name", "")
-                held = find(objects, "ConfigMap", name) or {}
-                return held.get("data", {}).get(path.name)
+                held: dict[str, str] = (find(objects, "ConfigMap", name) or {}).get("data", {})
+                return held.get(path.name)
     return None
 
 

@@ -29,6 +29,7 @@ DATABASE_URL = "postgresql://muster:{password}@postgres:5432/muster"
 FOLDER = "/var/lib/muster"
 NODE_ANNOTATION = "muster/node"
 SECRETS_KEYS = "muster_secrets_keys"
+USERS = "bus-users"
 
 
 def derived(key: str, purpose: str) -> str:
@@ -89,7 +90,7 @@ def secrets_of_services(key: str, database_url: str, secrets_keys: str | None = 
 def secret_of_users(key: str, nodes: Sequence[str]) -> Json:
     """The passwords of Kafka's users, which `muster.bus_admin` sets."""
     users = [*(each.value for each in SERVICES), OPERATOR, FENCE, *map(agent_user, nodes)]
-    return _secret("bus-users", {user: kafka_password(key, user) for user in users})
+    return _secret(USERS, {user: kafka_password(key, user) for user in users})
 
 
 def enrolment(key: str, node: str, image: str) -> list[Json]:

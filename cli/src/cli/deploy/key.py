@@ -65,7 +65,12 @@ def secrets_of(
         raise CommandError(Exit.REFUSED, f"{where} {error}") from error
     if database_url is None and DATABASE in before:
         made = [each for each in made if name_of(each) != DATABASE]
-    return [encoded(each) for each in (*made, secret_of_users(key, nodes))]
+    return [*map(encoded, made), users_of(key, nodes)]
+
+
+def users_of(key: str, nodes: Sequence[str]) -> Json:
+    """The Secret of Kafka's users."""
+    return encoded(secret_of_users(key, nodes))
 
 
 def enrolments(key: str, nodes: Sequence[str], image: str) -> list[Json]:
