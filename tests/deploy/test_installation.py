@@ -19,7 +19,7 @@ from cluster_double import ClusterDouble
 from kube_plane import KubePlane
 from kubelet_double import KubeletDouble, Settings
 from own_network import own_network
-from played_images import kafka_image, muster_images, postgres_image
+from played_images import images_of_this_checkout, kafka_image, postgres_image
 from rest_double import Ran, run_cli
 
 pytestmark = [pytest.mark.installation, pytest.mark.timeout(1800)]
@@ -58,6 +58,10 @@ class Operator:
     @property
     def overlay(self) -> tuple[str, str]:
         return "--overlay", str(self.home / "deploy/k8s/overlays/minimal")
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return "--key-file", str(self.home / "muster.key")
 
     def edit(self, file: str, old: str, new: str) -> None:
         """A file of the checkout."""
@@ -115,7 +119,7 @@ class Operator:
 @pytest.fixture
 def operator(tmp_path: Path) -> Iterator[Operator]:
     """A cluster of two nodes with a storage class, and nothing else."""
-    images = muster_images(tmp_path / "images")
+    images = images_of_this_checkout(tmp_path / "images")
     images |= {
         "kafka": kafka_image(tmp_path / "kafka"),
         "postgres": postgres_image(tmp_path / "postgres"),
@@ -152,8 +156,7 @@ def install(operator: Operator) -> None:
     nodes = [word for node in NODES for word in ("--node", node)]
     checked = operator.deploy("check", *nodes, *operator.overlay)
     assert checked.code == 0, checked.out + checked.err
-    key = ("--key-file", str(operator.home / "muster.key"))
-    applied = operator.deploy("apply", "--yes", *nodes, *key, *operator.overlay)
+    applied = operator.deploy("apply", "--yes", *nodes, *operator.key, *operator.overlay)
     assert applied.code == 0, applied.out + applied.err
     shown = operator.deploy("status")
     assert shown.code == 0, shown.out
@@ -224,7 +227,7 @@ def test_muster_is_installed_runs_jobs_through_an_upgrade_and_is_removed(
     assert errors(tmp_path) == []
 
     operator.edit("overlays/minimal/kustomization.yaml", "newTag: 0.1.0", "newTag: 0.2.0")
-    upgraded = operator.deploy("upgrade", "--yes", *operator.overlay)
+    upgraded = operator.deploy("upgrade", "--yes", *operator.key, *operator.overlay)
     assert upgraded.code == 0, upgraded.out + upgraded.err
     assert operator.images_of_muster() == {"localhost/muster:0.2.0", "localhost/muster-step:0.2.0"}
     assert pods_of_jobs(operator) == before

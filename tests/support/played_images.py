@@ -36,7 +36,7 @@ exec postgres -D "$PGDATA" -c listen_addresses='*' "$@"
 """
 
 
-def muster_images(work: Path) -> dict[str, Image]:
+def images_of_this_checkout(work: Path) -> dict[str, Image]:
     """As `make images` made them, unpacked below a folder."""
     return {name: _unpacked(name, work / name) for name in ("muster-step", "muster")}
 
