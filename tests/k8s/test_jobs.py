@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from cli.embedded.broker import EmbeddedBroker
-from kube_muster import JOBS, KubeMuster, a_kube_muster
+from kube_muster import KubeMuster, a_kube_muster, bind_a_claim
 from kube_plane import KubePlane
 from scheduler_watched import until
 from whole_muster import a_job, eventually, until_there
@@ -102,42 +102,20 @@ async def test_a_job_mounts_its_users_folder_of_a_claim(kube: KubeMuster, tmp_pa
     assert (files / "users" / "admin" / "file").read_text() == "hello\n"
 
 
-async def test_a_claim_that_is_not_bound_ends_the_task_with_its_reason(kube: KubeMuster) -> None:
-    storage = {"claim": "nowhere"}
-    made = await kube.muster.call("PUT", "/api/v2/storages/lost", json=storage)
-    assert made.status_code == 201, made.text
-    name = await kube.muster.submit(a_job("lost", "true") + "extras: {storages: [{name: lost}]}\n")
-    assert await kube.muster.end_of(name) == "FAILED"
-    task = (await kube.muster.job(name))["taskRoles"]["worker"]["taskStatuses"][0]
-    assert "The claim nowhere does not exist" in str(task)
-
-
-async def bind_a_claim(plane: KubePlane, name: str, files: Path) -> None:
-    """A claim and its volume, which the controller manager binds."""
-    volume = {
-        "metadata": {"name": name},
-        "spec": {
-            "capacity": {"storage": "1Gi"},
-            "accessModes": ["ReadWriteMany"],
-            "storageClassName": "",
-            "hostPath": {"path": str(files)},
-            "claimRef": {"namespace": JOBS, "name": name},
-        },
-    }
-    claim = {
-        "metadata": {"name": name},
-        "spec": {
-            "accessModes": ["ReadWriteMany"],
-            "storageClassName": "",
-            "volumeName": name,
-            "resources": {"requests": {"storage": "1Gi"}},
-        },
-    }
-    claims = f"/api/v1/namespaces/{JOBS}/persistentvolumeclaims"
-    for path, body in (("/api/v1/persistentvolumes", volume), (claims, claim)):
-        status, answer = plane.ask("POST", path, body)
-        assert status == 201, answer
-    await until(lambda: plane.ask("GET", f"{claims}/{name}")[1]["status"].get("phase") == "Bound")
+async def test_a_claim_that_is_not_bound_ends_the_task_where_rest_reads_none(
+    kube_plane: KubePlane, database_url: str, fresh_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    async with a_kube_muster(
+        kube_plane, database_url, fresh_broker.bootstrap, tmp_path, rest={"kube_api_url": None}
+    ) as kube:
+        storage = {"claim": "nowhere"}
+        made = await kube.muster.call("PUT", "/api/v2/storages/lost", json=storage)
+        assert made.status_code == 201, made.text
+        extras = "extras: {storages: [{name: lost}]}\n"
+        name = await kube.muster.submit(a_job("lost", "true") + extras)
+        assert await kube.muster.end_of(name) == "FAILED"
+        task = (await kube.muster.job(name))["taskRoles"]["worker"]["taskStatuses"][0]
+        assert "The claim nowhere does not exist" in str(task)
 
 
 async def test_a_secret_reaches_its_task_and_neither_etcd_nor_the_audit_log(

@@ -1,6 +1,7 @@
 """Jobs: submit, list, look, stop."""
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -38,7 +39,7 @@ from rest.domain.listing import (
     read_order,
     split,
 )
-from rest.domain.storages import mounts_of
+from rest.domain.storages import check_claims, mounts_of
 from rest.domain.views import ListedJob, WholeJob, attempt_state, detail, list_item, verdict_reason
 from rest.domain.virtual_clusters import check_priority, check_requests, check_virtual_cluster
 from rest.handlers.stop import no_job, set_execution
@@ -164,7 +165,13 @@ async def _mounts(here: Context, caller: Caller, job: ParsedJob) -> tuple[Storag
     """The storages that the job's tasks mount. Raises Rejected."""
     if job.storages is None:
         return ()
-    return mounts_of(job, caller, await storages.read(here.pool))
+    mounts = mounts_of(job, caller, await storages.read(here.pool))
+    known = here.settings
+    namespace = known.kube_host_namespace if job.tasks > 1 else known.kube_namespace
+    claims = [mount.claim for mount in mounts if mount.claim]
+    with contextlib.suppress(Transient):  # agents ask again before they create pods
+        check_claims(job, mounts, await here.claims.unbound(claims, namespace))
+    return mounts
 
 
 def _idempotency_key(request: Request) -> str | None:

@@ -67,6 +67,27 @@ def mounts_of(job: ParsedJob, caller: Caller, known: Iterable[Storage]) -> tuple
     return tuple(mounts)
 
 
+def check_claims(
+    job: ParsedJob, mounts: Iterable[StorageMount], unbound: Mapping[str, str]
+) -> None:
+    """Raises ProtocolError where a claim of the job's storages is not bound. ``unbound``: why, by
+    claim.
+    """
+    places = {named.name: named for named in job.storages or ()}
+    problems = []
+    for mount in mounts:
+        if (why := unbound.get(mount.claim or "")) is not None:
+            message = f"can't mount the storage {mount.name}. {why.removesuffix('.')}"
+            named = places.get(mount.name)
+            problems.append(
+                Problem(named.path, message, named.line, named.column)
+                if named
+                else Problem(PLACE, message)
+            )
+    if problems:
+        raise ProtocolError(problems)
+
+
 def _wanted(job: ParsedJob, usable: Mapping[str, Storage]) -> Iterable[NamedStorage]:
     if job.storages or job.storages is None:
         return job.storages or ()

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, assert_never
 
 import structlog
+from muster.claims import why_not_bound
 from muster.contracts.pods import PodRun
 
 from runtime_agent.devices import Devices
@@ -40,7 +41,7 @@ from runtime_agent.domain.kubernetes.permit import Ticket, proof_of
 from runtime_agent.domain.kubernetes.status import Observed, ending, given_up, observed, vanished
 from runtime_agent.domain.pods import Pod, Stopping
 from runtime_agent.domain.report import Offer
-from runtime_agent.domain.storages import why_no_claims, why_not_bound
+from runtime_agent.domain.storages import why_no_claims
 from runtime_agent.kubernetes.api import Exists, Json, PodApi, Refused, Unavailable
 from runtime_agent.kubernetes.record import KubeRecord
 from runtime_agent.kubernetes.tail import KubeletLog
@@ -294,13 +295,12 @@ class KubernetesPods:
         self._objects.setdefault((seen.namespace, seen.name), seen)  # the watch may know more
 
     async def _why_no_storages(self, run: PodRun) -> str | None:
-        """kubelet would wait for ever for a claim that nothing binds."""
         if (why := why_no_claims(run)) is not None:
             return why
         namespace = namespace_of(run, self.rules)
-        for claim in claims_of(run):
-            phase = await self.api.claim_phase(namespace, claim)
-            if (why := why_not_bound(claim, namespace, phase)) is not None:
+        for name in claims_of(run):
+            claim = await self.api.claim(namespace, name)
+            if (why := why_not_bound(name, namespace, claim)) is not None:
                 return why
         return None
 
