@@ -53,7 +53,7 @@ class RoleRequests:
 @dataclass(frozen=True, slots=True)
 class NamedStorage:
     """A storage that the file names, and where tasks see it. ``path``, ``line`` and ``column`` are
-    its place.
+    its place. ``is_data``: as data, which tasks only read.
     """
 
     name: str
@@ -61,6 +61,7 @@ class NamedStorage:
     path: str
     line: int
     column: int
+    is_data: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,7 +163,7 @@ async def _check_cluster(here: Context, caller: Caller, job: ParsedJob) -> tuple
 
 async def _mounts(here: Context, caller: Caller, job: ParsedJob) -> tuple[StorageMount, ...]:
     """The storages that the job's tasks mount. Raises Rejected."""
-    if job.storages is None:
+    if job.storages is None and not job.data:
         return ()
     mounts = mounts_of(job, caller, await storages.read(here.pool))
     known = here.settings
