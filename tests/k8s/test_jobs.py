@@ -12,7 +12,7 @@ from cli.embedded.broker import EmbeddedBroker
 from kube_muster import KubeMuster, a_kube_muster, bind_a_claim
 from kube_plane import KubePlane
 from scheduler_watched import until
-from whole_muster import a_job, eventually, until_there
+from whole_muster import a_job, eventually, until_there, with_data
 
 pytestmark = [pytest.mark.k8s, pytest.mark.system, pytest.mark.timeout(600)]
 
@@ -88,18 +88,29 @@ async def test_a_stop_reaches_grandchildren_within_the_grace(
     assert (tmp_path / "ended").exists()
 
 
-async def test_a_job_mounts_its_users_folder_of_a_claim(kube: KubeMuster, tmp_path: Path) -> None:
-    files = tmp_path / "volume"
-    (files / "users" / "admin").mkdir(parents=True)
-    await bind_a_claim(kube.plane, "home", files)
-    storage = {"claim": "home", "subPath": "users/{user}"}
-    made = await kube.muster.call("PUT", "/api/v2/storages/home", json=storage)
-    assert made.status_code == 201, made.text
-    mounted = f"{tmp_path}/place"
-    extras = f"extras:\n  storages: [{{name: home, mountPath: {mounted}}}]\n"
-    name = await kube.muster.submit(a_job("store", f"echo hello > {mounted}/file") + extras)
+async def test_a_job_mounts_folders_of_its_user_and_project_and_one_of_all(
+    kube: KubeMuster, tmp_path: Path
+) -> None:
+    files, at = tmp_path / "volume", tmp_path / "at"
+    (files / "sets" / "digits").mkdir(parents=True)
+    (files / "sets" / "digits" / "one").write_text("hello")
+    await bind_a_claim(kube.plane, "shared", files)
+    for name, folder, is_read_only in (
+        ("home", "users/{user}", False),
+        ("project", "projects/{virtualCluster}", False),
+        ("all", "sets", True),
+    ):
+        storage = {"claim": "shared", "subPath": folder, "readOnly": is_read_only}
+        made = await kube.muster.call("PUT", f"/api/v2/storages/{name}", json=storage)
+        assert made.status_code == 201, made.text
+    mounts = "".join(f"{{name: {n}, mountPath: {at}/{n}}}, " for n in ("home", "project", "all"))
+    one = "<% $data.uri[0] %>/one"
+    command = f"cp {one} {at}/home; cp {one} {at}/project; ! touch {at}/all/x"
+    file = with_data(a_job("store", command), "storage://all/digits")
+    name = await kube.muster.submit(file + f"extras: {{storages: [{mounts}]}}\n")
     assert await kube.muster.end_of(name) == "SUCCEEDED"
-    assert (files / "users" / "admin" / "file").read_text() == "hello\n"
+    for folder in ("users/admin", "projects/default"):
+        assert (files / folder / "one").read_text() == "hello"
 
 
 async def test_a_claim_that_is_not_bound_ends_the_task_where_rest_reads_none(

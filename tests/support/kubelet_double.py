@@ -669,7 +669,7 @@ class Pod:
             read_only_root=security.get("readOnlyRootFilesystem", False),
             mounts=[
                 Mount(
-                    str(await self._volume(mount["name"]) / mount.get("subPath", "")),
+                    str(await self._mounted(mount)),
                     mount["mountPath"],
                     mount.get("readOnly", False),
                 )
@@ -704,6 +704,17 @@ class Pod:
 
     def _empty_directory(self, name: str) -> Path:
         return self._files / "volumes" / "kubernetes.io~empty-dir" / name
+
+    async def _mounted(self, mount: Json) -> Path:
+        """The folder of a volume. One that is missing gets the volume's own rights."""
+        volume = await self._volume(mount["name"])
+        folder = volume
+        for name in Path(mount.get("subPath", "")).parts:
+            folder /= name
+            if not folder.exists():
+                folder.mkdir()
+                folder.chmod(volume.stat().st_mode)
+        return folder
 
     async def _volume(self, name: str) -> Path:
         """Where a volume lies on this machine."""
