@@ -20,6 +20,7 @@ from rendering import COMPONENTS, K8S, OVERLAYS, render, render_with
 pytestmark = [pytest.mark.k8s, pytest.mark.xdist_group("deploy")]
 
 KEY = "k" * 64
+EXAMPLES = K8S / "examples"
 NODE, OTHER = "policy-a", "policy-b"
 JOBS, HOST_JOBS = "muster-jobs", "muster-jobs-host"
 WAIT_S = 60
@@ -74,6 +75,19 @@ def test_the_server_accepts_all_components(cluster: KubePlane, tmp_path: Path) -
         if not each["apiVersion"].startswith(of_others)
     ]
     kubectl(cluster, "apply", "--server-side", "--dry-run=server", "-f", "-", objects=objects)
+
+
+@pytest.mark.parametrize("example", sorted(path.name for path in EXAMPLES.glob("*.yaml")))
+def test_the_claims_of_each_example_are_bound(cluster: KubePlane, example: str) -> None:
+    file = f"--filename={EXAMPLES / example}"
+    kubectl(cluster, "apply", "--server-side", file)
+    bound = f"--for=jsonpath={{.status.phase}}=Bound --timeout={WAIT_S}s".split()
+    try:
+        for namespace in (JOBS, HOST_JOBS):
+            claim = f"pvc/{example.removesuffix('.yaml')}"
+            kubectl(cluster, "wait", *bound, f"--namespace={namespace}", claim)
+    finally:
+        kubectl(cluster, "delete", file)
 
 
 def test_the_server_accepts_what_an_operator_applies(cluster: KubePlane) -> None:

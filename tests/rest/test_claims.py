@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from kube_muster import HOST_JOBS, JOBS, bind_a_claim, claims_path, grant, rest_settings
 from kube_plane import KubePlane
+from scheduler_watched import until
 
 pytestmark = pytest.mark.k8s
 
@@ -49,6 +50,20 @@ async def test_a_job_with_a_bound_claim_is_accepted(
     answer = await submit(rest, "bound")
     assert answer.status_code == 202, answer.text
     assert unanswered(rest) == 0
+
+
+async def test_rest_asks_for_nothing_but_claims(rest: Any, kube_plane: KubePlane) -> None:
+    await set_storage(rest, "asked")
+    assert (await submit(rest, "asked")).status_code == 400
+    account = "system:serviceaccount:muster-system:rest"
+
+    def events() -> list[dict[str, Any]]:
+        return [event for event in kube_plane.audit() if event["user"]["username"] == account]
+
+    await until(lambda: any(event["objectRef"]["name"] == "asked" for event in events()))
+    asked = {(event["verb"], event["objectRef"]["resource"]) for event in events()}
+    assert asked == {("get", "persistentvolumeclaims")}
+    assert {event["responseStatus"]["code"] for event in events()} <= {200, 404}
 
 
 async def test_a_job_without_its_claim_is_refused_with_the_reason(rest: Any) -> None:
