@@ -256,6 +256,7 @@ def _make(
         has_begun=reader.has_begun,
         live=lambda: [entry.pod for entry in handlers.live()],
         on_gpus=lambda indices: setattr(memory, "gpus", indices),
+        owns=runner.owns,
     )
     handlers = Handlers(memory, relay.publish, reporter.changed)
     if isinstance(runner, KubernetesPods):

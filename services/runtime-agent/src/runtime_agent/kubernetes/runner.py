@@ -567,6 +567,12 @@ class KubernetesPods:
 
     # The node
 
+    def owns(self, pid: int) -> bool:
+        """By the uids of pods in its control groups."""
+        uids = {seen.uid for seen in self._objects.values()}
+        uids |= {record.uid for record in self._records.values() if record.uid}
+        return not self._pods_known.is_set() or proc.is_in_pod(pid, uids)
+
     def offer(self) -> Offer:
         """As Kubernetes has it, as far as settings do not say otherwise."""
         offer = self._offer or Offer(1, 1, problem="The API server has not answered yet.")
