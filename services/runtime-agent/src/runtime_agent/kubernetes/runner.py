@@ -26,6 +26,7 @@ from runtime_agent.domain.ending import Ending, Loss, Refusal, unstarted
 from runtime_agent.domain.environment import CHECKPOINT_FILE
 from runtime_agent.domain.kubernetes.manifest import (
     MAIN,
+    Given,
     Identity,
     PodRules,
     claims_of,
@@ -33,10 +34,11 @@ from runtime_agent.domain.kubernetes.manifest import (
     namespace_of,
     object_name,
     pull_secret,
-    why_no_network,
+    why_not_of_host,
 )
-from runtime_agent.domain.kubernetes.node import offer_of, requests_of
+from runtime_agent.domain.kubernetes.node import allocatable_of, offer_of, requests_of
 from runtime_agent.domain.kubernetes.permit import Ticket, proof_of
+from runtime_agent.domain.kubernetes.resources import requested
 from runtime_agent.domain.kubernetes.status import Observed, ending, given_up, observed, vanished
 from runtime_agent.domain.pods import Pod, Stopping
 from runtime_agent.domain.report import Offer
@@ -262,8 +264,14 @@ class KubernetesPods:
 
     async def _create(self, pod: Pod, record: KubeRecord) -> None:
         assert pod.run is not None
-        if (why := why_no_network(pod.run, self.rules)) is not None:
+        if (why := why_not_of_host(pod.run, self.rules)) is not None:
             self._works[pod.pod].refused = Ending(refusal=Refusal.NO_HOST_NETWORK, detail=why)
+            return
+        try:
+            counted = self._counted(pod.run)
+        except LookupError as error:
+            why = f"The node has no resource {error}."
+            self._works[pod.pod].refused = Ending(refusal=Refusal.OUT_OF_RESOURCES, detail=why)
             return
         if (why := await self._why_no_storages(pod.run)) is not None:
             self._works[pod.pod].refused = Ending(refusal=Refusal.NO_STORAGE, detail=why)
@@ -276,7 +284,8 @@ class KubernetesPods:
         who = Identity(
             self.settings.node, self.journal.id, record.ticket, proof_of(record.key), pull
         )
-        wanted = manifest(pod, pod.run, who, self.rules, self._gpu_uuids(pod.run))
+        given = Given(self._gpu_uuids(pod.run), counted)
+        wanted = manifest(pod, pod.run, who, self.rules, given)
         try:
             if pull is not None:
                 with contextlib.suppress(Exists):
@@ -303,6 +312,12 @@ class KubernetesPods:
             if (why := why_not_bound(claim, namespace, phase)) is not None:
                 return why
         return None
+
+    def _counted(self, run: PodRun) -> dict[str, int]:
+        """Raises LookupError, see `requested`."""
+        if run.resources and self._node is None:
+            raise Unavailable("the node's resources are not known yet")
+        return requested(run.resources, allocatable_of(self._node or {}))
 
     def _gpu_uuids(self, run: PodRun) -> list[str]:
         uuids = self.devices.uuids
