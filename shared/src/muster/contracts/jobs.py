@@ -9,9 +9,6 @@ from muster.contracts.model import Model, OpenEnum, Reason, StateMessage
 from muster.contracts.storages import StorageMount
 from muster.contracts.verdicts import Verdict
 
-RDMA = "rdma"
-"""The counted resource of InfiniBand and RoCE cards."""
-
 
 class JobState(OpenEnum):
     """The states that users see; OpenPAI's."""

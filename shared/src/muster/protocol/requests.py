@@ -6,7 +6,7 @@ warning names each field without effect.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from muster.contracts.jobs import RDMA
+from muster.contracts.node_access import RDMA
 from muster.contracts.storages import MNT
 from muster.errors import Problem
 from muster.protocol.document import Node

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import JSONResponse, Response
 from muster.contracts.jobs import Execution, JobStatus
+from muster.contracts.node_access import permitted_in
 from muster.contracts.storages import StorageMount
 from muster.errors import Problem, Rejected, Transient
 from muster.protocol import ParsedJob, ProtocolError, parse_job
@@ -40,7 +41,12 @@ from rest.domain.listing import (
 )
 from rest.domain.storages import mounts_of
 from rest.domain.views import ListedJob, WholeJob, attempt_state, detail, list_item, verdict_reason
-from rest.domain.virtual_clusters import check_priority, check_requests, check_virtual_cluster
+from rest.domain.virtual_clusters import (
+    check_node_access,
+    check_priority,
+    check_requests,
+    check_virtual_cluster,
+)
 from rest.handlers.stop import no_job, set_execution
 from rest.handlers.submit import Submission, check_secrets, key_of, repeated_answer
 from rest.store import answers, storages
@@ -156,6 +162,8 @@ async def _check_cluster(here: Context, caller: Caller, job: ParsedJob) -> tuple
     check_secrets(job, here.settings.secrets_public_key)
     known = await here.virtual_clusters.having(job.spec.virtual_cluster)
     check_virtual_cluster(job, caller, known)
+    permitted = here.settings.kube_host_network
+    check_node_access(job, None if permitted is None else permitted_in(permitted))
     check_priority(job, caller, here.settings.priority_cap)
     return check_requests(job, known)
 

@@ -9,10 +9,10 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import Any
 
+from muster.contracts.node_access import is_permitted, uses_node_network, uses_rdma
 from muster.contracts.pods import PodRun
 from muster.contracts.secrets import PullCredentials
 
-from runtime_agent.domain.kubernetes.resources import needs_rdma
 from runtime_agent.domain.pods import Pod
 
 Json = dict[str, Any]
@@ -94,18 +94,18 @@ def object_name(pod: Pod) -> str:
 
 
 def is_on_host_network(run: PodRun) -> bool:
-    """Tasks that have peers find each other by address and port; a single task needs nobody."""
-    return sum(role.instances for role in run.roles) > 1
+    """Whether the pod has the node's address."""
+    return uses_node_network(role.instances for role in run.roles)
 
 
 def is_of_host(run: PodRun) -> bool:
     """Whether the pod needs what Pod Security refuses to ordinary ones."""
-    return is_on_host_network(run) or needs_rdma(run)
+    return is_on_host_network(run) or uses_rdma(run.resources)
 
 
 def why_not_of_host(run: PodRun, rules: PodRules) -> str | None:
     """Why the pod may not have that; None: it may."""
-    if not is_of_host(run) or rules.host_network & {"*", run.virtual_cluster}:
+    if not is_of_host(run) or is_permitted(run.virtual_cluster, rules.host_network):
         return None
     return (
         f"The virtual cluster {run.virtual_cluster} may not: an administrator can add it to"
@@ -124,7 +124,7 @@ def manifest(pod: Pod, run: PodRun, who: Identity, rules: PodRules, given: Given
     """
     host = is_on_host_network(run)
     volumes, mounts = _volumes(run)
-    locking: Json = {"add": ["IPC_LOCK"]} if needs_rdma(run) else {}
+    locking: Json = {"add": ["IPC_LOCK"]} if uses_rdma(run.resources) else {}
     main: Json = {
         "name": MAIN,
         "image": run.image,
