@@ -483,10 +483,10 @@ class KubernetesPods:
 
     def _read(self, name: str) -> KubeRecord | None:
         try:
-            return read_record(self.files.path(name) / SPEC_FILE, KubeRecord)
-        except ValueError as error:
-            _log.error("a record of a pod is damaged", error=str(error))
+            directory = self.files.path(name)
+        except ValueError:  # no pod's name
             return None
+        return _read_in(directory)
 
     def ticket(self, name: str) -> Ticket | None:
         """What a container's request is compared with; None: of no pod that may begin here."""
@@ -535,11 +535,13 @@ class KubernetesPods:
 
     def names(self) -> list[str]:
         """Those with a folder or an object."""
-        found = set(self.files.names())
-        for record in filter(None, map(self._read, found)):
-            if record.has_secret and record.ended_at_s is not None:
+        found = {seen.pod for seen in self._objects.values() if seen.pod}
+        for directory in self.files.directories():
+            record = _read_in(directory)
+            found.add(self.files.name_of(directory) if record is None else record.name)
+            if record is not None and record.has_secret and record.ended_at_s is not None:
                 self._with_secret.add(record.name)
-        return sorted(found | {seen.pod for seen in self._objects.values() if seen.pod})
+        return sorted(found)
 
     def end_now(self, name: str, *, of_another_machine: bool) -> bool:
         """Deletes its objects; over when they and their processes are gone."""
@@ -584,7 +586,7 @@ class KubernetesPods:
 
     def owns(self, pid: int) -> bool:
         """By the uids of pods in its control groups."""
-        uids = {seen.uid for seen in self._objects.values()}
+        uids = {seen.uid for seen in self._objects.values() if seen.pod}
         uids |= {record.uid for record in self._records.values() if record.uid}
         return not self._pods_known.is_set() or proc.is_in_pod(pid, uids)
 
@@ -682,6 +684,14 @@ class KubernetesPods:
             if work.log is not None:
                 work.log.close()
         await self.api.close()
+
+
+def _read_in(directory: Path) -> KubeRecord | None:
+    try:
+        return read_record(directory / SPEC_FILE, KubeRecord)
+    except ValueError as error:
+        _log.error("a record of a pod is damaged", error=str(error))
+        return None
 
 
 def _ended(
