@@ -236,6 +236,20 @@ async def test_an_agents_pod_gets_nothing_of_the_host(agents: Any, changes: Json
     assert (status, why in text) == (UNPROCESSABLE, True), text
 
 
+async def test_memory_is_locked_in_one_namespace_only(agents: Any, cluster: KubePlane) -> None:
+    """Also where an operator has loosened Pod Security."""
+    level = "pod-security.kubernetes.io/enforce"
+    kubectl(cluster, "label", "--overwrite", "namespace", JOBS, f"{level}=privileged")
+    try:
+        locking = a_pod(containers=a_container(capabilities={"add": ["IPC_LOCK"]}))
+        agent = await agents(NODE)
+        status, text = await agent.create(locking)
+        assert (status, "no capability but" in text) == (UNPROCESSABLE, True), text
+        assert (await agent.create(locking, HOST_JOBS))[0] == CREATED
+    finally:
+        kubectl(cluster, "label", "--overwrite", "namespace", JOBS, f"{level}=baseline")
+
+
 async def test_jobs_get_no_host_network_without_permission(agents: Any) -> None:
     status, text = await (await agents(NODE)).create(a_pod(hostNetwork=True), JOBS)
     assert (status, "violates PodSecurity" in text) == (FORBIDDEN, True), text

@@ -72,6 +72,20 @@ async def test_a_gang_runs_on_the_host_network(kube: KubeMuster, tmp_path: Path)
     assert (tmp_path / "addresses").read_text().split() == ["127.0.0.1"] * 3
 
 
+async def test_a_job_with_infiniband_gets_the_nodes_cards(kube: KubeMuster, tmp_path: Path) -> None:
+    job = a_job("ib", until_there(tmp_path / "go"))
+    options = "gpu: 0}\n    extraContainerOptions: {infiniband: true}"
+    name = await kube.muster.submit(job.replace("gpu: 0}", options))
+    await until(kube.pods)
+    (pod,) = kube.pods()
+    (main,) = pod["spec"]["containers"]
+    (tmp_path / "go").touch()
+    assert await kube.muster.end_of(name) == "SUCCEEDED"
+    assert main["resources"]["limits"]["rdma/hca"] == "1"
+    assert main["securityContext"]["capabilities"]["add"] == ["IPC_LOCK"]
+    assert pod["metadata"]["namespace"] == "muster-jobs-host"
+
+
 async def test_containers_get_the_gpus_that_the_scheduler_chose(
     kube_plane: KubePlane, database_url: str, fresh_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:

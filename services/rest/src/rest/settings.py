@@ -131,6 +131,12 @@ class RestSettings(DatabaseSettings, ClusterKeySettings, JobNamespaceSettings):
         description="The delay of a virtual cluster's gangs above which a change must be accepted.",
     )
 
+    kube_host_network: str | None = Field(
+        None,
+        description="On Kubernetes, as the agents': virtual clusters, with commas, whose jobs may"
+        " have more than one task or `rdma`; REST refuses such jobs of others. *: all. None: REST"
+        " does not check.",
+    )
     priority_cap: int = Field(
         100,
         ge=LOWEST_PRIORITY,

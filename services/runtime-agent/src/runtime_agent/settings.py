@@ -106,8 +106,8 @@ class AgentSettings(ReadByRestSettings, KubernetesSettings):
 
     kube_host_network: str = Field(
         "",
-        description="Virtual clusters, with commas, whose jobs may have more than one task: their"
-        " tasks use the node's network. *: all.",
+        description="Virtual clusters, with commas, whose jobs may have more than one task (their"
+        " tasks use the node's network) or `rdma` (their tasks lock memory). *: all.",
     )
     kube_step_image: str = Field(
         "muster-step", description="The image of the container that runs before each task's."

@@ -99,8 +99,6 @@ def _asset_warnings(job: JobFile, root: Node) -> Iterator[Problem]:
 
 def _role_warnings(job: JobFile, name: str, role: TaskRole, root: Node) -> Iterator[Problem]:
     place = ("taskRoles", name)
-    if role.extra_container_options.infiniband:
-        yield problem_at(root, (*place, "extraContainerOptions", "infiniband"), _NOT_YET)
     if role.prerequisites:
         yield problem_at(root, (*place, "prerequisites"), _NOT_YET)
     if role.task_retry_count and job.extras.gang_allocation:
