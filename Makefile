@@ -85,8 +85,8 @@ test-kafka: install kafka ## Run the tests that need a real Apache Kafka (Java 1
 	$(BIN)/pytest -n 2 --dist loadgroup -m apache
 	$(BIN)/pytest -n 2 --dist loadgroup --broker apache -m "not apache and not k8s and not kubelet and not chaos" tests/system tests/muster/test_plumbing.py
 
-test-k8s: install kube ## Run the tests that need a real Kubernetes control plane
-	$(BIN)/pytest -n 2 --dist loadgroup -m k8s
+test-k8s: install kube ## Run the tests that need a real Kubernetes control plane (FULL=1: at full size, an hour)
+	$(if $(FULL),MUSTER_KUBE_FULL=1) $(BIN)/pytest -n 2 --dist loadgroup -m k8s
 
 test-kubelet: install ## Run the tests that need a real kubelet and container runtime (root, Debian 12)
 	tests/kubelet/enclosed $(BIN)/pytest -m kubelet tests/kubelet

@@ -20,17 +20,13 @@ import debian
 import python_packages
 from files import File, Folder, Link, Tree, from_folder, write
 from oci import Image, archive
+from step import COPY, LOCK, PACKAGES, step_files
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-LOCK = HERE / "packages.lock"
 OUT = ROOT / ".images"
-BEGIN = ROOT / "services/runtime-agent/step/begin"
 REGISTRY = "localhost"
 USER = "65532:65532"
-
-STEP = ("tini", "busybox-static")
-"""Packages of the image `muster-step`; the others are of `muster`."""
 
 PYTHON = "/usr/bin/python3.11"
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
@@ -62,24 +58,19 @@ def main() -> None:
 
 
 def _step(cache: Path) -> Image:
-    unpacked = _unpacked(cache, STEP)
-    found = {"tini": "usr/bin/tini-static", "busybox": "usr/bin/busybox"}
-    tree: Tree = {f"bin/{name}": unpacked[path] for name, path in found.items()}
-    tree["bin/sh"] = Link("busybox")
-    tree["bin/begin"] = File(BEGIN.read_bytes(), 0o755)
-    licences = {path: entry for path, entry in unpacked.items() if path.endswith("/copyright")}
     return Image(
         name=f"{REGISTRY}/muster-step:{_version()}",
         created=_created(),
-        layers=[tree | licences],
-        entrypoint=["/bin/busybox", "cp", "-R", "/bin", "/muster/"],
+        layers=[step_files(cache)],
+        entrypoint=COPY,
         user=USER,
     )
 
 
 def _services(cache: Path) -> Image:
     names = [package.name for package in debian.read_lock(LOCK)]
-    base = _unpacked(cache, [name for name in names if name not in STEP]) | _made_here()
+    own = [name for name in names if name not in PACKAGES]
+    base = debian.unpacked(LOCK, own, cache) | _made_here()
     base[AUTHORITIES] = _authorities(base)
     with TemporaryDirectory(dir=OUT) as work:
         uv = ROOT / ".uv/bin/uv"
@@ -99,14 +90,6 @@ def _services(cache: Path) -> Image:
             "PYTHONDONTWRITEBYTECODE": "1",
         },
     )
-
-
-def _unpacked(cache: Path, names: Sequence[str]) -> Tree:
-    tree: Tree = {}
-    for package in debian.read_lock(LOCK):
-        if package.name in names:
-            tree |= debian.unpack(debian.fetch(package, cache))
-    return tree
 
 
 def _made_here() -> Tree:

@@ -1,7 +1,8 @@
 """Debian packages as a file tree, without a root user, a chroot or maintainer scripts.
 
-apt downloads and authenticates them from the sources of this machine. `packages.lock` pins each by
-version and digest.
+apt downloads and authenticates them from the sources of this machine. Its lists of packages are
+its own here, as a machine's may be old or missing. `packages.lock` pins each package by version and
+digest.
 """
 
 from __future__ import annotations
@@ -11,13 +12,17 @@ import io
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from files import File, Folder, Link, Tree
 
 DOWNLOAD_TIMEOUT_S = 300
+UNKNOWN = (
+    "the images are built from Debian 12's packages; where Debian has replaced this version, run"
+    " `make images-lock`"
+)
 MERGED = ("bin", "lib", "lib64", "sbin")
 """Folders that are links into /usr; packages still name files by them."""
 
@@ -53,9 +58,10 @@ def read_lock(lock: Path) -> list[Package]:
 
 def make_lock(names: Iterable[str], folder: Path) -> str:
     """The lock with the versions that apt would install now."""
+    _update(folder)
     lines = []
     for name in names:
-        shown = _run(["apt-cache", "show", "--no-all-versions", name], "run `apt-get update` first")
+        shown = _run([*_apt("apt-cache", folder), "show", "--no-all-versions", name], UNKNOWN)
         fields = dict(line.split(": ", 1) for line in shown.splitlines() if ": " in line)
         package = Package(name, fields["Version"], fields["SHA256"])
         fetch(package, folder)
@@ -69,12 +75,10 @@ def fetch(package: Package, folder: Path) -> Path:
     if not target.exists():
         into = folder / f"{package.name}.downloading"
         into.mkdir(parents=True, exist_ok=True)
-        _run(
-            ["apt-get", "-q", "download", f"{package.name}={package.version}"],
-            "the images are built from Debian 12's packages: run `apt-get update`; where Debian has"
-            " replaced this version, run `make images-lock`",
-            into,
-        )
+        command = [*_apt("apt-get", folder), "download", f"{package.name}={package.version}"]
+        if not _succeeds(command, into):
+            _update(folder)
+            _run(command, UNKNOWN, into)
         (downloaded,) = into.glob("*.deb")
         downloaded.rename(target)
         into.rmdir()
@@ -84,6 +88,15 @@ def fetch(package: Package, folder: Path) -> Path:
             f"{package.name} {package.version} has the SHA-256 {found}: run `make images-lock`"
         )
     return target
+
+
+def unpacked(lock: Path, names: Collection[str], folder: Path) -> Tree:
+    """The files of some packages of a lock."""
+    tree: Tree = {}
+    for package in read_lock(lock):
+        if package.name in names:
+            tree |= unpack(fetch(package, folder))
+    return tree
 
 
 def unpack(package: Path) -> Tree:
@@ -119,9 +132,27 @@ def _merged(path: str) -> str:
     return f"usr/{first}/{rest}" if rest else ""
 
 
-def _run(command: list[str], fix: str, folder: Path | None = None) -> str:
+def _apt(program: str, folder: Path) -> list[str]:
+    """apt with its state in a folder; a user who is not root may run it."""
+    place = folder.absolute() / "apt"
+    for each in ("lists/partial", "cache/archives/partial"):
+        (place / each).mkdir(parents=True, exist_ok=True)
+    options = [f"Dir::State::Lists={place}/lists", f"Dir::Cache={place}/cache"]
+    options.append("APT::Sandbox::User=")
+    return [program, "-qq", *(word for each in options for word in ("-o", each))]
+
+
+def _update(folder: Path) -> None:
+    _run([*_apt("apt-get", folder), "update"], "the machine's sources of packages can't be read")
+
+
+def _succeeds(command: list[str], folder: Path) -> bool:
+    return _tried(command, folder).returncode == 0
+
+
+def _tried(command: list[str], folder: Path | None) -> subprocess.CompletedProcess[str]:
     try:
-        done = subprocess.run(
+        return subprocess.run(
             command,
             cwd=folder,
             capture_output=True,
@@ -131,6 +162,10 @@ def _run(command: list[str], fix: str, folder: Path | None = None) -> str:
         )
     except FileNotFoundError:
         sys.exit(f"{command[0]} is missing: build on Debian 12, or use deploy/images/Containerfile")
+
+
+def _run(command: list[str], fix: str, folder: Path | None = None) -> str:
+    done = _tried(command, folder)
     if done.returncode != 0:
         sys.exit(f"`{' '.join(command)}` failed: {done.stderr.strip()[-500:]}\n{fix}")
     return done.stdout

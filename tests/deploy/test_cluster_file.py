@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from cli.deploy.cluster_file import LEVELS, cluster_file
+from cli.deploy.cluster_file import LEVELS, cluster_file, written
+from cli.deploy.findings import Finding, Level, cells
 from manifests import Json
 from scheduler.cluster_file import load
 
@@ -79,6 +80,68 @@ def test_the_scheduler_accepts_it(nodes: list[Json]) -> None:
 def test_a_smaller_rack_is_never_given_whole() -> None:
     [warning] = warnings([a_node("a", rack="r0"), a_node("b", rack="r0"), a_node("c", rack="r1")])
     assert "r1 has 1 of 2 a100-sxm4-80gb-node" in warning
+
+
+def objects_with(text: str) -> list[Json]:
+    """As the overlay of docs/install.md has it."""
+    mount = {"name": "cluster", "mountPath": "/etc/cluster"}
+    setting = {"name": "MUSTER_CLUSTER_FILE", "value": "/etc/cluster/cluster.yaml"}
+    pod = {
+        "containers": [{"name": "scheduler", "env": [setting], "volumeMounts": [mount]}],
+        "volumes": [{"name": "cluster", "configMap": {"name": "cluster-abc"}}],
+    }
+    deployment = {"kind": "Deployment", "metadata": {"name": "scheduler"}}
+    return [
+        deployment | {"spec": {"template": {"spec": pod}}},
+        {
+            "kind": "ConfigMap",
+            "metadata": {"name": "cluster-abc"},
+            "data": {"cluster.yaml": text},
+        },
+    ]
+
+
+def judged(text: str, nodes: Sequence[Json]) -> list[Finding]:
+    return list(cells(objects_with(text), nodes))
+
+
+def test_changed_labels_are_named_with_the_fix() -> None:
+    before = [a_node("a", rack="r0"), a_node("b", rack="r0"), a_node("c", rack="r1")]
+    text = written(cluster_file(before), LEVELS) + "virtualClusters: {}\n"
+    assert load(Path("cluster.yaml"), text.encode()).warnings
+    assert [each.level for each in judged(text, before)] == [Level.OK]
+    now = [a_node("a", rack="r0"), a_node("b", rack="r1"), a_node("d", gpus=0)]
+    [found] = judged(text, now)
+    assert found.level is Level.WARNING
+    assert found.text == (
+        "by labels, b is 8 a100-sxm4-80gb in r1, not 8 a100-sxm4-80gb in r0,"
+        " c is no node, not 8 a100-sxm4-80gb in r1, d is without GPUs, not no node"
+    )
+    assert "`muster deploy cluster-file > cluster.yaml`" in found.fix
+
+
+def test_a_new_kind_of_node_changes_no_other_node() -> None:
+    before = [a_node("a", gpus=8)]
+    text = written(cluster_file(before), LEVELS)
+    [found] = judged(text, [*before, a_node("b", gpus=4)])
+    assert found.text == "by labels, b is 4 a100-sxm4-80gb, not no node"
+
+
+def test_the_labels_of_a_file_are_those_it_was_made_from() -> None:
+    node = a_node("a", rack="r0")
+    node["metadata"]["labels"]["example.org/row"] = "7"
+    text = written(cluster_file([node], ["example.org/row"]), ["example.org/row"])
+    node["metadata"]["labels"][RACK] = "r1"
+    assert [each.level for each in judged(text, [node])] == [Level.OK]
+    node["metadata"]["labels"]["example.org/row"] = "8"
+    [found] = judged(text, [node])
+    assert "`muster deploy cluster-file --level example.org/row >" in found.fix
+
+
+def test_nothing_is_said_of_a_file_that_a_person_wrote() -> None:
+    text = written(cluster_file([a_node("a")]), LEVELS).partition("\n")[2]
+    assert judged(text, [a_node("b")]) == []
+    assert list(cells([], [a_node("b")])) == []
 
 
 def test_other_labels_may_group_nodes() -> None:

@@ -6,10 +6,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from cli.client import CommandError
 from cli.deploy.credentials import derived, enrolment, secret_of_users, secrets_of_services
+from cli.deploy.key import secrets_of
+from cli.deploy.objects import decoded, encoded, name_of
+from manifests import Json
+from muster.sealing import make_private_key, public_key_of, seal, unseal
 from muster.service_keys import SCHEDULER, agent, service_key
 
 KEY = "k" * 64
+KEY_BEFORE = make_private_key()
 URL = "postgresql://muster:{password}@postgres:5432/muster"
 
 
@@ -25,8 +31,10 @@ def test_each_service_has_only_its_own() -> None:
         "muster_cluster_key",
         "muster_webhook_key",
         "muster_admin_password",
+        "muster_secrets_public_key",
     }
-    assert made["launcher"].keys() == {"muster_kafka_password", "muster_metrics_token"}
+    of_all = {"muster_kafka_password", "muster_metrics_token"}
+    assert made["launcher"].keys() == of_all | {"muster_secrets_keys"}
     assert "muster_cluster_key" not in made["scheduler"]
     passwords = [
         made[name]["muster_kafka_password"]
@@ -41,6 +49,34 @@ def test_keys_of_services_are_those_that_rest_derives() -> None:
     assert made["scheduler"]["muster_service_key"] == service_key(cluster_key, SCHEDULER)
     secret, _ = enrolment(KEY, "gpu-1", "image")
     assert secret["stringData"]["muster_service_key"] == service_key(cluster_key, agent("gpu-1"))
+
+
+def test_the_launcher_alone_opens_what_rest_seals() -> None:
+    made = by_name()
+    sealed = seal("of a job", made["rest"]["muster_secrets_public_key"])
+    key = made["launcher"]["muster_secrets_keys"]
+    assert unseal(sealed, [key]) == "of a job"
+    holders = {name for name, entries in made.items() if key in entries.values()}
+    assert holders == {"launcher"}
+
+
+def test_keys_of_an_installation_stay() -> None:
+    new = make_private_key()
+    live = an_installation(f"{new},{KEY_BEFORE}")
+    for wanted, before in (({"launcher": f"{new},{KEY_BEFORE}"}, live), ({}, [])):
+        made = {name_of(each): each for each in secrets_of(KEY, before, ["gpu-1"], None)}
+        keys = decoded(made["launcher"], "muster_secrets_keys") or ""
+        assert keys == wanted.get("launcher", by_name()["launcher"]["muster_secrets_keys"])
+        public = decoded(made["rest"], "muster_secrets_public_key")
+        assert public == public_key_of(keys.split(",")[0])
+    with pytest.raises(CommandError, match="Secret launcher, entry muster_secrets_keys: the first"):
+        secrets_of(KEY, an_installation("no-key"), [], None)
+
+
+def an_installation(secrets_keys: str) -> list[Json]:
+    """The Secret of the Launcher as it is in the cluster."""
+    content = {"muster_secrets_keys": secrets_keys}
+    return [encoded({"kind": "Secret", "metadata": {"name": "launcher"}, "stringData": content})]
 
 
 def test_a_node_learns_nothing_of_another_node_or_service() -> None:

@@ -4,7 +4,10 @@ it makes pods ready, or ends them.
 
 import contextlib
 import http.client
+import json
+import os
 import stat
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -12,13 +15,17 @@ from pathlib import Path
 
 import kube_programs
 import pytest
+from cli.deploy.objects import decoded
 from kube_plane import KubePlane
 from manifests import Json
+from muster.sealing import public_key_of
 from rest_double import Ran, run_cli
 
 pytestmark = [pytest.mark.k8s, pytest.mark.xdist_group("deploy-command")]
 
-NODE = "deploy-a"
+NODE, OTHER = "deploy-a", "deploy-b"
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+ROOT = Path(__file__).parents[2]
 SYSTEM = "muster-system"
 NEW, NEW_STEP = "registry.example/muster@sha256:" + "a" * 64, "registry.example/muster-step:2"
 OLD = "localhost/muster:0.1.0"
@@ -45,7 +52,9 @@ class Player:
         if "deletionTimestamp" in pod["metadata"]:
             self.plane.ask("DELETE", path, {"gracePeriodSeconds": 0})
         elif "affinity" in pod["spec"] and "nodeName" not in pod["spec"]:  # of the DaemonSet
-            target = {"kind": "Node", "name": NODE}
+            required = pod["spec"]["affinity"]["nodeAffinity"][REQUIRED]
+            [name] = required["nodeSelectorTerms"][0]["matchFields"][0]["values"]
+            target = {"kind": "Node", "name": name}
             body = {"metadata": {"name": pod["metadata"]["name"]}, "target": target}
             self.plane.ask("POST", f"{path}/binding", body)
         else:
@@ -80,14 +89,19 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubePlane]:
 Deploy = Callable[..., Ran]
 
 
+def muster(plane: KubePlane, home: Path, *words: str) -> Ran:
+    """A command on this cluster."""
+    program = str(kube_programs.program("kubectl"))
+    known = ("--kubectl", program, "--kubeconfig", str(plane.kubeconfig))
+    return run_cli(home, *words, *known, HOME=str(plane.home))
+
+
 @pytest.fixture
 def deploy(plane: KubePlane, tmp_path: Path) -> Iterator[Deploy]:
     """The command. Muster is removed at the end."""
 
     def run(*words: str) -> Ran:
-        program = str(kube_programs.program("kubectl"))
-        known = ("--kubectl", program, "--kubeconfig", str(plane.kubeconfig))
-        return run_cli(tmp_path, "deploy", *words, *known, HOME=str(plane.home))
+        return muster(plane, tmp_path, "deploy", *words)
 
     yield run
     ended = run("remove", "--yes")
@@ -192,17 +206,138 @@ def test_muster_is_installed_and_removed(ready: KubePlane, deploy: Deploy, tmp_p
     assert deploy("status").code == 4
 
 
+def test_keys_for_secrets_of_jobs_come_and_stay(
+    ready: KubePlane, deploy: Deploy, tmp_path: Path
+) -> None:
+    assert applied(deploy, tmp_path).code == 0
+    first, public = keys_for_secrets(ready)
+    assert public == public_key_of(first)
+    begun = generations(ready)
+
+    older = json.loads(ready.kubectl("get", "secret", "launcher", "-n", SYSTEM, "-o", "json"))
+    del older["data"]["muster_secrets_keys"]
+    ready.ask("PUT", f"/api/v1/namespaces/{SYSTEM}/secrets/launcher", older)
+    key = ("--key-file", str(tmp_path / "muster.key"))
+    upgraded = deploy("upgrade", "--yes", *key)
+    assert upgraded.code == 0, upgraded.err
+    assert keys_for_secrets(ready) == (first, public)
+    assert generations(ready) == begun  # the content is what they began with
+
+    rotate(ready, tmp_path)
+    rotated = applied(deploy, tmp_path)
+    assert rotated.code == 0, rotated.err
+    both, new_public = keys_for_secrets(ready)
+    new, old = both.split(",")
+    assert (old, new_public) == (first, public_key_of(new))
+    changed = {name for name, found in generations(ready).items() if found != begun[name]}
+    assert changed == {"launcher", "rest"}
+
+    upgraded = deploy("upgrade", "--yes", *key)
+    assert upgraded.code == 0, upgraded.err
+    assert keys_for_secrets(ready) == (both, new_public)
+
+
+def test_a_node_is_added_and_removed(ready: KubePlane, deploy: Deploy, tmp_path: Path) -> None:
+    assert applied(deploy, tmp_path).code == 0
+    begun, alone = generations(ready), users(ready)
+    ready.ask("POST", "/api/v1/nodes", {"metadata": {"name": OTHER}})
+    key = ("--key-file", str(tmp_path / "muster.key"))
+    added = muster(ready, tmp_path, "nodes", "add", OTHER, *key)
+    assert added.code == 0, added.err
+    assert (generations(ready), users(ready)) == (begun, alone | {f"agent-{OTHER}"})
+    assert "nodes, agent ready: 2 (deploy-a, deploy-b)" in deploy("status").out
+
+    pod = {
+        "metadata": {"name": "a-job", "labels": {"app.kubernetes.io/managed-by": "muster"}},
+        "spec": {"nodeName": OTHER, "containers": [{"name": "main", "image": "example/none"}]},
+    }
+    ready.ask("POST", "/api/v1/namespaces/muster-jobs/pods", pod)
+    busy = muster(ready, tmp_path, "nodes", "remove", OTHER)
+    assert (busy.code, "`muster nodes drain deploy-b`: 1 pods" in busy.err) == (4, True)
+    assert of_node(ready, OTHER) != []
+    ready.ask("DELETE", "/api/v1/namespaces/muster-jobs/pods/a-job", {"gracePeriodSeconds": 0})
+    removed = muster(ready, tmp_path, "nodes", "remove", OTHER)
+    assert removed.code == 0, removed.err
+    assert (generations(ready), users(ready), of_node(ready, OTHER)) == (begun, alone, [])
+    job = json.loads(ready.kubectl("get", "job", "bus", "-n", SYSTEM, "-o", "json"))
+    arguments = job["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert arguments[-2:] == ["--remove", OTHER]
+
+
+def test_a_node_that_is_gone_is_removed(ready: KubePlane, deploy: Deploy, tmp_path: Path) -> None:
+    ready.ask("POST", "/api/v1/nodes", {"metadata": {"name": OTHER}})
+    assert applied(deploy, tmp_path, "--node", OTHER).code == 0
+    ready.kubectl("delete", "node", OTHER)
+    removed = muster(ready, tmp_path, "nodes", "remove", OTHER)
+    assert removed.code == 0, removed.err
+    assert of_node(ready, OTHER) == []
+    again = muster(ready, tmp_path, "nodes", "remove", OTHER)
+    assert (again.code, "no node of Muster" in again.err) == (4, True)
+
+
+def users(plane: KubePlane) -> set[str]:
+    """Kafka's users."""
+    found = json.loads(plane.kubectl("get", "secret", "bus-users", "-n", SYSTEM, "-o", "json"))
+    return set(found["data"])
+
+
+def of_node(plane: KubePlane, node: str) -> list[str]:
+    """What Muster keeps of a node: its Secret, label, agent and Jobs."""
+    labelled = plane.kubectl("get", "nodes", "-l", "muster/agent", "-o", "name").split()
+    of_system = ("-n", SYSTEM, "-o", "json")
+    found = json.loads(plane.kubectl("get", "secrets,jobs,pods", *of_system))["items"]
+    return [
+        *(each for each in labelled if each == f"node/{node}"),
+        *(
+            each["metadata"]["name"]
+            for each in found
+            if each["metadata"]["name"] == f"agent-{node}"
+            or each["metadata"].get("annotations", {}).get("muster/node") == node
+            or each["spec" if "spec" in each else "metadata"].get("nodeName") == node
+        ),
+    ]
+
+
+def keys_for_secrets(plane: KubePlane) -> tuple[str, str]:
+    """The Launcher's private keys, and REST's public one."""
+    found = []
+    for name, entry in (("launcher", "muster_secrets_keys"), ("rest", "muster_secrets_public_key")):
+        secret = json.loads(plane.kubectl("get", "secret", name, "-n", SYSTEM, "-o", "json"))
+        found.append(decoded(secret, entry) or "")
+    keys, public = found
+    return keys, public
+
+
+def generations(plane: KubePlane) -> dict[str, int]:
+    """The number of changes of each Deployment, which starts its pods anew."""
+    found = json.loads(plane.kubectl("get", "deployments", "-n", SYSTEM, "-o", "json"))["items"]
+    return {each["metadata"]["name"]: each["metadata"]["generation"] for each in found}
+
+
+def rotate(plane: KubePlane, home: Path) -> None:
+    """The commands of docs/install.md, to the letter."""
+    page = (ROOT / "docs/install.md").read_text().partition("### Replace the key for secrets")[2]
+    (home / "kubectl").symlink_to(kube_programs.program("kubectl"))
+    (home / ".venv").symlink_to(ROOT / ".venv")
+    known = {"PATH": f"{home}:{os.environ['PATH']}", "KUBECONFIG": str(plane.kubeconfig)}
+    commands = page.split("```")[1].removeprefix("sh\n")
+    subprocess.run(["bash", "-euc", commands], cwd=home, env=os.environ | known, check=True)
+
+
 def test_an_upgrade_stops_at_what_does_not_become_ready(
     ready: KubePlane, deploy: Deploy, tmp_path: Path
 ) -> None:
     assert applied(deploy, tmp_path).code == 0
     assert deploy("rollback", "--yes").code == 4
-    ran = deploy("upgrade", "--yes", "--image", NEW, "--step-image", NEW_STEP)
+    lost = deploy("upgrade", "--yes", "--image", NEW)
+    assert (lost.code, "Name that file by --key-file" in lost.err) == (2, True)
+    key = ("--key-file", str(tmp_path / "muster.key"))
+    ran = deploy("upgrade", "--yes", "--image", NEW, "--step-image", NEW_STEP, *key)
     assert ran.code == 0, ran.err
     assert images(ready) == {NEW}
     assert max(map(len, deploy("status").out.splitlines())) <= 80
 
-    broken = deploy("upgrade", "--yes", "--image", "muster:broken", "--timeout", "3s")
+    broken = deploy("upgrade", "--yes", "--image", "muster:broken", "--timeout", "3s", *key)
     assert broken.code == 8
     assert "Job bus: runs. It did not become ready" in broken.err
     assert "muster deploy rollback" in broken.err

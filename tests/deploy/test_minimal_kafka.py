@@ -7,15 +7,18 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.client import AIOKafkaClient
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 from cli.deploy.credentials import ADMINISTRATOR, kafka_password, secret_of_users
 from cli.embedded.apache import HEAP
 from cli.embedded.process import dying_with_me, free_port
+from muster.contracts.acls import agent_user
 from muster.settings import ServiceSettings
 
 pytestmark = pytest.mark.apache
@@ -92,15 +95,19 @@ class Broker:
             "MUSTER_KAFKA_PASSWORD": password,
         }
 
+    def client_of(self, user: str, password: str) -> dict[str, Any]:
+        """The options of a client."""
+        found = self.login(user, password)
+        settings = ServiceSettings(
+            **{name.removeprefix("MUSTER_").lower(): each for name, each in found.items()}
+        )
+        return settings.kafka_client()
+
     def logs_in(self, user: str, password: str) -> bool:
         """Whether the broker takes this password."""
 
         async def connect() -> bool:
-            found = self.login(user, password)
-            settings = ServiceSettings(
-                **{name.removeprefix("MUSTER_").lower(): each for name, each in found.items()}
-            )
-            client = AIOKafkaClient(**settings.kafka_client())
+            client = AIOKafkaClient(**self.client_of(user, password))
             try:
                 await client.bootstrap()
             except KafkaError:
@@ -110,6 +117,43 @@ class Broker:
             return True
 
         return asyncio.run(connect())
+
+    def is_refused_after(self, node: str, act: Callable[[], object]) -> bool:
+        """Whether the agent of a node can publish, but no longer on the same connection."""
+
+        async def publish() -> bool:
+            user = agent_user(node)
+            async with AIOKafkaProducer(
+                **self.client_of(user, kafka_password(KEY, user))
+            ) as producer:
+                await producer.send_and_wait("node-reported", b"{}", key=node.encode())
+                await asyncio.to_thread(act)
+                try:
+                    await producer.send_and_wait("node-reported", b"{}", key=node.encode())
+                except TopicAuthorizationFailedError:
+                    return True
+                return False
+
+        return asyncio.run(publish())
+
+    def reports(self, node: str) -> list[bytes | None]:
+        """The values of all records about a node's state."""
+
+        async def read() -> list[bytes | None]:
+            place = TopicPartition("node-reported", 0)
+            administrator = self.client_of(ADMINISTRATOR, kafka_password(KEY, ADMINISTRATOR))
+            async with AIOKafkaConsumer(**administrator) as consumer:
+                consumer.assign([place])
+                await consumer.seek_to_beginning()
+                ends = await consumer.end_offsets([place])
+                values = []
+                while await consumer.position(place) < ends[place]:
+                    record = await consumer.getone()
+                    if record.key == node.encode():
+                        values.append(record.value)
+                return values
+
+        return asyncio.run(read())
 
 
 @pytest.fixture
@@ -122,10 +166,10 @@ def broker(tmp_path: Path, apache_installation: Path) -> Iterator[Broker]:
         made.stop()
 
 
-def run_the_job(broker: Broker, users: Path) -> str:
+def run_the_job(broker: Broker, users: Path, *words: str) -> str:
     """What the Job `bus` runs."""
     done = subprocess.run(
-        [sys.executable, "-m", "muster.bus_admin", "--users", users],
+        [sys.executable, "-m", "muster.bus_admin", "--users", users, *words],
         env=os.environ
         | broker.login(ADMINISTRATOR, kafka_password(KEY, ADMINISTRATOR))
         | {"MUSTER_TOPIC_PARTITIONS": "1"},
@@ -155,6 +199,19 @@ def test_the_job_makes_topics_users_and_rights(broker: Broker, tmp_path: Path) -
     assert " 0 others are removed" in run_the_job(broker, again)
     for node in ("agent-gpu-1", "agent-gpu-2"):
         assert broker.logs_in(node, kafka_password(KEY, node)), node
+
+
+def test_the_job_revokes_the_agent_of_a_removed_node(broker: Broker, tmp_path: Path) -> None:
+    users = a_folder_of_users(tmp_path / "users", ["gpu-1", "gpu-2"])
+    assert " 0 others are removed" in run_the_job(broker, users)
+    assert broker.is_refused_after("gpu-1", lambda: run_the_job(broker, users, "--remove", "gpu-1"))
+    assert not broker.logs_in("agent-gpu-1", kafka_password(KEY, "agent-gpu-1"))
+    again = run_the_job(broker, users, "--remove", "gpu-1")  # as a Job that is restarted
+    assert " 0 others are removed" in again
+    assert broker.logs_in("agent-gpu-2", kafka_password(KEY, "agent-gpu-2"))
+    assert broker.reports("gpu-1") == [b"{}", None, None]
+    assert " 0 others are removed" in run_the_job(broker, users)
+    assert broker.logs_in("agent-gpu-1", kafka_password(KEY, "agent-gpu-1"))
 
 
 def test_a_user_without_a_password_is_named(broker: Broker, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What can go wrong on a Kubernetes node, through all five services: nothing is lost or doubled."""
 
+import asyncio
 import json
 import random
 from collections.abc import AsyncIterator, Callable
@@ -8,17 +9,20 @@ from typing import Any
 
 import pytest
 from cli.embedded.broker import EmbeddedBroker
-from kube_muster import JOBS, KubeMuster, a_kube_muster
+from kube_muster import JOBS, KubeMuster, a_kube_muster, size
 from kube_plane import KubePlane
 from muster.contracts.topics import Service
 from scheduler_watched import until
 from tcp_proxy import Proxy
 from whole_muster import a_job, eventually, until_there
 
-pytestmark = [pytest.mark.k8s, pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.k8s, pytest.mark.system, pytest.mark.timeout(size(600, 1800))]
 
 QUICK = {"retry_backoff_first_s": 0.1, "stop_grace_s": 2.0}
-OUTPUT_KB = 20_000
+OUTPUT_KB = size(20_000, 100_000)
+AWAY_S = size(0, 600)
+"""How long the API server is away, and how long a request to it is held up."""
+HELD_S = size(0, 30)
 
 
 @pytest.fixture
@@ -77,6 +81,7 @@ async def test_without_the_api_server_pods_run_new_ones_wait_and_stops_are_done(
     await stop(kube, stopped)
     await until((tmp_path / "asked").exists)
     gate.touch()
+    await asyncio.sleep(AWAY_S)
     assert len(runs(tmp_path)) == 2
     kube.plane.api.start()
     for job, state in ((long, "SUCCEEDED"), (late, "SUCCEEDED"), (stopped, "STOPPED")):
@@ -124,6 +129,7 @@ async def test_a_create_that_is_held_up_until_its_job_is_stopped_runs_nothing(
             await eventually(lambda: pods_of(kube, job), lambda found: len(found) == 1)
             await stop(kube, job)
             assert await kube.muster.end_of(job) == "STOPPED"
+            await asyncio.sleep(HELD_S)
             proxy.thaw()
             again = await kube.muster.submit(a_job("again", marked(tmp_path, "true")))
             assert await kube.muster.end_of(again) == "SUCCEEDED"

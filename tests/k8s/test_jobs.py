@@ -3,20 +3,21 @@
 import contextlib
 import hashlib
 import json
-import os
+import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from cli.embedded.broker import EmbeddedBroker
-from kube_muster import JOBS, KubeMuster, a_kube_muster
+from kube_muster import JOBS, NODE, KubeMuster, a_kube_muster, size
 from kube_plane import KubePlane
 from scheduler_watched import until
 from whole_muster import a_job, eventually, until_there
 
-pytestmark = [pytest.mark.k8s, pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.k8s, pytest.mark.system, pytest.mark.timeout(size(600, 3600))]
 
-PACKED_JOBS = int(os.environ.get("MUSTER_KUBE_JOBS", "30"))
+PACKED_JOBS = size(30, 200)
+PLACEMENTS = size(20, 500)
 
 
 @pytest.fixture
@@ -69,6 +70,31 @@ async def test_a_gang_runs_on_the_host_network(kube: KubeMuster, tmp_path: Path)
     name = await kube.muster.submit(a_job("gang", command, instances=3, gpus=2))
     assert await kube.muster.end_of(name) == "SUCCEEDED"
     assert (tmp_path / "addresses").read_text().split() == ["127.0.0.1"] * 3
+
+
+async def test_containers_get_the_gpus_that_the_scheduler_chose(
+    kube_plane: KubePlane, database_url: str, fresh_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    """NVIDIA's container runtime reads the variable of the container."""
+    seed = random.SystemRandom().randrange(2**32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    mode = {"kube_gpu_mode": "visible-devices", "kube_runtime_class": ""}
+    async with a_kube_muster(
+        kube_plane, database_url, fresh_broker.bootstrap, tmp_path, runtime_agent=mode
+    ) as kube:
+        command = "tr \\\\0 \\\\n < /proc/1/environ | grep ^NVIDIA_VISIBLE_DEVICES="
+        jobs = [
+            await kube.muster.submit(a_job(f"j{n}", command, gpus=rng.choice((0, 1, 2, 4))))
+            for n in range(PLACEMENTS)
+        ]
+        for job in jobs:
+            assert await kube.muster.end_of(job) == "SUCCEEDED"
+            task = (await kube.muster.job(job))["taskRoles"]["worker"]["taskStatuses"][0]
+            mask = task["containerGpus"] or 0
+            chosen = [f"SIMULATED-{NODE}-{gpu}" for gpu in range(8) if mask >> gpu & 1]
+            given = ",".join(chosen) or "void"
+            assert await kube.log_of(job) == f"NVIDIA_VISIBLE_DEVICES={given}\n"
 
 
 async def test_a_stop_reaches_grandchildren_within_the_grace(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kube_muster import NODE, a_kubelet, agent_token, grant
+from kube_muster import NODE, a_kubelet, agent_token, grant, size
 from kube_plane import KubePlane
 from kubelet_double import KubeletDouble
 from muster_up import Up, states_of_jobs, up
@@ -17,8 +17,8 @@ from scheduler_watched import until
 
 pytestmark = [pytest.mark.k8s, pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(3600)]
 
-JOBS = int(os.environ.get("MUSTER_KUBE_JOBS", "20"))
-KILLS = int(os.environ.get("MUSTER_KUBE_KILLS", "10"))
+JOBS = size(20, 50)
+KILLS = size(10, 100)
 WAIT_S = 900.0
 SERVICES = ("runtime-agent", "launcher", "scheduler")
 PARTS = (*SERVICES, "kubelet", "api", "etcd")

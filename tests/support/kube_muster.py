@@ -3,6 +3,7 @@ kubelet double that really runs the containers, or a real kubelet.
 """
 
 import contextlib
+import os
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +15,16 @@ from real_kubelet import STEP_IMAGE, RealKubelet
 from step_image import step_image
 from whole_muster import Muster, a_muster
 
+IS_FULL = "MUSTER_KUBE_FULL" in os.environ
 NODE = "node-1"
 JOBS = "muster-jobs"
 BASE = Path(__file__).parents[2] / "deploy" / "k8s" / "base"
 MANIFESTS = ("namespaces", "agent-rights", "own-node-policy")
+
+
+def size(usual: int, full: int) -> int:
+    """How much of something a test does; the full size takes minutes for each test."""
+    return full if IS_FULL else usual
 
 
 @dataclass

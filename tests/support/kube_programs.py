@@ -9,6 +9,7 @@ comes from a pinned wheel, so that a machine needs only Python.
 import fcntl
 import hashlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -82,6 +83,8 @@ def build(names: Sequence[str]) -> None:
             _say("Another build runs on this machine; waiting for its end")
             fcntl.flock(lock, fcntl.LOCK_EX)
         missing = [name for name in names if not _place(name).exists()]
+        shutil.rmtree(_work(), ignore_errors=True)  # of a build that was cut off
+        _work().mkdir()
         go = _go()
         for number, name in enumerate(missing, start=1):
             _say(f"Building {name} ({number} of {len(missing)}) from {PROGRAMS[name].package}")
@@ -108,6 +111,7 @@ def _go() -> Path:
     if not place.exists():
         _say("Installing Go")
         unfinished = place.with_suffix(".new")
+        shutil.rmtree(unfinished, ignore_errors=True)
         uv = REPOSITORY / ".uv/bin/uv"
         exactly = ("--quiet", "--require-hashes", "--python", sys.executable, "-r", str(GO_PIN))
         _run([uv, "pip", "install", "--target", unfinished, *exactly], REPOSITORY)
@@ -117,7 +121,8 @@ def _go() -> Path:
 
 def _run(command: Sequence[str | Path], folder: Path) -> str:
     ours = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOTOOLCHAIN": "local", "GOWORK": "off"}
-    environment = {k: v for k, v in os.environ.items() if k != "GOROOT"} | ours
+    place = {"GOTMPDIR": str(_work())}
+    environment = {k: v for k, v in os.environ.items() if k != "GOROOT"} | ours | place
     done = subprocess.run(
         command,
         cwd=folder,
@@ -144,6 +149,11 @@ def _digest(*parts: bytes) -> str:
 
 def _cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "muster/kube"
+
+
+def _work() -> Path:
+    """Where Go links programs; it leaves them there when it is killed."""
+    return _cache() / "work"
 
 
 def _say(text: str) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-TIMEOUT_S = 60
+TIMEOUT_S = 180
 COLUMNS = 80
 OURS = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
 """Of the environment what a command needs to be the one that is tested."""

@@ -32,7 +32,7 @@ COMMANDS = {
     "cluster": ("cli.commands.cluster:cluster", "Quota, use and demand; nodes in trouble."),
     "cells": ("cli.commands.cluster:cells", "The cells: used and free GPUs, binding, state."),
     "advise": ("cli.commands.advice:advise", "Which moves would free a rack, or other cells."),
-    "nodes": ("cli.commands.nodes:app", "The nodes and what they have; cordon, drain, uncordon."),
+    "nodes": ("cli.commands.nodes:app", "The nodes and what they have; drain, add, remove."),
     "deploy": ("cli.commands.deploy:app", "Muster on Kubernetes: check, apply, status, upgrade."),
     "config": ("cli.commands.config:app", "Virtual clusters and policy: show, set, roll back."),
     "export": ("cli.commands.export:export", "What the scheduler was given, to be simulated."),

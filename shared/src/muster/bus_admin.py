@@ -4,6 +4,7 @@ It makes and corrects all topics, grants each user the rights of the table of to
 (muster.contracts.acls), and removes their other rights on these topics. It logs in as
 MUSTER_KAFKA_USER: a super user, or one with the right to alter the cluster and its topics.
 ``--users FOLDER`` sets passwords too: the folder has a file for each user, with its password.
+``--remove NODE`` revokes a node's agent, and publishes that the node was removed.
 ``--print`` shows the rights, and connects to nothing. docs/kafka.md has all steps.
 """
 
@@ -16,6 +17,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from aiokafka import AIOKafkaProducer
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import NoError, for_code
 from aiokafka.protocol.admin import (
@@ -45,6 +47,7 @@ from muster.contracts.acls import (
     Operation,
     Resource,
     acls,
+    agent_user,
     as_commands,
     as_table,
     group_of,
@@ -61,6 +64,8 @@ ANY, LITERAL, ALLOW, ANY_HOST = 1, 3, 3, "*"
 USER = "User:"
 LOOK_AGAIN_S, HOLDS_S = 0.05, 60.0
 SCRAM_SHA_512 = 2
+NO_SUCH_USER = 91
+REPORTED = "node-reported"
 ITERATIONS = 4096  # Kafka's least: passwords have 256 random bits
 SALT_BYTES = 32
 
@@ -130,11 +135,14 @@ class _SetPasswords(Request[_SetScramStruct]):  # type: ignore[misc]
 
     API_KEY = 51
 
-    def __init__(self, passwords: Mapping[str, str]) -> None:
+    def __init__(self, passwords: Mapping[str, str], without: Iterable[str]) -> None:
         self._passwords = passwords
+        self._without = without
 
     def build(self, _struct: Any) -> _SetScramStruct:
-        return _SetScramStruct([], [_salted(*each) for each in self._passwords.items()], {})
+        deleted: list[tuple[str, int, dict[int, bytes]]]
+        deleted = [(user, SCRAM_SHA_512, {}) for user in self._without]
+        return _SetScramStruct(deleted, [_salted(*each) for each in self._passwords.items()], {})
 
 
 def _salted(user: str, password: str) -> tuple[str, int, int, bytes, bytes, dict[int, bytes]]:
@@ -187,13 +195,20 @@ def read_passwords(folder: Path) -> dict[str, str]:
 
 
 async def set_up_bus(
-    settings: ServiceSettings, agents: Sequence[str], passwords: Mapping[str, str] | None = None
+    settings: ServiceSettings,
+    agents: Sequence[str],
+    passwords: Mapping[str, str] | None = None,
+    removed_nodes: Sequence[str] = (),
 ) -> tuple[int, int]:
     """Make the topics, set passwords, grant the rights, also of the agents on these nodes, and
-    remove undeclared ones; how many are granted and removed. Returns when this holds.
+    remove undeclared ones; how many are granted and removed. An agent of a removed node loses its
+    password and all rights, which holds at once, also on open connections. Returns when this holds.
 
     Raises Broken where the bus refuses it.
     """
+    revoked = {agent_user(node) for node in removed_nodes}
+    passwords = {user: each for user, each in (passwords or {}).items() if user not in revoked}
+    agents = [each for each in agents if each not in removed_nodes]
     made = await set_up_topics(settings, EVERY_TOPIC)
     if made.refused is not None:
         raise Broken(f"the bus refuses to make topics: {made.refused}")
@@ -201,17 +216,22 @@ async def set_up_bus(
     client = AIOKafkaClient(**settings.kafka_client())
     try:
         await client.bootstrap()
-        if passwords:
-            answer = await client.send(client.get_random_node(), _SetPasswords(passwords))
+        if passwords or revoked:
+            request = _SetPasswords(passwords, sorted(revoked))
+            answer = await client.send(client.get_random_node(), request)
             for user, code, reason, _ in answer.results:
-                if for_code(code) is not NoError:
+                is_gone = user in revoked and code == NO_SUCH_USER
+                if for_code(code) is not NoError and not is_gone:
                     name = for_code(code).__name__
                     raise Broken(f"the bus refuses the password of {user}: {name}: {reason}")
         answer = await client.send(client.get_random_node(), _GrantAll(granted))
         for acl, (code, reason) in zip(granted, answer.creation_responses, strict=True):
             if for_code(code) is not NoError:
                 raise Broken(f"the bus refuses to grant {acl}: {for_code(code).__name__}: {reason}")
-        removed = undeclared(await _held(client), agents)
+        held = await _held(client)
+        principals = {USER + user for user in revoked}
+        of_revoked = {each for each in held if each[3] in principals and each[-1] == ALLOW}
+        removed = undeclared(held, agents) | of_revoked
         for each in sorted(removed):
             answer = await client.send(client.get_random_node(), DeleteAclsRequest(*each))
             ((code, reason, _),) = answer.filter_responses
@@ -224,7 +244,17 @@ async def set_up_bus(
                 await asyncio.sleep(LOOK_AGAIN_S)
     finally:
         await client.close()
+    await _forget(settings, removed_nodes)
     return len(granted), len(removed)
+
+
+async def _forget(settings: ServiceSettings, nodes: Sequence[str]) -> None:
+    """A tombstone in place of each node's report: services forget the node once it is lost."""
+    if not nodes:
+        return
+    async with AIOKafkaProducer(**settings.kafka_client(), acks="all") as producer:
+        for node in nodes:
+            await producer.send_and_wait(REPORTED, key=node.encode())
 
 
 async def _held(client: AIOKafkaClient) -> set[KafkaAcl]:
@@ -251,6 +281,13 @@ def main() -> None:
         help="set the passwords in its files, each named after its user; each user agent-NODE"
         " counts as --agent NODE",
     )
+    parser.add_argument(
+        "--remove",
+        action="append",
+        default=[],
+        metavar="NODE",
+        help="a node that is removed for good; may be given again",
+    )
     parser.add_argument("--print", choices=("table", "commands"), help="show the rights only")
     arguments = parser.parse_args()
     settings = read(ServiceSettings)
@@ -264,7 +301,8 @@ def main() -> None:
             passwords = read_passwords(arguments.users) if arguments.users else {}
             nodes = [user.removeprefix(AGENT) for user in passwords if user.startswith(AGENT)]
             agents = sorted({*arguments.agent, *nodes})
-            granted, removed = asyncio.run(set_up_bus(settings, agents, passwords))
+            done = set_up_bus(settings, agents, passwords, arguments.remove)
+            granted, removed = asyncio.run(done)
         except (Broken, OSError, *BUS_ERRORS) as error:
             sys.exit(f"Kafka at {settings.kafka_bootstrap} was not set up: {error}")
         sys.stdout.write(

@@ -1,23 +1,33 @@
 """`muster deploy`: Muster on a Kubernetes cluster, by the user's kubectl."""
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import yaml
 from cyclopts import App, Parameter
+from muster.contracts.acls import agent_user
 
 from cli.client import CommandError, Exit
 from cli.commands.session import Output, seconds
-from cli.deploy.applying import Waiting, images_before, remember_images, roll_out, take_away
-from cli.deploy.cluster_file import LEVELS, cluster_file
+from cli.deploy.applying import (
+    Waiting,
+    bus_job,
+    images_before,
+    let_in,
+    remember_images,
+    roll_out,
+    take_away,
+    take_out,
+)
+from cli.deploy.cluster_file import LEVELS, cluster_file, written
 from cli.deploy.difference import Change, changes, summary
-from cli.deploy.findings import Finding, Level, Plan, agents, findings, is_ready, some
-from cli.deploy.key import first_password, key_for, secrets_of
+from cli.deploy.findings import Finding, Level, Plan, agents, cells, findings, is_ready, some
+from cli.deploy.key import enrolments, first_password, key_for, secrets_of, users_of
 from cli.deploy.kubectl import Connection, Kubectl
-from cli.deploy.looking import installed_or_refuse, job_pods, look_at
+from cli.deploy.looking import installed_or_refuse, job_pods, live_secrets, look_at
 from cli.deploy.objects import (
     AGENT,
     AGENT_LABEL,
@@ -29,6 +39,7 @@ from cli.deploy.objects import (
     images_of,
     name_of,
     with_images,
+    with_marks,
 )
 from cli.deploy.rollout import Progress, Step, images_in, look, short, steps, troubles
 from cli.home import checkout_root
@@ -48,6 +59,10 @@ Nodes = Annotated[
     tuple[str, ...],
     Parameter(name="--node", help="A node that is to run jobs; may be given again."),
 ]
+KeyFile = Annotated[
+    Path, Parameter(help="The key from which all passwords derive; `apply` makes it once.")
+]
+KEY = Path("muster.key")
 Timeout = Annotated[str, Parameter(help="How long one part may take: 90s, 10m.")]
 Yes = Annotated[bool, Parameter(name="--yes", help="Do it without a confirmation.", negative=())]
 NewImage = Annotated[
@@ -87,9 +102,7 @@ def check(
 class Applying:
     """Options of `apply`."""
 
-    key_file: Annotated[
-        Path, Parameter(help="The key from which all passwords derive; it is made once.")
-    ] = Path("muster.key")
+    key_file: KeyFile = KEY
     database_url: Annotated[
         str | None,
         Parameter(help="Your PostgreSQL; {password} stands for the one in the Secret postgres."),
@@ -118,29 +131,28 @@ def apply(
     kubectl = Kubectl(cluster)
     timeout_s = _seconds(options.timeout)
     plan = _plan(kubectl, overlay, node)
-    found = _checked(kubectl, plan)
-    _print_findings([each for each in found if each.level is not Level.OK])
-    if refusals := _refusals(found):
-        message = f"Nothing is changed: {refusals} of the findings above refuse."
-        raise CommandError(Exit.CHECK_REFUSED, message)
-    rest = kubectl.get("secret", REST, SYSTEM)
+    _refuse_or_warn(kubectl, plan)
+    before = live_secrets(kubectl)
+    rest = find(before, "Secret", REST)
     named = [name_of(each) for each in agents(kubectl.every("get", "nodes"), node)]
-    _show(kubectl, plan.objects)
+    _show(kubectl, with_marks(plan.objects, before))
     print_line(f"nodes for jobs: {', '.join(named) or 'none'}")
     _confirm("Apply this?", yes=options.yes)
     had_key = options.key_file.exists()
     key = key_for(options.key_file, rest)
     if not had_key:
         print_line(f"Made the key {options.key_file}. Keep it: later commands need it.")
-    secrets = secrets_of(key, named, plan.images.muster, options.database_url, is_new=rest is None)
-    first, *later = steps(plan.objects)
-    roll_out(kubectl, [first, Step("credentials", secrets)], None)
+    secrets = secrets_of(key, before, named, options.database_url)
+    enrolled = enrolments(key, named, plan.images.muster)
+    first, *_ = steps(plan.objects)
+    roll_out(kubectl, [first, Step("credentials", [*secrets, *enrolled])], None)
     if rest is None:
         print_line(f"The first administrator's password, shown once: {first_password(key)}")
     if named:
         kubectl.run("label", "nodes", "--overwrite", *named, f"{AGENT_LABEL}=true")
     back = "Then apply again; it goes on there."
     waiting = None if options.no_wait else Waiting(timeout_s, print_note, back)
+    _, *later = steps(with_marks(plan.objects, live_secrets(kubectl)))
     roll_out(kubectl, later, waiting)
     _print_address()
 
@@ -169,17 +181,20 @@ def status(*, cluster: Cluster = CONNECTION, output: Output = Format.TABLE) -> E
         for each in pods
         if each["metadata"].get("labels", {}).get("app.kubernetes.io/name") == AGENT
     }
-    nodes = [
-        {"node": name_of(each), "agent": _agent(each, agents_on)}
-        for each in kubectl.every("get", "nodes")
-    ]
+    every_node = kubectl.every("get", "nodes")
+    nodes = [{"node": name_of(each), "agent": _agent(each, agents_on)} for each in every_node]
+    in_force = kubectl.every("get", "deployments,configmaps", "-n", SYSTEM)
+    of_cells = list(cells(in_force, agents(every_node, ()) or every_node))
     of_jobs, why = len(job_pods(kubectl)), troubles(pods)
     if output is Format.JSON:
-        print_json({"parts": parts, "nodes": nodes, "jobPods": of_jobs, "troubles": why})
+        cells_ = [vars(each) for each in of_cells]
+        shown = {"parts": parts, "nodes": nodes, "jobPods": of_jobs, "troubles": why}
+        print_json(shown | {"cells": cells_})
     else:
         print_table(("PART", "STATE", "DETAIL", "IMAGES"), [_row(each) for each in parts])
         _print_nodes(nodes)
         print_line(f"pods of jobs: {of_jobs}")
+        _print_findings([each for each in of_cells if each.level is not Level.OK])
         for line in why[:SHOWN]:
             print_line(line)
     lagging = any(each["agent"] in ("missing", "not ready") for each in nodes)
@@ -205,16 +220,22 @@ def upgrade(
     *,
     image: NewImage = None,
     step_image: NewStep = None,
+    key_file: KeyFile = KEY,
     options: Annotated[Rolling, Parameter(name="*")] = ROLLING,
     cluster: Cluster = CONNECTION,
 ) -> None:
-    """Roll a new version out: migrations first, then one service after another, agents last. It
-    stops at the first that does not become ready. Jobs run on.
+    """Roll a new version out: Secrets and migrations first, then one service after another, agents
+    last. It stops at the first that does not become ready. Jobs run on.
     """
     kubectl = Kubectl(cluster)
     plan = _plan(kubectl, options.overlay, ())
     new = Images(image or plan.images.muster, step_image or plan.images.step)
-    _change_images(kubectl, plan, new, options, with_setup=True)
+    installed_or_refuse(kubectl)
+    before = live_secrets(kubectl)
+    key = key_for(key_file, find(before, "Secret", REST))
+    nodes = [name_of(each) for each in agents(kubectl.every("get", "nodes"), ())]
+    secrets = secrets_of(key, before, nodes, None)
+    _change_images(kubectl, plan, new, options, secrets)
 
 
 @app.command
@@ -231,7 +252,7 @@ def rollback(
     if before is None:
         message = "No images before are known: `muster deploy upgrade` did not run here."
         raise CommandError(Exit.REFUSED, f"{message} Name them: `upgrade --image`.")
-    _change_images(kubectl, _plan(kubectl, options.overlay, ()), before, options, with_setup=False)
+    _change_images(kubectl, _plan(kubectl, options.overlay, ()), before, options, None)
 
 
 @app.command
@@ -268,7 +289,69 @@ def cluster_file_(
     if not content["physicalCells"]:
         message = "No node announces nvidia.com/gpu: install NVIDIA's device plug-in."
         raise CommandError(Exit.REFUSED, f"{message} Without it, write the file by hand.")
-    sys.stdout.write(yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=100))
+    sys.stdout.write(written(content, level))
+
+
+NodeNames = Annotated[str, Parameter(help="A node's name, as Kubernetes has it; or several.")]
+
+
+def add_nodes(
+    *node: NodeNames,
+    overlay: Overlay = None,
+    key_file: KeyFile = KEY,
+    timeout: Timeout = "10m",
+    cluster: Cluster = CONNECTION,
+) -> None:
+    """On Kubernetes: let nodes run jobs. It changes no service and no other node."""
+    _refuse_none(node)
+    kubectl = Kubectl(cluster)
+    waiting = Waiting(_seconds(timeout), print_note, "Then add again.")
+    images = images_of(installed_or_refuse(kubectl))
+    plan = _plan(kubectl, overlay, node)
+    _refuse_or_warn(kubectl, plan)
+    key = key_for(key_file, kubectl.get("secret", REST, SYSTEM))
+    all_nodes = [name_of(each) for each in agents(kubectl.every("get", "nodes"), node)]
+    kubectl.apply([users_of(key, all_nodes), *enrolments(key, node, images.muster)])
+    let_in(kubectl, node, bus_job(with_images(plan.objects, plan.images, images)), waiting)
+    print_line(f"{', '.join(node)}: ready for jobs. `muster nodes uncordon` ends an earlier drain.")
+
+
+def remove_nodes(
+    *node: NodeNames,
+    overlay: Overlay = None,
+    timeout: Timeout = "10m",
+    cluster: Cluster = CONNECTION,
+) -> None:
+    """On Kubernetes: take drained nodes out of Muster. It ends their agents, revokes their log-ins
+    to Kafka, deletes their Secrets and labels, and has Muster forget them.
+    """
+    _refuse_none(node)
+    kubectl = Kubectl(cluster)
+    waiting = Waiting(_seconds(timeout), print_note, "Then remove again.")
+    images = images_of(installed_or_refuse(kubectl))
+    plan = _plan(kubectl, overlay, node)
+    known = {name_of(each) for each in agents(kubectl.every("get", "nodes"), ())}
+    enrolled = {name_of(each) for each in live_secrets(kubectl)}
+    if unknown := [e for e in node if e not in known and agent_user(e) not in enrolled]:
+        message = f"{some(unknown)}: no node of Muster. `muster deploy status` lists those."
+        raise CommandError(Exit.REFUSED, message)
+    pods = Counter(each["spec"].get("nodeName") for each in job_pods(kubectl))
+    if busy := [each for each in node if pods[each]]:
+        drains = tuple(f"`muster nodes drain {each}`: {pods[each]} pods" for each in busy)
+        raise CommandError(
+            Exit.REFUSED,
+            "Pods of jobs run there. Drain first, and wait until `muster nodes` shows `drained`."
+            " Where the machine is gone for good: `kubectl delete node`.",
+            drains,
+        )
+    objects = with_images(plan.objects, plan.images, images)
+    take_out(kubectl, node, bus_job(objects, node), waiting)
+    print_line(f"{', '.join(node)}: removed. Delete /var/lib/muster there.")
+
+
+def _refuse_none(nodes: tuple[str, ...]) -> None:
+    if not nodes:
+        raise CommandError(Exit.USAGE, "Name at least one node: `kubectl get nodes` has them.")
 
 
 def _plan(kubectl: Kubectl, overlay: Path | None, nodes: tuple[str, ...]) -> Plan:
@@ -289,6 +372,14 @@ def _checked(kubectl: Kubectl, plan: Plan) -> list[Finding]:
     return findings(look_at(kubectl, plan.objects), plan)
 
 
+def _refuse_or_warn(kubectl: Kubectl, plan: Plan) -> None:
+    found = _checked(kubectl, plan)
+    _print_findings([each for each in found if each.level is not Level.OK])
+    if refusals := _refusals(found):
+        message = f"Nothing is changed: {refusals} of the findings above refuse."
+        raise CommandError(Exit.CHECK_REFUSED, message)
+
+
 def _refusals(found: list[Finding]) -> int:
     return sum(1 for each in found if each.level is Level.REFUSAL)
 
@@ -301,17 +392,21 @@ def _print_findings(found: list[Finding]) -> None:
 
 
 def _change_images(
-    kubectl: Kubectl, plan: Plan, new: Images, options: Rolling, *, with_setup: bool
+    kubectl: Kubectl, plan: Plan, new: Images, options: Rolling, secrets: list[Json] | None
 ) -> None:
+    """Without Secrets it is a way back: no Job runs either."""
     timeout_s = _seconds(options.timeout)
     agent = installed_or_refuse(kubectl)
     objects = with_images(plan.objects, plan.images, new)
     print_line(f"{images_of(agent).muster} -> {new.muster}")
-    _show(kubectl, objects)
+    _show(kubectl, with_marks(objects, live_secrets(kubectl)))
     _confirm("Roll this out?", yes=options.yes)
     remember_images(kubectl, agent, new)
+    kubectl.apply(secrets or ())
+    marked = with_marks(objects, live_secrets(kubectl))
     back = "`muster deploy rollback` returns to the images before."
-    roll_out(kubectl, steps(objects, with_setup=with_setup), Waiting(timeout_s, print_note, back))
+    planned = steps(marked, with_setup=secrets is not None)
+    roll_out(kubectl, planned, Waiting(timeout_s, print_note, back))
     print_line(f"{new.muster} runs.")
 
 

@@ -13,8 +13,16 @@ NodeName = Annotated[str, Parameter(help="A node's name, as `muster nodes` has i
 
 app = App(
     name="nodes",
-    help="The nodes and what they have; cordon, drain, uncordon.",
+    help="The nodes and what they have; cordon, drain, uncordon; add, remove.",
     default_parameter=Parameter(negative=()),
+)
+
+
+app.command("cli.commands.deploy:add_nodes", name="add", help="On Kubernetes: let nodes run jobs.")
+app.command(
+    "cli.commands.deploy:remove_nodes",
+    name="remove",
+    help="On Kubernetes: take drained nodes out of Muster.",
 )
 
 

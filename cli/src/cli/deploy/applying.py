@@ -1,19 +1,29 @@
 """Brings a cluster to what an overlay says, step by step, and takes all of it away again."""
 
+import copy
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from muster.contracts.acls import agent_user
+
 from cli.client import CommandError, Exit
+from cli.deploy.credentials import NODE_ANNOTATION, USERS
+from cli.deploy.findings import is_ready
 from cli.deploy.kubectl import Kubectl
 from cli.deploy.objects import (
+    AGENT,
     AGENT_LABEL,
+    HOST_JOBS,
+    JOBS,
     NAMESPACES,
     OF_MUSTER,
     POD_OF_JOB,
     SYSTEM,
     Images,
     Json,
+    find,
     images_of,
     name_of,
     title_of,
@@ -31,6 +41,7 @@ CLUSTER_SCOPED = (
     "validatingadmissionpolicybindings,validatingadmissionpolicies"
 )
 SHOWN = 5
+BUS = "bus"
 
 Say = Callable[[str], None]
 
@@ -96,6 +107,72 @@ def images_before(kubectl: Kubectl) -> Images | None:
     return Images(*text.split()) if text else None
 
 
+def bus_job(objects: Sequence[Json], removed: Sequence[str] = ()) -> Step:
+    """The Job that sets Kafka's users and rights, with its settings. `removed`: nodes whose agents
+    it revokes.
+    """
+    job = copy.deepcopy(find(objects, "Job", BUS))
+    if job is None:
+        raise CommandError(
+            Exit.USAGE, f"The overlay has no Job {BUS}: it must use deploy/k8s/base."
+        )
+    [container] = job["spec"]["template"]["spec"]["containers"]
+    container["args"] += [word for node in removed for word in ("--remove", node)]
+    named = [each["configMapRef"]["name"] for each in container["envFrom"]]
+    settings = [find(objects, "ConfigMap", each) for each in named]
+    return Step("bus", [job, *filter(None, settings)], replaced=True)
+
+
+def let_in(kubectl: Kubectl, nodes: Sequence[str], wanted: Step, waiting: Waiting) -> None:
+    """Have agents on these nodes, once their users are in `wanted`. Returns when they are ready."""
+    kubectl.run("label", "nodes", "--overwrite", *nodes, f"{AGENT_LABEL}=true")
+    roll_out(kubectl, [wanted], waiting)
+
+    def missing() -> list[str]:
+        ready = {each["spec"].get("nodeName") for each in agent_pods(kubectl) if is_ready(each)}
+        return [f"the agent of {each}" for each in nodes if each not in ready]
+
+    until = time.monotonic() + waiting.timeout_s
+    logs = f"kubectl -n {SYSTEM} logs -l app.kubernetes.io/name={AGENT} --all-containers"
+    _until_none(missing, until, waiting.say, f"Not ready. Their logs: {logs}. {waiting.back}")
+
+
+def take_out(kubectl: Kubectl, nodes: Sequence[str], wanted: Step, waiting: Waiting) -> None:
+    """Take agents off these nodes, revoke them by the Job in `wanted`, and delete what is theirs. A
+    node that is no longer in the cluster has no label to lose.
+    """
+    there = {name_of(each) for each in kubectl.every("get", "nodes")}
+    if labelled := [each for each in nodes if each in there]:
+        kubectl.run("label", "nodes", *labelled, f"{AGENT_LABEL}-")
+    until = time.monotonic() + waiting.timeout_s
+    gone = "Where a machine is gone for good: `kubectl delete node`. Then remove again."
+
+    def running() -> list[str]:
+        return _names([e for e in agent_pods(kubectl) if e["spec"].get("nodeName") in nodes])
+
+    _until_none(running, until, waiting.say, f"These do not end. {gone}")
+    for node in nodes:  # what was placed there in the last moment runs again elsewhere
+        for namespace in (JOBS, HOST_JOBS):
+            of_node = ("-l", POD_OF_JOB, "--field-selector", f"spec.nodeName={node}")
+            kubectl.run("delete", "pods", "-n", namespace, *of_node, "--wait=false")
+    without = json.dumps({"data": dict.fromkeys(map(agent_user, nodes))})
+    kubectl.run("patch", "secret", USERS, "-n", SYSTEM, "--type=merge", "-p", without)
+    roll_out(kubectl, [wanted], waiting)
+    jobs = kubectl.every("get", "jobs", "-n", SYSTEM, "-l", OF_MUSTER)
+    theirs = [
+        f"job/{name_of(each)}"
+        for each in jobs
+        if each["metadata"].get("annotations", {}).get(NODE_ANNOTATION) in nodes
+    ]
+    theirs += [f"secret/{agent_user(each)}" for each in nodes]
+    kubectl.run("delete", "-n", SYSTEM, "--ignore-not-found", *theirs)
+
+
+def agent_pods(kubectl: Kubectl) -> list[Json]:
+    """The pods of all agents."""
+    return kubectl.every("get", "pods", "-n", SYSTEM, "-l", f"app.kubernetes.io/name={AGENT}")
+
+
 def take_away(kubectl: Kubectl, timeout_s: float, say: Say) -> None:
     """Take all objects away. Returns when none is left."""
     until = time.monotonic() + timeout_s
@@ -141,17 +218,17 @@ def _left_in(kubectl: Kubectl, namespaces: Sequence[str]) -> list[str]:
 
 
 def _until_gone(left: Callable[[], list[str]], until: float, say: Say) -> None:
+    fix = "Where the node of a pod is gone for good: `kubectl delete pod --force`."
+    _until_none(left, until, say, f"These do not end. {fix} Then remove again.")
+
+
+def _until_none(left: Callable[[], list[str]], until: float, say: Say, late: str) -> None:
     said, said_at = -1, 0.0
     while found := left():
         now = time.monotonic()
         if len(found) != said or now - said_at > SAID_AGAIN_S:
-            say(f"Waiting for the end of {len(found)}: {', '.join(found[:SHOWN])}")
+            say(f"Waiting for {len(found)}: {', '.join(found[:SHOWN])}")
             said, said_at = len(found), now
         if now > until:
-            raise CommandError(
-                Exit.TIMED_OUT,
-                "These do not end. Where the node of a pod is gone for good:"
-                " `kubectl delete pod --force`. Then remove again.",
-                tuple(found[:SHOWN]),
-            )
+            raise CommandError(Exit.TIMED_OUT, late, tuple(found[:SHOWN]))
         time.sleep(AGAIN_S)

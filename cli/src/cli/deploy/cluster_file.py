@@ -6,14 +6,18 @@ A level that no node has a label of is left out.
 
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import PurePosixPath
 
-from cli.deploy.findings import gpus_of
-from cli.deploy.objects import Json, name_of
+import yaml
+
+from cli.deploy.objects import Json, find, gpus_of, name_of
 
 PRODUCT = "nvidia.com/gpu.product"
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 LEVELS = ("nvidia.com/gpu.clique", "topology.kubernetes.io/rack")
 """From the node outwards."""
+SETTING = "MUSTER_CLUSTER_FILE"
+HEAD = "# Made by `muster deploy cluster-file` from the labels "
 
 
 def cluster_file(nodes: Sequence[Json], levels: Sequence[str] = LEVELS) -> Json:
@@ -33,6 +37,71 @@ def cluster_file(nodes: Sequence[Json], levels: Sequence[str] = LEVELS) -> Json:
     if without := sorted(name_of(each) for each in nodes if not gpus_of(each)):
         content["nodes"] = {name: {} for name in without}
     return content
+
+
+def written(content: Json, levels: Sequence[str]) -> str:
+    """The file. Its first line names the labels, for `differences`."""
+    body = yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=100)
+    return f"{HEAD}{', '.join(levels)}\n{body}"
+
+
+def differences(text: str, nodes: Sequence[Json]) -> list[str] | None:
+    """Each node whose labels differ from a file, and how. None: a person wrote the file."""
+    levels = _levels(text)
+    if levels is None:
+        return None
+    then, now = _places(yaml.safe_load(text)), _places(cluster_file(nodes, levels))
+    found = []
+    for name in sorted(then.keys() | now.keys()):
+        if then.get(name) != now.get(name):
+            found.append(f"{name} is {now.get(name, 'no node')}, not {then.get(name, 'no node')}")
+    return found
+
+
+def commands(text: str) -> str:
+    """The command that makes a file from the same labels."""
+    levels = _levels(text) or LEVELS
+    options = [] if tuple(levels) == LEVELS else [f"--level {each}" for each in levels]
+    return " ".join(["muster deploy cluster-file", *options])
+
+
+def file_in(objects: Sequence[Json]) -> str | None:
+    """The file that the Scheduler reads, from a ConfigMap among these objects."""
+    scheduler = find(objects, "Deployment", "scheduler")
+    pod = {} if scheduler is None else scheduler["spec"]["template"]["spec"]
+    for container in pod.get("containers", []):
+        settings = {each["name"]: each.get("value", "") for each in container.get("env", [])}
+        path = PurePosixPath(settings.get(SETTING, ""))
+        for mount in container.get("volumeMounts", []):
+            if mount["mountPath"] == str(path.parent):
+                volumes = {each["name"]: each for each in pod.get("volumes", [])}
+                name = volumes[mount["name"]].get("configMap", {}).get("name", "")
+                held: dict[str, str] = (find(objects, "ConfigMap", name) or {}).get("data", {})
+                return held.get(path.name)
+    return None
+
+
+def _levels(text: str) -> list[str] | None:
+    first = text.partition("\n")[0]
+    return first.removeprefix(HEAD).split(", ") if first.startswith(HEAD) else None
+
+
+def _places(content: Json) -> dict[str, str]:
+    """Each node's GPUs and cells, for people."""
+    found = {str(name): "without GPUs" for name in content.get("nodes") or {}}
+    types = content["cellTypes"]
+
+    def walk(cells: Sequence[Json], within: tuple[str, ...]) -> None:
+        for cell in cells:
+            kind = types[cell["type"]]
+            if kind.get("node"):
+                where = " in " + "/".join(within) if within else ""
+                found[str(cell["name"])] = f"{kind['count']} {kind['child']}{where}"
+            else:
+                walk(cell.get("children") or (), (*within, str(cell.get("name"))))
+
+    walk(content.get("physicalCells") or (), ())
+    return found
 
 
 def _cells(nodes: Sequence[Json], stem: str, levels: Sequence[str], types: Json) -> Iterator[Json]:

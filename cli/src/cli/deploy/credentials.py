@@ -6,6 +6,7 @@ and a new node changes none of the others. No service holds that key.
 """
 
 import argparse
+import base64
 import hashlib
 import hmac
 import json
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from muster.contracts.acls import FENCE, OPERATOR, agent_user
 from muster.contracts.topics import Service
+from muster.sealing import public_key_of
 from muster.service_keys import KEY_BYTES, SCHEDULER, agent, service_key
 
 from cli.deploy.objects import SYSTEM, Json
@@ -26,6 +28,8 @@ IMAGE = "localhost/muster:0.1.0"
 DATABASE_URL = "postgresql://muster:{password}@postgres:5432/muster"
 FOLDER = "/var/lib/muster"
 NODE_ANNOTATION = "muster/node"
+SECRETS_KEYS = "muster_secrets_keys"
+USERS = "bus-users"
 
 
 def derived(key: str, purpose: str) -> str:
@@ -40,8 +44,17 @@ def kafka_password(key: str, user: str) -> str:
     return derived(key, f"kafka/{user}")
 
 
-def secrets_of_services(key: str, database_url: str) -> list[Json]:
-    """The Secrets of all services, of the fence, and of the Jobs before them."""
+def key_of_secrets(key: str) -> str:
+    """The Launcher's first private key for the secrets of jobs."""
+    return base64.b64encode(bytes.fromhex(derived(key, "secrets of jobs"))).decode()
+
+
+def secrets_of_services(key: str, database_url: str, secrets_keys: str | None = None) -> list[Json]:
+    """The Secrets of all services, of the fence, and of the Jobs before them. `secrets_keys`: the
+    Launcher's private keys, where an operator has changed them. Raises ValueError where the first
+    is none.
+    """
+    secrets_keys = secrets_keys or key_of_secrets(key)
     cluster_key, webhook_key = derived(key, "cluster key"), derived(key, "webhook key")
     metrics = {"muster_metrics_token": derived(key, "metrics")}
     own: dict[str, dict[str, str]] = {
@@ -49,7 +62,9 @@ def secrets_of_services(key: str, database_url: str) -> list[Json]:
             "muster_cluster_key": cluster_key,
             "muster_webhook_key": webhook_key,
             "muster_admin_password": derived(key, "admin"),
+            "muster_secrets_public_key": public_key_of(secrets_keys.split(",")[0].strip()),
         },
+        Service.LAUNCHER: {SECRETS_KEYS: secrets_keys},
         Service.SCHEDULER: {"muster_service_key": service_key(cluster_key, SCHEDULER)},
         Service.ALERTING: {"muster_webhook_key": webhook_key},
     }
@@ -75,7 +90,7 @@ def secrets_of_services(key: str, database_url: str) -> list[Json]:
 def secret_of_users(key: str, nodes: Sequence[str]) -> Json:
     """The passwords of Kafka's users, which `muster.bus_admin` sets."""
     users = [*(each.value for each in SERVICES), OPERATOR, FENCE, *map(agent_user, nodes)]
-    return _secret("bus-users", {user: kafka_password(key, user) for user in users})
+    return _secret(USERS, {user: kafka_password(key, user) for user in users})
 
 
 def enrolment(key: str, node: str, image: str) -> list[Json]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from cli.deploy.cluster_file import commands, differences, file_in
 from cli.deploy.objects import (
     AGENT_LABEL,
     HOST_JOBS,
@@ -16,6 +17,7 @@ from cli.deploy.objects import (
     Json,
     agent_setting,
     find,
+    gpus_of,
     group_of,
     name_of,
     plural,
@@ -28,7 +30,7 @@ LEASE_RENEWED_S = 40.0
 MAX_NODE_NAME = 64
 SHOWN = 5
 LEVEL = "pod-security.kubernetes.io/enforce"
-GPU, RUNTIME_CLASS = "nvidia.com/gpu", "nvidia"
+RUNTIME_CLASS = "nvidia"
 GPU_MODE = "MUSTER_KUBE_GPU_MODE"
 VISIBLE_DEVICES, NO_GPUS = "visible-devices", "none"
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
@@ -105,7 +107,7 @@ def rights(objects: Sequence[Json]) -> list[Right]:
         for each in objects
         for verb in VERBS
     }
-    needed = [*found, *(Right(verb, "", "secrets", SYSTEM) for verb in ("create", "patch", "get"))]
+    needed = [*found, *(Right(verb, "", "secrets", SYSTEM) for verb in ("create", "patch", "list"))]
     nodes = Right("patch", "", "nodes", "")
     return sorted({*needed, nodes}, key=lambda each: (each.namespace, each.resource, each.verb))
 
@@ -119,6 +121,7 @@ def findings(cluster: Cluster, plan: Plan) -> list[Finding]:
         *_storage(cluster, plan),
         *_nodes(cluster, plan),
         *_gpus(cluster, plan),
+        *cells(plan.objects, agents(cluster.nodes, plan.nodes) or cluster.nodes),
         *_clocks(cluster),
         *_images(cluster, plan),
     ]
@@ -268,9 +271,18 @@ def _gpus(cluster: Cluster, plan: Plan) -> Iterator[Finding]:
         yield Finding("GPUs", Level.WARNING, f"{seen}; the mode is {chosen}", fix)
 
 
-def gpus_of(node: Json) -> int:
-    """The GPUs that NVIDIA's device plug-in has announced."""
-    return int(node.get("status", {}).get("allocatable", {}).get(GPU, 0))
+def cells(objects: Sequence[Json], nodes: Sequence[Json]) -> Iterator[Finding]:
+    """Whether the cluster file among these objects still is what the nodes' labels say. Of a file
+    that a person wrote nothing is known.
+    """
+    text = file_in(objects)
+    if text is None or (found := differences(text, nodes)) is None:
+        return
+    if found:
+        fix = f"`{commands(text)} > cluster.yaml`, add your virtual clusters, apply your overlay."
+        yield Finding("cells", Level.WARNING, f"by labels, {some(found, 3)}", fix)
+    else:
+        yield Finding("cells", Level.OK, "the nodes' labels are as in the cluster file")
 
 
 def _clocks(cluster: Cluster) -> Iterator[Finding]:

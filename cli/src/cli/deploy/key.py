@@ -8,12 +8,13 @@ from pathlib import Path
 from cli.client import CommandError, Exit
 from cli.deploy.credentials import (
     DATABASE_URL,
+    SECRETS_KEYS,
     derived,
     enrolment,
     secret_of_users,
     secrets_of_services,
 )
-from cli.deploy.objects import Json, decoded, encoded, name_of
+from cli.deploy.objects import LAUNCHER, Json, decoded, encoded, name_of
 from cli.home import PRIVATE_FILE
 
 CLUSTER_KEY = "muster_cluster_key"
@@ -49,17 +50,32 @@ def key_for(path: Path, rest: Json | None) -> str:
 
 
 def secrets_of(
-    key: str, nodes: Sequence[str], image: str, database_url: str | None, *, is_new: bool
+    key: str, live: Sequence[Json], nodes: Sequence[str], database_url: str | None
 ) -> list[Json]:
-    """The Secrets, and the Jobs that bring each node its own. Without an address the one of an
-    existing installation stays.
+    """The Secrets of the services and of Kafka's users. Of `live`, an existing installation's, the
+    keys for the secrets of jobs stay, and without an address that of the database. Raises
+    CommandError.
     """
-    made = [*secrets_of_services(key, database_url or DATABASE_URL), secret_of_users(key, nodes)]
-    if database_url is None and not is_new:
+    before = {name_of(each): each for each in live}
+    secrets_keys = decoded(before.get(LAUNCHER, {}), SECRETS_KEYS)
+    try:
+        made = secrets_of_services(key, database_url or DATABASE_URL, secrets_keys)
+    except ValueError as error:
+        where = f"Secret {LAUNCHER}, entry {SECRETS_KEYS}: the first key"
+        raise CommandError(Exit.REFUSED, f"{where} {error}") from error
+    if database_url is None and DATABASE in before:
         made = [each for each in made if name_of(each) != DATABASE]
-    for node in nodes:
-        made += enrolment(key, node, image)
-    return [encoded(each) for each in made]
+    return [*map(encoded, made), users_of(key, nodes)]
+
+
+def users_of(key: str, nodes: Sequence[str]) -> Json:
+    """The Secret of Kafka's users."""
+    return encoded(secret_of_users(key, nodes))
+
+
+def enrolments(key: str, nodes: Sequence[str], image: str) -> list[Json]:
+    """The Secret of each node's agent, and the Job that brings it there."""
+    return [encoded(each) for node in nodes for each in enrolment(key, node, image)]
 
 
 def first_password(key: str) -> str:

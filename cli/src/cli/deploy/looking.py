@@ -7,7 +7,16 @@ from datetime import UTC, datetime
 from cli.client import CommandError, Exit
 from cli.deploy.findings import Cluster, Right, rights
 from cli.deploy.kubectl import Kubectl
-from cli.deploy.objects import AGENT, NAMESPACES, POD_OF_JOB, SYSTEM, Json, name_of, namespace_of
+from cli.deploy.objects import (
+    AGENT,
+    NAMESPACES,
+    OF_MUSTER,
+    POD_OF_JOB,
+    SYSTEM,
+    Json,
+    name_of,
+    namespace_of,
+)
 
 LEASES = "kube-node-lease"
 LOOKED_AT = (
@@ -73,6 +82,11 @@ def _denied(kubectl: Kubectl, asked: Sequence[Right]) -> list[Right]:
 def live_agent(kubectl: Kubectl) -> Json | None:
     """The DaemonSet of an installation; None where there is none."""
     return kubectl.get("daemonset", AGENT, SYSTEM)
+
+
+def live_secrets(kubectl: Kubectl) -> list[Json]:
+    """The Secrets of an installation; none where there is no installation."""
+    return kubectl.every("get", "secrets", "-n", SYSTEM, "-l", OF_MUSTER)
 
 
 def job_pods(kubectl: Kubectl) -> list[Json]:

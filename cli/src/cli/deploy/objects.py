@@ -2,6 +2,8 @@
 
 import base64
 import copy
+import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +15,11 @@ NAMESPACES = (HOST_JOBS, JOBS, SYSTEM)
 AGENT_LABEL = "muster/agent"
 OF_MUSTER = "app.kubernetes.io/part-of=muster"
 POD_OF_JOB = "app.kubernetes.io/managed-by=muster"
-AGENT, REST, STEP = "runtime-agent", "rest", "step"
+AGENT, LAUNCHER, REST, STEP = "runtime-agent", "launcher", "rest", "step"
+SECRETS_MARK = "muster/secrets"
 STEP_VARIABLE = "MUSTER_KUBE_STEP_IMAGE"
+MARK_LENGTH = 16
+GPU = "nvidia.com/gpu"
 WORKLOADS = ("Deployment", "DaemonSet", "StatefulSet", "Job")
 
 
@@ -95,6 +100,34 @@ def with_images(objects: Sequence[Json], now: Images, then: Images) -> list[Json
                     if variable["name"] == STEP_VARIABLE:
                         variable["value"] = then.step
     return changed
+
+
+def with_marks(objects: Sequence[Json], secrets: Sequence[Json]) -> list[Json]:
+    """The same objects, each Deployment's pods marked by the content of the Secrets that they
+    mount: a service reads these at its start, so other content starts it anew.
+    """
+    changed = copy.deepcopy(list(objects))
+    known = {name_of(each): each.get("data", {}) for each in secrets}
+    for body in changed:
+        if body["kind"] == "Deployment":
+            template = body["spec"]["template"]
+            found = {name: known[name] for name in _mounted(template["spec"]) if name in known}
+            digest = hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
+            marks = template["metadata"].setdefault("annotations", {})
+            marks[SECRETS_MARK] = digest[:MARK_LENGTH]
+    return changed
+
+
+def _mounted(pod: Json) -> Iterator[str]:
+    for volume in pod.get("volumes", []):
+        for source in volume.get("projected", {}).get("sources", []):
+            if "secret" in source:
+                yield source["secret"]["name"]
+
+
+def gpus_of(node: Json) -> int:
+    """The GPUs that NVIDIA's device plug-in has announced."""
+    return int(node.get("status", {}).get("allocatable", {}).get(GPU, 0))
 
 
 def agent_setting(objects: Sequence[Json], name: str) -> str | None:
