@@ -102,6 +102,8 @@ class PodFiles:
         A process does it: folders may be deeper than Python can, and a stop can end it.
         """
         self.has_doomed.clear()
+        if not any(self._doomed.iterdir()):
+            return
         process = await asyncio.create_subprocess_exec(
             *("find", self._doomed, "-mindepth", "1", "-xdev", "-delete"),
             stdin=asyncio.subprocess.DEVNULL,

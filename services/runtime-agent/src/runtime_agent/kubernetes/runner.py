@@ -462,7 +462,8 @@ class KubernetesPods:
         while True:
             is_more = False
             for name, record in list(self._records.items()):
-                if record.uid and record.ended_at_s is None:
+                is_running = record.is_permitted and record.ended_at_s is None
+                if record.uid and is_running:
                     try:
                         is_more |= self._log_of(record).step()
                     except OSError as error:
@@ -560,14 +561,12 @@ class KubernetesPods:
         while True:
             objects = [seen for seen in self._objects.values() if seen.pod]
             try:
-                known = self.journal.load(seen.pod for seen in objects)
+                live = self.journal.live() if objects else set()
             except sqlite3.Error as error:
                 _log.error("the journal can't be read; trying again", error=str(error))
                 objects = []
             for seen in objects:
-                entry = known.get(seen.pod)
-                is_wanted = entry is not None and entry.is_live and seen.journal == self.journal.id
-                if not is_wanted:
+                if seen.pod not in live or seen.journal != self.journal.id:
                     self._ask_to_delete(seen, AT_ONCE_S if seen.is_terminal else SOON_S)
             for name in list(self._with_secret):
                 if (work := self._works[name]).is_free:
