@@ -103,6 +103,10 @@ bench: .venv/.installed ## Measure latency, throughput, memory and idle CPU besi
 bench-scheduler: .venv/.installed ## Measure the scheduler's core (BENCH=--quick: for a minute; --help: more)
 	$(BIN)/python tests/bench/bench_scheduler.py $(BENCH)
 
+bench-k8s: install kube ## Measure pods bound a second on 1,000 simulated Kubernetes nodes (BENCH="--nodes 96 --gangs 50": fewer)
+	$(BIN)/python tests/support/kube_programs.py kwok
+	$(BIN)/python tests/bench/bench_k8s.py $(BENCH)
+
 experiment-sharing: .venv/.installed ## Jobs on private clusters, with a quota of GPUs, and with one of cells
 	$(BIN)/python tests/bench/sharing_anomaly.py
 
@@ -136,4 +140,4 @@ images-lock: .venv/.installed ## Pin the images' Debian packages at the versions
 clean: ## Remove what make installed and made
 	rm -rf .venv .uv .kafka .images uv.lock .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
-.PHONY: help install lock check fmt fmt-check lint types contracts deps generated words generate test test-deep test-chaos test-kafka test-k8s test-kubelet test-installation kube bench bench-scheduler experiment-sharing experiment-run-times experiment-judgement run demo kafka images images-lock clean
+.PHONY: help install lock check fmt fmt-check lint types contracts deps generated words generate test test-deep test-chaos test-kafka test-k8s test-kubelet test-installation kube bench bench-scheduler bench-k8s experiment-sharing experiment-run-times experiment-judgement run demo kafka images images-lock clean

@@ -20,6 +20,7 @@ from rendering import COMPONENTS, K8S, OVERLAYS, render, render_with
 pytestmark = [pytest.mark.k8s, pytest.mark.xdist_group("deploy")]
 
 KEY = "k" * 64
+EXAMPLES = K8S / "examples"
 NODE, OTHER = "policy-a", "policy-b"
 JOBS, HOST_JOBS = "muster-jobs", "muster-jobs-host"
 WAIT_S = 60
@@ -74,6 +75,19 @@ def test_the_server_accepts_all_components(cluster: KubePlane, tmp_path: Path) -
         if not each["apiVersion"].startswith(of_others)
     ]
     kubectl(cluster, "apply", "--server-side", "--dry-run=server", "-f", "-", objects=objects)
+
+
+@pytest.mark.parametrize("example", sorted(path.name for path in EXAMPLES.glob("*.yaml")))
+def test_the_claims_of_each_example_are_bound(cluster: KubePlane, example: str) -> None:
+    file = f"--filename={EXAMPLES / example}"
+    kubectl(cluster, "apply", "--server-side", file)
+    bound = f"--for=jsonpath={{.status.phase}}=Bound --timeout={WAIT_S}s".split()
+    try:
+        for namespace in (JOBS, HOST_JOBS):
+            claim = f"pvc/{example.removesuffix('.yaml')}"
+            kubectl(cluster, "wait", *bound, f"--namespace={namespace}", claim)
+    finally:
+        kubectl(cluster, "delete", file)
 
 
 def test_the_server_accepts_what_an_operator_applies(cluster: KubePlane) -> None:
@@ -220,6 +234,20 @@ TOKEN = {"projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
 async def test_an_agents_pod_gets_nothing_of_the_host(agents: Any, changes: Json, why: str) -> None:
     status, text = await (await agents(NODE)).create(a_pod(**changes), HOST_JOBS)
     assert (status, why in text) == (UNPROCESSABLE, True), text
+
+
+async def test_memory_is_locked_in_one_namespace_only(agents: Any, cluster: KubePlane) -> None:
+    """Also where an operator has loosened Pod Security."""
+    level = "pod-security.kubernetes.io/enforce"
+    kubectl(cluster, "label", "--overwrite", "namespace", JOBS, f"{level}=privileged")
+    try:
+        locking = a_pod(containers=a_container(capabilities={"add": ["IPC_LOCK"]}))
+        agent = await agents(NODE)
+        status, text = await agent.create(locking)
+        assert (status, "no capability but" in text) == (UNPROCESSABLE, True), text
+        assert (await agent.create(locking, HOST_JOBS))[0] == CREATED
+    finally:
+        kubectl(cluster, "label", "--overwrite", "namespace", JOBS, f"{level}=baseline")
 
 
 async def test_jobs_get_no_host_network_without_permission(agents: Any) -> None:

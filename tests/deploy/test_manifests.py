@@ -303,7 +303,38 @@ def test_the_rights_of_agents_are_these(objects: Sequence[Json]) -> None:
             ("persistentvolumeclaims", "get"),
         }
     grants = [each for each in objects if each["kind"] in ("Role", "ClusterRole")]
-    assert {each["metadata"]["name"] for each in grants} - {"muster-fence"} == {"muster-agent"}
+    names = {each["metadata"]["name"] for each in grants}
+    assert names - {"muster-fence"} == {"muster-agent", "rest"}
+
+
+def test_rest_reads_claims_of_jobs_and_nothing_else(
+    objects: Sequence[Json], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rest = workload(objects, "rest")
+    read = settings_of(objects, rest, monkeypatch)
+    assert isinstance(read, RestSettings)
+    assert read.kube_api_url == "https://kubernetes.default.svc"
+    (mounted,) = [each for each in rest.pod["volumes"] if each["name"] == "secrets"]
+    sources = mounted["projected"]["sources"]
+    (token,) = [each["serviceAccountToken"] for each in sources if "serviceAccountToken" in each]
+    (ca,) = [each["configMap"]["items"][0] for each in sources if "configMap" in each]
+    (mount,) = [each for each in rest.main["volumeMounts"] if each["name"] == "secrets"]
+    folder = Path("/var") / mount["mountPath"].lstrip("/")  # /var/run is a link to /run
+    account = read.kube_service_account
+    assert [folder / each["path"] for each in (token, ca)] == [
+        account / "token",
+        account / "ca.crt",
+    ]
+    rules = [{"apiGroups": [""], "resources": ["persistentvolumeclaims"], "verbs": ["get"]}]
+    for namespace in (read.kube_namespace, read.kube_host_namespace):
+        assert named(objects, "Role", "rest", namespace)["rules"] == rules
+        assert named(objects, "RoleBinding", "rest", namespace)["subjects"] == [
+            {
+                "kind": "ServiceAccount",
+                "name": rest.pod["serviceAccountName"],
+                "namespace": "muster-system",
+            }
+        ]
 
 
 def test_production_has_one_fence_that_lists_and_deletes_pods_of_jobs(

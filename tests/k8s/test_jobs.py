@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from cli.embedded.broker import EmbeddedBroker
-from kube_muster import JOBS, NODE, KubeMuster, a_kube_muster, size
+from kube_muster import NODE, KubeMuster, a_kube_muster, bind_a_claim, size
 from kube_plane import KubePlane
 from scheduler_watched import until
-from whole_muster import a_job, eventually, until_there
+from whole_muster import a_job, eventually, until_there, with_data
 
 pytestmark = [pytest.mark.k8s, pytest.mark.system, pytest.mark.timeout(size(600, 3600))]
 
@@ -72,6 +72,20 @@ async def test_a_gang_runs_on_the_host_network(kube: KubeMuster, tmp_path: Path)
     assert (tmp_path / "addresses").read_text().split() == ["127.0.0.1"] * 3
 
 
+async def test_a_job_with_infiniband_gets_the_nodes_cards(kube: KubeMuster, tmp_path: Path) -> None:
+    job = a_job("ib", until_there(tmp_path / "go"))
+    options = "gpu: 0}\n    extraContainerOptions: {infiniband: true}"
+    name = await kube.muster.submit(job.replace("gpu: 0}", options))
+    await until(kube.pods)
+    (pod,) = kube.pods()
+    (main,) = pod["spec"]["containers"]
+    (tmp_path / "go").touch()
+    assert await kube.muster.end_of(name) == "SUCCEEDED"
+    assert main["resources"]["limits"]["rdma/hca"] == "1"
+    assert main["securityContext"]["capabilities"]["add"] == ["IPC_LOCK"]
+    assert pod["metadata"]["namespace"] == "muster-jobs-host"
+
+
 async def test_containers_get_the_gpus_that_the_scheduler_chose(
     kube_plane: KubePlane, database_url: str, fresh_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
@@ -114,56 +128,45 @@ async def test_a_stop_reaches_grandchildren_within_the_grace(
     assert (tmp_path / "ended").exists()
 
 
-async def test_a_job_mounts_its_users_folder_of_a_claim(kube: KubeMuster, tmp_path: Path) -> None:
-    files = tmp_path / "volume"
-    (files / "users" / "admin").mkdir(parents=True)
-    await bind_a_claim(kube.plane, "home", files)
-    storage = {"claim": "home", "subPath": "users/{user}"}
-    made = await kube.muster.call("PUT", "/api/v2/storages/home", json=storage)
-    assert made.status_code == 201, made.text
-    mounted = f"{tmp_path}/place"
-    extras = f"extras:\n  storages: [{{name: home, mountPath: {mounted}}}]\n"
-    name = await kube.muster.submit(a_job("store", f"echo hello > {mounted}/file") + extras)
+async def test_a_job_mounts_folders_of_its_user_and_project_and_one_of_all(
+    kube: KubeMuster, tmp_path: Path
+) -> None:
+    files, at = tmp_path / "volume", tmp_path / "at"
+    (files / "sets" / "digits").mkdir(parents=True)
+    (files / "sets" / "digits" / "one").write_text("hello")
+    await bind_a_claim(kube.plane, "shared", files)
+    for name, folder, is_read_only in (
+        ("home", "users/{user}", False),
+        ("project", "projects/{virtualCluster}", False),
+        ("all", "sets", True),
+    ):
+        storage = {"claim": "shared", "subPath": folder, "readOnly": is_read_only}
+        made = await kube.muster.call("PUT", f"/api/v2/storages/{name}", json=storage)
+        assert made.status_code == 201, made.text
+    mounts = "".join(f"{{name: {n}, mountPath: {at}/{n}}}, " for n in ("home", "project", "all"))
+    one = "<% $data.uri[0] %>/one"
+    command = f"cp {one} {at}/home; cp {one} {at}/project; ! touch {at}/all/x"
+    file = with_data(a_job("store", command), "storage://all/digits")
+    name = await kube.muster.submit(file + f"extras: {{storages: [{mounts}]}}\n")
     assert await kube.muster.end_of(name) == "SUCCEEDED"
-    assert (files / "users" / "admin" / "file").read_text() == "hello\n"
+    for folder in ("users/admin", "projects/default"):
+        assert (files / folder / "one").read_text() == "hello"
 
 
-async def test_a_claim_that_is_not_bound_ends_the_task_with_its_reason(kube: KubeMuster) -> None:
-    storage = {"claim": "nowhere"}
-    made = await kube.muster.call("PUT", "/api/v2/storages/lost", json=storage)
-    assert made.status_code == 201, made.text
-    name = await kube.muster.submit(a_job("lost", "true") + "extras: {storages: [{name: lost}]}\n")
-    assert await kube.muster.end_of(name) == "FAILED"
-    task = (await kube.muster.job(name))["taskRoles"]["worker"]["taskStatuses"][0]
-    assert "The claim nowhere does not exist" in str(task)
-
-
-async def bind_a_claim(plane: KubePlane, name: str, files: Path) -> None:
-    """A claim and its volume, which the controller manager binds."""
-    volume = {
-        "metadata": {"name": name},
-        "spec": {
-            "capacity": {"storage": "1Gi"},
-            "accessModes": ["ReadWriteMany"],
-            "storageClassName": "",
-            "hostPath": {"path": str(files)},
-            "claimRef": {"namespace": JOBS, "name": name},
-        },
-    }
-    claim = {
-        "metadata": {"name": name},
-        "spec": {
-            "accessModes": ["ReadWriteMany"],
-            "storageClassName": "",
-            "volumeName": name,
-            "resources": {"requests": {"storage": "1Gi"}},
-        },
-    }
-    claims = f"/api/v1/namespaces/{JOBS}/persistentvolumeclaims"
-    for path, body in (("/api/v1/persistentvolumes", volume), (claims, claim)):
-        status, answer = plane.ask("POST", path, body)
-        assert status == 201, answer
-    await until(lambda: plane.ask("GET", f"{claims}/{name}")[1]["status"].get("phase") == "Bound")
+async def test_a_claim_that_is_not_bound_ends_the_task_where_rest_reads_none(
+    kube_plane: KubePlane, database_url: str, fresh_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    async with a_kube_muster(
+        kube_plane, database_url, fresh_broker.bootstrap, tmp_path, rest={"kube_api_url": None}
+    ) as kube:
+        storage = {"claim": "nowhere"}
+        made = await kube.muster.call("PUT", "/api/v2/storages/lost", json=storage)
+        assert made.status_code == 201, made.text
+        extras = "extras: {storages: [{name: lost}]}\n"
+        name = await kube.muster.submit(a_job("lost", "true") + extras)
+        assert await kube.muster.end_of(name) == "FAILED"
+        task = (await kube.muster.job(name))["taskRoles"]["worker"]["taskStatuses"][0]
+        assert "The claim nowhere does not exist" in str(task)
 
 
 async def test_a_secret_reaches_its_task_and_neither_etcd_nor_the_audit_log(

@@ -91,6 +91,32 @@ async def test_a_storage_that_can_not_be_mounted_is_refused_with_its_place(
     assert message in problem["message"]
 
 
+def with_data(rest: Any, name: str, uri: str) -> str:
+    file: str = rest.job_file(name)
+    data = f"  - {{name: set, type: data, uri: ['{uri}']}}\ntaskRoles:"
+    return file.replace("taskRoles:", data).replace("    instances", "    data: set\n    instances")
+
+
+async def test_data_in_a_storage_are_mounted_and_never_written(rest: Any) -> None:
+    await put(rest, "sets", claim="sets", hostPath="/srv/sets", users=["ann"])
+    async with await rest.make_user("ann") as ann:
+        answer = await ann.post(JOBS, content=with_data(rest, "one", "storage://sets/digits"))
+        assert answer.status_code == 202, answer.text
+        refused = await ann.post(JOBS, content=with_data(rest, "two", "storage://other/x"))
+    assert await mounts(rest, "one") == (
+        StorageMount(
+            name="sets",
+            mount_path="/mnt/sets",
+            claim="sets",
+            host_path="/srv/sets",
+            read_only=True,
+        ),
+    )
+    (problem,) = refused.json()["errors"]
+    assert problem["path"] == "prerequisites[1].uri[0]"
+    assert "names no storage that ann may use" in problem["message"]
+
+
 async def test_a_users_folder_never_leaves_the_storage(rest: Any) -> None:
     await put(rest, "home", **HOME | {"users": ["*"]})
     async with await rest.make_user("..") as dots:

@@ -111,6 +111,33 @@ async def test_a_job_for_a_virtual_cluster_that_is_not_there_is_refused_with_tho
         assert [w["path"] for w in accepted.json()["warnings"]] == ["prerequisites[0].uri"]
 
 
+@pytest.mark.parametrize(
+    ("instances", "options", "why"),
+    [(2, "", "more than one task"), (1, "infiniband: true", "`rdma`"), (1, "", None)],
+)
+async def test_a_job_that_its_virtual_cluster_may_not_run_on_kubernetes_is_refused(
+    start_rest: Any, instances: int, options: str, why: str | None
+) -> None:
+    async with start_rest(kube_host_network="vision, nlp") as rest:
+        job = job_file(rest, "wide", "default").replace(
+            "    instances: 2\n",
+            f"    instances: {instances}\n    extraContainerOptions: {{{options}}}\n",
+        )
+        answer = await submit(rest.client, job)
+        if why is None:
+            assert answer.status_code == 202
+            return
+        assert (answer.status_code, answer.json()["code"]) == (403, "ForbiddenUserError")
+        assert why in answer.json()["message"]
+        assert "that may: nlp, vision. An operator can add" in answer.json()["message"]
+        (problem,) = answer.json()["errors"]
+        assert problem["path"] == "defaults.virtualCluster"
+    for number, permitted in enumerate((None, "*", "vision,default")):
+        async with start_rest(kube_host_network=permitted) as rest:
+            answer = await submit(rest.client, job.replace("wide", f"wide-{number}"))
+            assert answer.status_code == 202
+
+
 @pytest.mark.parametrize("where", [{"virtualCluster": ["visoin"]}, {"maxPriority": {"visoin": 5}}])
 async def test_a_user_of_a_misspelt_virtual_cluster_is_refused(
     start_rest: Any, scheduler: Any, where: dict[str, Any]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -28,7 +29,11 @@ class Machine:
         self._settings = settings
         self._script = folder / "driver.json"
         install = f"nvml_double.install(pathlib.Path({str(self._script)!r}))"
-        (folder / "sitecustomize.py").write_text(f"import nvml_double, pathlib\n{install}\n")
+        here = f"proc.FIRST_PID_NAMESPACE = {Path('/proc/self/ns/pid').stat().st_ino}"
+        (folder / "sitecustomize.py").write_text(
+            "import nvml_double, pathlib\n"
+            f"from runtime_agent.supervisor import proc\n{install}\n{here}\n"
+        )
         support = Path(__file__).parents[1] / "support"
         self._environment = {
             "PYTHONPATH": f"{folder}{os.pathsep}{support}",
@@ -107,6 +112,33 @@ async def test_an_xid_is_in_the_journal_before_the_agent_is_killed(
     before = len(launcher.reports())
     await launcher.report(lambda report: len(launcher.reports()) > before)
     assert problems(2, "Xid 79")(launcher.reports()[-1])
+
+
+async def test_a_process_of_no_pod_makes_its_gpu_unhealthy_as_long_as_it_lives(
+    launcher: Launcher, machine: Machine, settings: AgentSettings
+) -> None:
+    machine.play()
+    machine.start()
+    await launcher.report(problems(2, ""))
+    request = await launcher.run("owner", "sleep 600 & echo $!; wait", gpus=(0,))
+    pods = PodDirectories(settings.agent_home / "pods")
+    log = stream_path(pods.logs_path("owner"), "stdout")
+    await launcher.until(lambda: log.exists() and log.read_text().endswith("\n"))
+    foreign = await asyncio.create_subprocess_exec("sleep", "600")
+    try:
+        use = {"GPU-a": [int(log.read_text())], "GPU-b": [foreign.pid]}
+        machine.play(processes=use)
+        used = await launcher.report(lambda report: not all(g.is_healthy for g in report.gpus))
+    finally:
+        foreign.kill()
+        await foreign.wait()
+    assert [gpu.problem for gpu in used.gpus] == [
+        None, f"A process of no Muster pod uses the GPU: {foreign.pid} (sleep). End it.",
+    ]  # fmt: skip
+    assert used.is_healthy
+    await launcher.report(problems(2, ""))
+    await launcher.stop(request)
+    await launcher.ended("owner")
 
 
 async def test_a_pod_on_a_mig_device_sees_that_device_alone(

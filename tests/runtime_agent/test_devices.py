@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pynvml
@@ -11,6 +13,9 @@ import pytest
 from muster.contracts.nodes import Gpu
 from nvml_double import H100, H100_MB, Card, Driver, Part
 from runtime_agent.devices import FORGET_XIDS, NvmlDevices, SimulatedDevices, capacity
+from runtime_agent.domain.gpus import ForeignProcess, with_foreign
+from runtime_agent.reporter import foreign_processes
+from runtime_agent.supervisor import proc
 
 BOOT = "boot-1"
 TWO = ("GPU-a", "GPU-b")
@@ -300,6 +305,71 @@ def test_what_is_wrong_with_a_gpu_is_wrong_with_its_mig_devices(node: Node) -> N
     node.driver.cards[0].error = pynvml.NVML_ERROR_GPU_IS_LOST
     assert ["does not answer" in problem for problem in node.health()] == [False, True, True]
     assert {gpu.uuid for gpu in node.look()} == {"GPU-b", "MIG-1", "MIG-2"}
+
+
+def test_the_processes_of_a_gpu_in_mig_mode_are_those_of_its_mig_devices(node: Node) -> None:
+    node.driver.cards[0].processes = [7, 8]
+    node.driver.cards[0].parts = [Part("MIG-1", processes=[7]), Part("MIG-2", processes=[8])]
+    node.driver.cards[1].processes = [9]
+    assert node.devices.look().processes == {1: (9,), 64: (7,), 65: (8,)}
+
+
+def test_a_driver_that_lists_no_processes_is_well(node: Node) -> None:
+    def fail(name: str) -> None:
+        if name == "nvmlDeviceGetComputeRunningProcesses":
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    node.driver.before = fail
+    assert node.health() == ["", ""]
+
+
+GPU = Gpu(index=0, uuid="GPU-a", model=H100, memory_mb=H100_MB)
+PYTHON = ForeignProcess(7, 70, "python3")
+
+
+def used_by(*processes: ForeignProcess, before: Collection[ForeignProcess]) -> str:
+    (gpu,) = with_foreign([GPU], {0: frozenset(processes)}, {0: frozenset(before)})
+    assert gpu.is_healthy is (gpu.problem is None)
+    return gpu.problem or ""
+
+
+def test_a_gpu_that_foreign_processes_use_names_them() -> None:
+    many = [ForeignProcess(pid, 70, "a\nb") for pid in (12, 9, 11, 10)]
+    one = "A process of no Muster pod uses the GPU: 7 (python3). End it."
+    assert used_by(PYTHON, before=[PYTHON]) == one
+    assert used_by(*many, before=many) == (
+        "Processes of no Muster pod use the GPU: 9 (a?b), 10 (a?b), 11 (a?b) and 1 more. End them."
+    )
+
+
+@pytest.mark.parametrize(
+    ("now", "before"),
+    [
+        ([PYTHON], []),
+        ([], [PYTHON]),
+        ([PYTHON], [replace(PYTHON, ticks=69)]),
+        ([ForeignProcess(7, 70, "nvidia-cuda-mps")], [ForeignProcess(7, 70, "nvidia-cuda-mps")]),
+    ],
+)
+def test_a_process_that_has_come_or_gone_and_the_server_of_mps_are_not_foreign(
+    now: list[ForeignProcess], before: list[ForeignProcess]
+) -> None:
+    assert used_by(*now, before=before) == ""
+
+
+def test_a_gpu_that_is_broken_as_well_shows_that() -> None:
+    broken = GPU.model_copy(update={"is_healthy": False, "problem": "Reset the GPU."})
+    use = {0: frozenset([PYTHON])}
+    assert with_foreign([broken], use, use) == (broken,)
+
+
+def test_numbers_of_another_namespace_name_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Path("/proc/self/ns/pid").stat().st_ino
+    monkeypatch.setattr(proc, "FIRST_PID_NAMESPACE", here)
+    assert foreign_processes({0: [os.getpid()]}, lambda _pid: False)[0]
+    assert foreign_processes({0: [os.getpid()]}, lambda _pid: True) == {0: frozenset()}
+    monkeypatch.setattr(proc, "FIRST_PID_NAMESPACE", here + 1)
+    assert foreign_processes({0: [os.getpid()]}, lambda _pid: False) == {}
 
 
 def test_pretended_gpus_are_reported_as_simulated() -> None:

@@ -93,7 +93,7 @@ def test_a_task_knows_itself_and_its_attempts() -> None:
 def test_a_task_sees_its_gpus_and_one_without_any_sees_none() -> None:
     assert task_environment(a_run(), PLACE)["CUDA_VISIBLE_DEVICES"] == "2,5"
     without = task_environment(a_run(gpus=()), PLACE)
-    assert (without["CUDA_VISIBLE_DEVICES"], without["NVIDIA_VISIBLE_DEVICES"]) == ("", "none")
+    assert (without["CUDA_VISIBLE_DEVICES"], without["NVIDIA_VISIBLE_DEVICES"]) == ("", "void")
 
 
 def test_a_task_is_given_its_gpus_by_the_names_that_cuda_knows_them_by() -> None:

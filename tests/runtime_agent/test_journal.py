@@ -73,6 +73,14 @@ def test_a_journal_gives_back_what_it_took(path: Path) -> None:
     again.close()
 
 
+def test_only_pods_that_have_not_ended_are_live(path: Path) -> None:
+    journal = Journal(path, "id")
+    journal.save([an_entry("accepted", Phase.ACCEPTED), an_entry("running")])
+    journal.save([an_entry("ended", Phase.ENDED)])
+    assert journal.live() == {"accepted", "running"}
+    journal.close()
+
+
 def test_room_for_a_full_disk_is_kept_also_while_no_agent_runs(path: Path) -> None:
     def taken() -> int:
         return sum(file.stat().st_blocks * 512 for file in path.parent.iterdir())

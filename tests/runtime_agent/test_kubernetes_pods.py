@@ -17,7 +17,7 @@ from muster.contracts.secrets import PodSecrets, PullCredentials
 from muster.contracts.storages import StorageMount
 from muster.sealing import seal
 from pod_api_double import PodApiDouble
-from runtime_agent.domain.kubernetes.manifest import Identity, manifest
+from runtime_agent.domain.kubernetes.manifest import Given, Identity, manifest
 from runtime_agent.domain.pods import Phase, Pod
 from runtime_agent.kubernetes.api import Change, Refused, Unavailable
 
@@ -106,6 +106,53 @@ async def test_a_virtual_cluster_without_permission_gets_no_host_network(
     await world.until(lambda: api.objects)
 
 
+CARDS = {"rdma/hca_a": "4", "rdma/hca_b": "6", "example.com/fpga": "2", "nvidia.com/gpu": "8"}
+
+
+async def test_a_task_with_rdma_gets_one_of_each_card_and_may_lock_memory(
+    world: World, api: PodApiDouble
+) -> None:
+    api.node["status"]["allocatable"] |= CARDS
+    resources = {"rdma": 1, "example.com/fpga": 2, "licence": 5}
+    world.accept(run=a_run(resources=resources))
+    await world.until(lambda: api.objects)
+    body = api.only()
+    (main,), (step,) = body["spec"]["containers"], body["spec"]["initContainers"]
+    assert main["resources"]["limits"] == main["resources"]["requests"] == {
+        "rdma/hca_a": "1", "rdma/hca_b": "1", "example.com/fpga": "2", "cpu": "1", "memory": "64Mi",
+    }  # fmt: skip
+    assert step["resources"]["limits"] == {"cpu": "1", "memory": "64Mi"}
+    assert main["securityContext"]["capabilities"] == {"drop": ["NET_RAW"], "add": ["IPC_LOCK"]}
+    assert step["securityContext"]["capabilities"] == {"drop": ["NET_RAW"]}
+    assert (body["metadata"]["namespace"], body["spec"]["hostNetwork"]) == ("jobs-host", False)
+    assert world.runner.offer().resources == {"rdma": 4, "example.com/fpga": 2}
+
+
+async def test_a_task_without_rdma_locks_no_memory(world: World, api: PodApiDouble) -> None:
+    api.node["status"]["allocatable"] |= CARDS
+    world.accept(run=a_run(resources={"example.com/fpga": 1, "rdma": 0}))
+    await world.until(lambda: api.objects)
+    assert "add" not in api.only()["spec"]["containers"][0]["securityContext"]["capabilities"]
+    assert api.only()["metadata"]["namespace"] == "jobs"
+
+
+@pytest.mark.parametrize("name", ["rdma", "example.com/other", "nvidia.com/gpu"])
+async def test_a_resource_that_the_node_has_nothing_of_sends_the_task_elsewhere(
+    world: World, api: PodApiDouble, name: str
+) -> None:
+    api.node["status"]["allocatable"] |= {"nvidia.com/gpu": "8"}
+    world.accept(run=a_run(resources={name: 1}))
+    await world.until(lambda: world.rule() == "out-of-resources")
+    assert f"has no resource {name}." in world.verdict()["cause"]
+    assert not api.objects
+
+
+async def test_a_virtual_cluster_without_permission_gets_no_rdma(world: World) -> None:
+    run = a_run(resources={"rdma": 1}).model_copy(update={"virtual_cluster": "others"})
+    world.accept(run=run)
+    await world.until(lambda: world.rule() == "no-host-network")
+
+
 async def test_the_answer_to_a_permit_has_environment_and_command(world: World) -> None:
     await world.created()
     text = (await world.permit()).text
@@ -185,7 +232,7 @@ async def test_a_late_create_of_a_stopped_pod_never_runs(world: World, api: PodA
     assert record is not None
     pod = Pod("pod-1", JOB, f"{JOB}-0", Phase.ACCEPTED, a_run())
     who = Identity("n", "id", record.ticket)
-    late.append(await api.create(manifest(pod, a_run(), who, world.runner.rules, [])))
+    late.append(await api.create(manifest(pod, a_run(), who, world.runner.rules, Given())))
     assert (await world.permit(ticket=record.ticket)).status_code == 410
     await world.until(
         lambda: "deletionTimestamp" in api.only()["metadata"]

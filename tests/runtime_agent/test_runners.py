@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import subprocess
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from containers import CGROUPS, remove_groups
 from kube_world import World, a_run
 from pod_api_double import PodApiDouble
 from runtime_agent.confinement import Confinement
@@ -99,6 +103,29 @@ async def kit(request: pytest.FixtureRequest, node: Any, tmp_path: Path) -> Asyn
             await world.stop()
 
 
+@contextlib.contextmanager
+def process_of(kit: Kit) -> Iterator[int]:
+    """The pod's; with Kubernetes one in a control group as kubelet makes it below systemd."""
+    if isinstance(kit.runner, SupervisedPods):
+        start = kit.runner.directories.observe("pod-1").start
+        assert start is not None
+        yield start.pid
+        return
+    uid = kit.node.world.api.only()["metadata"]["uid"] if isinstance(kit.node, Kubelet) else "none"
+    slices = f"kubepods-{os.getpid()}.slice"
+    tree = CGROUPS if (CGROUPS / "cgroup.controllers").exists() else CGROUPS / "pids"
+    group = tree / slices / f"kubepods-pod{uid.replace('-', '_')}.slice"
+    group.mkdir(parents=True)
+    process = subprocess.Popen(["sleep", "300"])
+    try:
+        (group / "cgroup.procs").write_text(str(process.pid))
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+        remove_groups(slices)
+
+
 def accepted(kit: Kit, pod: Pod) -> Pod:
     """As the journal has it, which Kubernetes' permits ask."""
     if isinstance(kit.node, Kubelet):
@@ -146,6 +173,16 @@ async def test_what_the_node_has_is_named_and_can_be_ended(kit: Kit) -> None:
     assert kit.runner.has(pod.pod) == kit.can_run
     assert kit.runner.names() == ([pod.pod] if kit.can_run else [])
     await kit.until(lambda: kit.runner.end_now(pod.pod, of_another_machine=False))
+
+
+async def test_the_processes_of_a_pod_are_its_own_and_no_others(kit: Kit) -> None:
+    pod = accepted(kit, kit.pod("sleep 300"))
+    kit.runner.launch(pod)
+    if kit.can_run:
+        await kit.until(lambda: any(s.started_at_s for s in kit.runner.look([pod])))
+    with process_of(kit) as pid:
+        assert kit.runner.owns(pid) is kit.can_run
+    assert not kit.runner.owns(os.getpid())
 
 
 async def test_the_node_offers_something(kit: Kit) -> None:

@@ -288,13 +288,22 @@ async def test_a_stop_of_the_agent_waits_for_no_removal(
 ) -> None:
     a_find(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 300", monkeypatch)
     monkeypatch.setenv("MUSTER_SERVICE_KEY", "marker")
-    world.pods.sweep()
+    world.pod_with_work("pod")
+    world.pods.drop_work("pod")
     async with asyncio.timeout(60), removing(world):
         while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
             await asyncio.sleep(0.005)
         pid = int((tmp_path / "pid").read_text())
         assert b"marker" not in environment_of(pid)  # pods may read it
     assert proc.start_ticks(pid) is None
+
+
+async def test_a_clean_up_that_finds_nothing_to_remove_starts_no_process(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_find(tmp_path, f"touch {tmp_path}/started", monkeypatch)
+    await world.watch.clean(NOW_S)
+    assert not (tmp_path / "started").exists()
 
 
 def test_messages_are_repeated_though_the_clock_was_set_back(world: World) -> None:

@@ -2,6 +2,7 @@
 refusals, retried pods, bounds.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import hypothesis.strategies as st
@@ -10,7 +11,15 @@ from hypothesis import given
 from muster.contracts.gangs import PodRelease
 from muster.contracts.node_orders import Order
 from muster.contracts.nodes import Gpu
-from scheduler.domain.core.config import Policy
+from scheduler.domain.core.config import (
+    CellType,
+    ClusterConfig,
+    NodeLimits,
+    PhysicalCell,
+    Policy,
+    QuotaCells,
+    VirtualCluster,
+)
 from scheduler.domain.core.model import Deferred, Grown, Placed, Preempted, Refused, Reserved
 from scheduler.domain.messages import message_of
 from scheduler.domain.plans import made
@@ -167,6 +176,35 @@ def test_what_no_empty_node_holds_is_refused(kit: Kit, wants: dict[str, Any], fi
     _ask(kit, state, "g", **wants)
     (decision,) = kit.decide(state, 1.0)
     assert isinstance(decision, Placed if fits else Refused)
+
+
+NAMED = ClusterConfig(
+    {"box": CellType("t", 8, is_node=True)},
+    (PhysicalCell("box", "n0"), PhysicalCell("box", "n1")),
+    virtual_clusters={"default": VirtualCluster((QuotaCells("box", 2),))},
+)
+
+
+@pytest.mark.parametrize("file", [None, NAMED])
+def test_a_pod_goes_to_a_node_that_reports_the_counted_resource(
+    kit: Kit, file: ClusterConfig | None
+) -> None:
+    with_rdma = kit.report("n1", gpus=8, resources={"rdma": 2})
+    state = kit.state(kit.report("n0", gpus=8, resources={}), with_rdma, file=file)
+    _ask(kit, state, "g", 2, resources={"rdma": 1})
+    _ask(kit, state, "late", 1, resources={"rdma": 1}, age=1)
+    decisions = kit.decide(state, 1.0)
+    (placed,) = [each for each in decisions if isinstance(each, Placed)]
+    assert {pod.node for pod in placed.pods} == {"n1"}
+    _ask(kit, state, "large", 1, resources={"rdma": 3})
+    assert any(isinstance(each, Refused) for each in kit.decide(state, 2.0))
+
+
+def test_the_limits_of_the_file_count_more_than_the_report(kit: Kit) -> None:
+    file = replace(NAMED, nodes={"n0": NodeLimits(resources={}), "n1": NodeLimits(resources={})})
+    state = kit.state(kit.report("n1", gpus=8, resources={"rdma": 2}), file=file)
+    _ask(kit, state, "g", resources={"rdma": 1})
+    assert _placed(kit.decide(state, 1.0)) == []
 
 
 def test_a_wait_is_said_again_when_its_code_changes_else_once_a_minute(kit: Kit) -> None:

@@ -9,17 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cli.home import write_private
 from kube_plane import KubePlane
 from kubelet_double import KubeletDouble, Settings
 from real_kubelet import STEP_IMAGE, RealKubelet
+from scheduler_watched import until
 from step_image import step_image
 from whole_muster import Muster, a_muster
 
 IS_FULL = "MUSTER_KUBE_FULL" in os.environ
 NODE = "node-1"
-JOBS = "muster-jobs"
+JOBS, HOST_JOBS = "muster-jobs", "muster-jobs-host"
 BASE = Path(__file__).parents[2] / "deploy" / "k8s" / "base"
-MANIFESTS = ("namespaces", "agent-rights", "own-node-policy")
+MANIFESTS = ("namespaces", "agent-rights", "own-node-policy", "rest-rights")
 
 
 def size(usual: int, full: int) -> int:
@@ -109,6 +111,47 @@ def agent_settings(
     }
 
 
+def claims_path(namespace: str) -> str:
+    """Of the API server."""
+    return f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
+
+
+async def bind_a_claim(plane: KubePlane, name: str, files: Path, namespace: str = JOBS) -> None:
+    """A claim and its volume, which the controller manager binds."""
+    volume = {
+        "metadata": {"name": f"{namespace}-{name}"},
+        "spec": {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteMany"],
+            "storageClassName": "",
+            "hostPath": {"path": str(files)},
+            "claimRef": {"namespace": namespace, "name": name},
+        },
+    }
+    claim = {
+        "metadata": {"name": name},
+        "spec": {
+            "accessModes": ["ReadWriteMany"],
+            "storageClassName": "",
+            "volumeName": f"{namespace}-{name}",
+            "resources": {"requests": {"storage": "1Gi"}},
+        },
+    }
+    claims = claims_path(namespace)
+    for path, body in (("/api/v1/persistentvolumes", volume), (claims, claim)):
+        status, answer = plane.ask("POST", path, body)
+        assert status == 201, answer
+    await until(lambda: plane.ask("GET", f"{claims}/{name}")[1]["status"].get("phase") == "Bound")
+
+
+def rest_settings(plane: KubePlane, home: Path) -> dict[str, Any]:
+    """Of a REST that reads claims, with its service account as kubelet mounts it."""
+    home.mkdir()
+    write_private(home / "token", plane.service_account_token("muster-system", "rest"))
+    (home / "ca.crt").write_bytes(plane.ca_path.read_bytes())
+    return {"kube_api_url": plane.url, "kube_service_account": home}
+
+
 @contextlib.asynccontextmanager
 async def a_kube_muster(
     plane: KubePlane, database_url: str, bootstrap: str, home: Path, **settings: dict[str, Any]
@@ -118,8 +161,9 @@ async def a_kube_muster(
     with a_kubelet(plane, home / "kubelet") as kubelet:
         own = agent_settings(plane, kubelet, home) | {"agent_on_stop": "keep"}
         agent = own | settings.pop("runtime_agent", {})
+        rest = rest_settings(plane, home / "rest") | settings.pop("rest", {})
         async with a_muster(
-            database_url, bootstrap, home, runtime_agent=agent, **settings
+            database_url, bootstrap, home, runtime_agent=agent, rest=rest, **settings
         ) as muster:
             yield KubeMuster(muster, plane, kubelet)
 

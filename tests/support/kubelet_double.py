@@ -103,7 +103,7 @@ class Settings:
     images: dict[str, Image] = field(default_factory=dict)
     address: str = "127.0.0.1"
     allocatable: dict[str, str] = field(
-        default_factory=lambda: {"cpu": "8", "memory": "16Gi", "pods": "110"}
+        default_factory=lambda: {"cpu": "8", "memory": "16Gi", "pods": "110", "rdma/hca": "8"}
     )
     labels: dict[str, str] = field(default_factory=dict)
     heartbeat_s: float = 5.0
@@ -737,7 +737,7 @@ class Pod:
                 *(Mount(source, target, read_only=True) for target, source in files.items()),
                 *[
                     Mount(
-                        str(await inputs.volume(mount["name"]) / mount.get("subPath", "")),
+                        str(await inputs.mounted(mount)),
                         mount["mountPath"],
                         mount.get("readOnly", False),
                     )

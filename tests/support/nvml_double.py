@@ -27,6 +27,7 @@ class Part:
     memory_mb: int = 9984
     slices: int = 1
     used_slices: int = 1
+    processes: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -41,6 +42,7 @@ class Card:
     rows: tuple[int, int, int, int] | None = None
     parts: list[Part | None] | None = None
     xids: list[int] = field(default_factory=list)
+    processes: list[int] = field(default_factory=list)
 
 
 class Driver:
@@ -107,6 +109,10 @@ class Driver:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
         return rows
 
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: Card | Part) -> list[Any]:
+        self._enter("nvmlDeviceGetComputeRunningProcesses")
+        return [SimpleNamespace(pid=pid) for pid in handle.processes]
+
     def nvmlDeviceGetMigMode(self, handle: Card) -> list[int]:
         is_on = self._of("nvmlDeviceGetMigMode", handle).parts is not None
         return [int(is_on), int(is_on)]
@@ -147,7 +153,8 @@ class Driver:
 
 def install(script: Path) -> None:
     """Makes this process's `pynvml` a driver that does what the script, a JSON file, says at each
-    call: `hangs`; `cards`, of which each is a `uuid` with `parts`; `xids`, by UUID, each once.
+    call: `hangs`; `cards`, of which each is a `uuid` with `parts`; `xids`, by UUID, each once;
+    `processes`, by UUID.
     """
     driver = Driver()
     cards: dict[str, Card] = {}
@@ -159,6 +166,7 @@ def install(script: Path) -> None:
         for uuid, parts in says["cards"].items():
             card = cards.setdefault(uuid, Card(uuid))
             card.parts = None if parts is None else [Part(part) for part in parts]
+            card.processes = says.get("processes", {}).get(uuid, [])
             xids = says.get("xids", {}).get(uuid, [])
             card.xids += xids[sent.get(uuid, 0) :]
             sent[uuid] = len(xids)

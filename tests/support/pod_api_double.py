@@ -88,9 +88,10 @@ class PodApiDouble:
         self._answer({})
         return True
 
-    async def claim_phase(self, namespace: str, name: str) -> str | None:
+    async def claim(self, namespace: str, name: str) -> Json | None:
         self._called("claim", name)
-        return self.claims.get((namespace, name))
+        phase = self.claims.get((namespace, name))
+        return None if phase is None else {"metadata": {"name": name}, "status": {"phase": phase}}
 
     async def delete_secret(self, namespace: str, name: str) -> None:
         self.secrets.pop((namespace, name), None)

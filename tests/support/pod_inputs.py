@@ -82,6 +82,17 @@ class Inputs:
         """Where a volume of this name lies."""
         return self.files / "volumes" / "kubernetes.io~empty-dir" / name
 
+    async def mounted(self, mount: Json) -> Path:
+        """The folder of a volume. One that is missing gets the volume's own rights."""
+        volume = await self.volume(mount["name"])
+        folder = volume
+        for name in Path(mount.get("subPath", "")).parts:
+            folder /= name
+            if not folder.exists():
+                folder.mkdir()
+                folder.chmod(volume.stat().st_mode)
+        return folder
+
     async def volume(self, name: str) -> Path:
         """Where a volume lies on this machine. FileNotFoundError: not there yet."""
         volume = next(each for each in self.body["spec"]["volumes"] if each["name"] == name)

@@ -60,6 +60,13 @@ def a_job(
     return JOB.format(name=name, command=command, instances=instances, gpus=gpus, retries=retries)
 
 
+def with_data(job: str, uri: str) -> str:
+    """The job file, whose tasks use data at this uri."""
+    data = f'  - {{type: data, name: set, uri: ["{uri}"]}}\ntaskRoles:'
+    role = "    data: set\n    resourcePerInstance:"
+    return job.replace("taskRoles:", data, 1).replace("    resourcePerInstance:", role, 1)
+
+
 async def eventually(
     question: Callable[[], Awaitable[Any]], is_right: Callable[[Any], bool], wait_s: float = WAIT_S
 ) -> Any:

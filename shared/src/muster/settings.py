@@ -234,6 +234,15 @@ class ClusterKeySettings(ServiceSettings):
         return key
 
 
+class JobNamespaceSettings(ServiceSettings):
+    """Where on Kubernetes tasks' pods and claims are."""
+
+    kube_namespace: str = Field("muster-jobs", description="Where agents create tasks' pods.")
+    kube_host_namespace: str = Field(
+        "muster-jobs-host", description="Where agents create pods on the host network."
+    )
+
+
 class ReadByRestSettings(ServiceSettings):
     """Settings of a service that REST reads over HTTP."""
 

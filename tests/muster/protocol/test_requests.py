@@ -77,6 +77,19 @@ def test_musters_own_wishes_reach_the_specification() -> None:
     assert warned(job) == {}
 
 
+@pytest.mark.parametrize(
+    ("muster", "rdma"), [("", 1), ("taskRoles: {work: {resources: {rdma: 2}}}", 2)]
+)
+def test_openpais_infiniband_is_one_of_the_counted_resource(muster: str, rdma: int) -> None:
+    file = text(muster=muster).replace(
+        "gpu: 4}", "gpu: 4}, extraContainerOptions: {infiniband: true}"
+    )
+    job = parse_job(file.encode())
+    assert work(job).resources == {"rdma": rdma}
+    assert job.spec.task_roles[0].resources == {}
+    assert not any("infiniband" in each.path for each in job.warnings)
+
+
 def test_without_wishes_the_cluster_decides() -> None:
     job = parse_job(JOB.replace("extras:\n", "").encode())
     assert (job.spec.priority, job.spec.lazy_preemption, job.priority_class) == (10, None, None)

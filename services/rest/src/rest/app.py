@@ -10,6 +10,7 @@ from muster.settings import read
 
 from rest.api.build import build_app
 from rest.api.context import Context
+from rest.claims import Claims
 from rest.cluster import TOPICS as CLUSTER_TOPICS
 from rest.cluster import Cluster
 from rest.handlers.access import Access, make_admin
@@ -50,6 +51,7 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
     runtime.spawn("maintenance", lambda: maintain(runtime.pool, settings))
 
     peers = Peers(settings, metrics)
+    claims = Claims(settings, metrics)
     virtual_clusters = KnownVirtualClusters(peers, settings)
     if settings.scheduler_urls:
         runtime.spawn("virtual clusters", virtual_clusters.run)
@@ -69,6 +71,7 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
         publisher=publisher,
         cluster=cluster,
         peers=peers,
+        claims=claims,
         virtual_clusters=virtual_clusters,
         configuration=Configuration(runtime.pool, peers, settings, metrics, publisher.wake),
         stopping=runtime.stopping,
@@ -78,6 +81,7 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
         yield
     finally:
         await peers.close()
+        await claims.close()
 
 
 def _print_password(password: str) -> None:

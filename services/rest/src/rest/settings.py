@@ -1,12 +1,13 @@
 """REST's settings. Units are in the names."""
 
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from muster.addresses import networks_of
 from muster.passwords import AdminPassword
 from muster.protocol import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from muster.sealing import check_public_key
-from muster.settings import ClusterKeySettings, DatabaseSettings
+from muster.settings import ClusterKeySettings, DatabaseSettings, JobNamespaceSettings
 from pydantic import (
     AliasChoices,
     Field,
@@ -17,7 +18,7 @@ from pydantic import (
 )
 
 
-class RestSettings(DatabaseSettings, ClusterKeySettings):
+class RestSettings(DatabaseSettings, ClusterKeySettings, JobNamespaceSettings):
     """The API, its limits, and its reads of other services."""
 
     http_port: int = Field(
@@ -51,6 +52,17 @@ class RestSettings(DatabaseSettings, ClusterKeySettings):
         description="Agents report where REST reads their logs; REST connects to addresses in these"
         " networks only, as 10.0.0.0/8, fd00::/8. By default this machine, as for `muster up`: a"
         " cluster's operator names the nodes' network.",
+    )
+    kube_api_url: str | None = Field(
+        None,
+        pattern=r"^https://[^/?#@\s]+$",
+        description="The API server, as https://kubernetes.default.svc. REST reads there whether"
+        " claims of storages are bound, and refuses jobs with others. None: agents find out when a"
+        " task starts.",
+    )
+    kube_service_account: Path = Field(
+        Path("/var/run/secrets/kubernetes.io/serviceaccount"),
+        description="The folder with `token` and `ca.crt`, by which REST reads claims.",
     )
     resolver_threads: PositiveInt = Field(
         4, description="Look-ups of agents' names at once, and of Schedulers' names."
@@ -119,6 +131,12 @@ class RestSettings(DatabaseSettings, ClusterKeySettings):
         description="The delay of a virtual cluster's gangs above which a change must be accepted.",
     )
 
+    kube_host_network: str | None = Field(
+        None,
+        description="On Kubernetes, as the agents': virtual clusters, with commas, whose jobs may"
+        " have more than one task or `rdma`; REST refuses such jobs of others. *: all. None: REST"
+        " does not check.",
+    )
     priority_cap: int = Field(
         100,
         ge=LOWEST_PRIORITY,

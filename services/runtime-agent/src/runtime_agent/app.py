@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, assert_never
 
 import structlog
 from muster.contracts.model import Model
+from muster.contracts.node_access import permitted_in
 from muster.contracts.pods import PodRequest, PodRun
 from muster.contracts.services import SERVICE_STARTED
 from muster.contracts.topics import Service
@@ -49,7 +50,7 @@ from runtime_agent.relay import Relay
 from runtime_agent.reporter import Reporter
 from runtime_agent.runner import Runner
 from runtime_agent.secrets_key import SecretsKey
-from runtime_agent.settings import AgentSettings, OnStop, RunnerKind, names_in
+from runtime_agent.settings import AgentSettings, OnStop, RunnerKind
 from runtime_agent.step import Memory, Node
 from runtime_agent.store import Journal, Position
 from runtime_agent.supervised import SupervisedPods
@@ -208,7 +209,7 @@ async def _runner(settings: AgentSettings, machine: Machine) -> tuple[PodFiles, 
                 grace_s=settings.grace_s,
                 gpu_mode=settings.kube_gpu_mode,
                 runtime_class=settings.kube_runtime_class,
-                host_network=frozenset(names_in(settings.kube_host_network)),
+                host_network=permitted_in(settings.kube_host_network),
             )
             return files, KubernetesPods(
                 settings, rules, files, journal, api, devices, key, metrics, doorbell.path
@@ -256,6 +257,7 @@ def _make(
         has_begun=reader.has_begun,
         live=lambda: [entry.pod for entry in handlers.live()],
         on_gpus=lambda indices: setattr(memory, "gpus", indices),
+        owns=runner.owns,
     )
     handlers = Handlers(memory, relay.publish, reporter.changed)
     if isinstance(runner, KubernetesPods):

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -72,13 +72,14 @@ def capacity() -> Capacity:
 class Look:
     """What a look at the GPUs found. `problem`: why the driver did not answer. `xids`: the bad ones
     that it reported since the last look. `memory`: what the next start of the agent should know;
-    None: nothing.
+    None: nothing. `processes`: the numbers of those that compute on each GPU, by its index.
     """
 
     gpus: tuple[Gpu, ...] = ()
     problem: str | None = None
     xids: tuple[int, ...] = ()
     memory: str | None = None
+    processes: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
 
 class Devices(Protocol):
@@ -155,7 +156,7 @@ class NvmlDevices:
         """Asks the driver for no longer than the timeout."""
         if self._pending is None:
             self._pending = _on_a_thread(self._driver.ask)
-        problem = None
+        problem, answer = None, Answer()
         try:
             answer = self._pending.result(self._timeout_s)
             self._take(answer)
@@ -164,7 +165,11 @@ class NvmlDevices:
         except self._nvml.NVMLError as error:
             problem = self._problem(error)
         self._pending = None
-        return self._looked(problem, self._driver.take_xids())
+        look = self._looked(problem, self._driver.take_xids())
+        uuids = self.uuids.items()
+        return replace(
+            look, processes={index: answer.processes.get(uuid, ()) for index, uuid in uuids}
+        )
 
     def _take(self, answer: Answer) -> None:
         before, self._known = self._known, answered(self._known, answer, self._boot)
@@ -244,15 +249,18 @@ class _Driver:
     def _ask_all(self) -> Answer:
         devices: list[Device] = []
         silent: dict[int, str] = {}
+        processes: dict[str, tuple[int, ...]] = {}
         for number in range(self.nvml.nvmlDeviceGetCount()):
             try:
-                devices += self._ask_one(number)
+                for device, handle in self._ask_one(number):
+                    devices.append(device)
+                    processes[device.uuid] = self._processes(handle)
             except self.nvml.NVMLError as error:
                 silent[number] = str(error)
-        return Answer(tuple(devices), silent)
+        return Answer(tuple(devices), silent, processes)
 
-    def _ask_one(self, number: int) -> list[Device]:
-        """The GPU, or where MIG mode is on its MIG devices."""
+    def _ask_one(self, number: int) -> list[tuple[Device, Any]]:
+        """The GPU, or where MIG mode is on its MIG devices; each with its handle."""
         nvml = self.nvml
         handle = nvml.nvmlDeviceGetHandleByIndex(number)
         gpu = Device(
@@ -265,10 +273,17 @@ class _Driver:
         )
         self._listen(gpu.uuid, handle)
         if not gpu.is_mig:
-            return [gpu]
-        parts = [self._part(gpu, part) for part in self._parts(handle)]
+            return [(gpu, handle)]
+        parts = [(self._part(gpu, part), part) for part in self._parts(handle)]
         problem = "MIG mode is on and the GPU has no MIG device. Create one, or turn MIG mode off."
-        return parts or [gpu.model_copy(update={"problem": gpu.problem or problem})]
+        return parts or [(gpu.model_copy(update={"problem": gpu.problem or problem}), handle)]
+
+    def _processes(self, handle: Any) -> tuple[int, ...]:
+        """Not every driver lists them. Displays' own use of a GPU is not among them."""
+        with contextlib.suppress(self.nvml.NVMLError):
+            listed = self.nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+            return tuple(each.pid for each in listed)
+        return ()
 
     def _is_in_mig_mode(self, handle: Any) -> bool:
         nvml = self.nvml

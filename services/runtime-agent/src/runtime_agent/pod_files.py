@@ -50,11 +50,16 @@ class PodFiles:
 
     def names(self) -> list[str]:
         """Every pod that has a directory."""
-        found = []
-        for entry in self.root.iterdir():
-            if entry.is_dir() and not entry.name.startswith("."):
-                found.append(_name_in(entry / SPEC_FILE) or entry.name)
-        return sorted(found)
+        return sorted(map(self.name_of, self.directories()))
+
+    def directories(self) -> list[Path]:
+        """Of the pods."""
+        found = (each for each in self.root.iterdir() if each.is_dir())
+        return [each for each in found if not each.name.startswith(".")]
+
+    def name_of(self, directory: Path) -> str:
+        """The pod's, whatever else its first record has."""
+        return _name_in(directory / SPEC_FILE) or directory.name
 
     def path(self, name: str) -> Path:
         """Where the pod's directory is or would be. Raises ValueError for what is no pod's name."""
@@ -97,6 +102,8 @@ class PodFiles:
         A process does it: folders may be deeper than Python can, and a stop can end it.
         """
         self.has_doomed.clear()
+        if not any(self._doomed.iterdir()):
+            return
         process = await asyncio.create_subprocess_exec(
             *("find", self._doomed, "-mindepth", "1", "-xdev", "-delete"),
             stdin=asyncio.subprocess.DEVNULL,
@@ -138,7 +145,6 @@ def touched_at_s(path: Path) -> float | None:
 
 
 def _name_in(path: Path) -> str | None:
-    """The pod's name in its first record, whatever else that has."""
     try:
         return str(json.loads(path.read_text())["name"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -61,6 +61,10 @@ class PretendedPods:
         """Nothing is ever there."""
         return True
 
+    def owns(self, pid: int) -> bool:
+        """No process is a pod's."""
+        return False
+
     def offer(self) -> Offer:
         """As it was given."""
         return self.offered

@@ -6,10 +6,11 @@ Reports are states: only the newest counts, so the next replaces one that the bu
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -20,12 +21,14 @@ from muster.contracts.nodes import Gpu, NodeHeartbeat, NodeReturned
 from muster.errors import Transient
 
 from runtime_agent.devices import Devices
+from runtime_agent.domain.gpus import ForeignProcess, with_foreign
 from runtime_agent.domain.pods import Pod
 from runtime_agent.domain.report import NodeFacts, NodeNow, Offer, report
 from runtime_agent.metrics import AgentMetrics
 from runtime_agent.ports import listening_ports
 from runtime_agent.settings import MEBIBYTE, AgentSettings
 from runtime_agent.store import Journal
+from runtime_agent.supervisor import proc
 
 PORTS_LOOK_S = 5.0
 """The kernel's list of sockets is long; it is read no more often than this."""
@@ -35,7 +38,8 @@ _log = structlog.get_logger()
 
 @dataclass
 class Reporter:
-    """`live` gives the pods that hold something of the node; `on_gpus` gets the GPUs' indices.
+    """`live` gives the pods that hold something of the node; `on_gpus` gets the GPUs' indices;
+    `owns` tells whether a process is a pod's.
 
     Nothing is reported before `has_begun`: the agent must not miss the pods that are placed here.
     """
@@ -50,9 +54,11 @@ class Reporter:
     live: Callable[[], Iterable[Pod]]
     has_begun: asyncio.Event
     on_gpus: Callable[[frozenset[int]], None]
+    owns: Callable[[int], bool]
     is_stopping: bool = False
     has_returned: asyncio.Event = field(default_factory=asyncio.Event)
     _gpus: tuple[Gpu, ...] = ()
+    _processes: dict[int, frozenset[ForeignProcess]] = field(default_factory=dict)
     _disk_problem: str | None = None
     _driver_problem: str | None = None
     _remembered: str | None = None
@@ -179,14 +185,16 @@ class Reporter:
         self._look_at_disk()
         look = await asyncio.to_thread(self.devices.look)
         self._remember(look.memory)
-        unhealthy = [gpu for gpu in look.gpus if not gpu.is_healthy]
-        self.metrics.gpus.set(len(look.gpus))
+        before, self._processes = self._processes, foreign_processes(look.processes, self.owns)
+        gpus = with_foreign(look.gpus, self._processes, before)
+        unhealthy = [gpu for gpu in gpus if not gpu.is_healthy]
+        self.metrics.gpus.set(len(gpus))
         self.metrics.gpus_unhealthy.set(len(unhealthy))
         self.metrics.gpu_driver_up.set(look.problem is None)
         for xid in look.xids:
             self.metrics.gpu_xids.labels(str(xid)).inc()
-        self.on_gpus(frozenset(gpu.index for gpu in look.gpus))
-        if (look.gpus, look.problem) == (self._gpus, self._driver_problem):
+        self.on_gpus(frozenset(gpu.index for gpu in gpus))
+        if (gpus, look.problem) == (self._gpus, self._driver_problem):
             return
         if look.problem != self._driver_problem:
             _log.warning("the GPU driver answers" if look.problem is None else look.problem)
@@ -194,7 +202,7 @@ class Reporter:
             for gpu in unhealthy:
                 if gpu not in self._gpus:
                     _log.warning("a GPU is unhealthy", gpu=gpu.index, problem=gpu.problem)
-        self._gpus, self._driver_problem = look.gpus, look.problem
+        self._gpus, self._driver_problem = gpus, look.problem
         self.changed()
 
     def _remember(self, memory: str | None) -> None:
@@ -206,3 +214,23 @@ class Reporter:
             self._remembered = memory
         except sqlite3.Error as error:
             _log.warning("the journal did not take what is known of the GPUs", error=str(error))
+
+
+def foreign_processes(
+    processes: Mapping[int, Iterable[int]], owns: Callable[[int], bool]
+) -> dict[int, frozenset[ForeignProcess]]:
+    """By the GPU's index, which living processes on it are no pod's. None where the driver's
+    numbers may mean other processes than here.
+    """
+    if not proc.sees_machine():
+        return {}
+    found: dict[int, frozenset[ForeignProcess]] = {}
+    for index, pids in processes.items():
+        on_gpu = set()
+        for pid in pids:
+            with contextlib.suppress(PermissionError):  # where /proc hides others' processes
+                ticks = proc.start_ticks(pid)
+                if ticks is not None and not owns(pid):
+                    on_gpu.add(ForeignProcess(pid, ticks, proc.name_of(pid)))
+        found[index] = frozenset(on_gpu)
+    return found

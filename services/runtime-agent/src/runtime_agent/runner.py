@@ -53,6 +53,9 @@ class Runner(Protocol):
         called again until then. `of_another_machine`: so is its record. Raises OSError.
         """
 
+    def owns(self, pid: int) -> bool:
+        """Whether the process is a pod's; True where that is not known yet."""
+
     def offer(self) -> Offer:
         """What the node offers to pods, and what speaks against it."""
 

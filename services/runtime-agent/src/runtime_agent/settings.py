@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
-from muster.settings import ReadByRestSettings, ServiceSettings
+from muster.settings import JobNamespaceSettings, ReadByRestSettings
 from pydantic import (
     Field,
     NonNegativeFloat,
@@ -53,15 +53,11 @@ class RunnerKind(StrEnum):
     PRETENDED = "pretended"
 
 
-class KubernetesSettings(ServiceSettings):
+class KubernetesSettings(JobNamespaceSettings):
     """Where on Kubernetes the pods of tasks are: for agents, and for the fence."""
 
     kube_config: Path | None = Field(
         None, description="A kubeconfig file; else the API server of the service account."
-    )
-    kube_namespace: str = Field("muster-jobs", description="Where agents create tasks' pods.")
-    kube_host_namespace: str = Field(
-        "muster-jobs-host", description="Where agents create pods on the host network."
     )
 
 
@@ -110,8 +106,8 @@ class AgentSettings(ReadByRestSettings, KubernetesSettings):
 
     kube_host_network: str = Field(
         "",
-        description="Virtual clusters, with commas, whose jobs may have more than one task: their"
-        " tasks use the node's network. *: all.",
+        description="Virtual clusters, with commas, whose jobs may have more than one task (their"
+        " tasks use the node's network) or `rdma` (their tasks lock memory). *: all.",
     )
     kube_step_image: str = Field(
         "muster-step", description="The image of the container that runs before each task's."

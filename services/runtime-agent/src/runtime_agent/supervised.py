@@ -25,7 +25,7 @@ from runtime_agent.pods import Phase, PodDirectories, never_ran
 from runtime_agent.runner import Seen
 from runtime_agent.secrets_key import SecretsKey
 from runtime_agent.settings import MEBIBYTE, AgentSettings, names_in
-from runtime_agent.supervisor import cgroup
+from runtime_agent.supervisor import cgroup, proc
 from runtime_agent.supervisor.records import ExitRecord, Mount, PodSpec, StopRequest
 
 END_NOW_S = 60.0
@@ -304,6 +304,10 @@ class SupervisedPods:
         except OSError as error:
             _log.error("a pod can't be asked to end: killed", pod=name, error=str(error))
             self.directories.kill_supervisor(name)
+
+    def owns(self, pid: int) -> bool:
+        """Whether a supervisor is above it."""
+        return proc.is_supervised(pid)
 
     def offer(self) -> Offer:
         """The machine's, as far as settings do not say otherwise."""

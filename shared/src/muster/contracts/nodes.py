@@ -42,7 +42,8 @@ class NodeReport(Model):
     ``foreign_ports``: ports in ``port_range`` (first and last, inclusive) that another process
     held, with the time until which to avoid them. ``missing_limits``: the node can't hold pods
     to these (memory, swap, cpu, processes). ``single_user``: why users are not separated from one
-    another; None: they are. ``labels``: of the Kubernetes node. ``secrets_key``: the agent's public
+    another; None: they are. ``labels``: of the Kubernetes node. ``resources``: its counted
+    resources by name; None: the node counts none by itself. ``secrets_key``: the agent's public
     key, to which secrets are sealed.
     """
 
@@ -68,6 +69,7 @@ class NodeReport(Model):
     missing_limits: tuple[str, ...] = ()
     single_user: str | None = None
     labels: dict[str, str] = {}
+    resources: dict[str, int] | None = None
     secrets_key: str | None = None
 
 

@@ -85,7 +85,7 @@ class PodRun(Model):
     place; the pod's own task is among them. ``image``: of its container, where the node has
     containers. ``secrets``: those that the pod uses (``muster.contracts.secrets.PodSecrets``),
     sealed to the agent's key; the command has only their references. ``mounts``: the storages that
-    it mounts.
+    it mounts. ``resources`` name → count of what else nodes count.
     """
 
     user: str
@@ -102,6 +102,7 @@ class PodRun(Model):
     cpu: int
     memory_mb: int
     ports: dict[str, tuple[int, ...]] = {}
+    resources: dict[str, int] = {}
     secrets: str | None = None
     mounts: tuple[StorageMount, ...] = ()
     roles: tuple[RoleShape, ...]

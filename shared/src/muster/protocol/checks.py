@@ -5,6 +5,7 @@ has no effect yet.
 from collections.abc import Iterator
 
 from muster.errors import Problem
+from muster.protocol.data import check_data, data_in_storages
 from muster.protocol.document import Node
 from muster.protocol.masks import check_masks
 from muster.protocol.requests import check_requests, request_warnings
@@ -29,6 +30,7 @@ def check_references(root: Node) -> list[Problem]:
         *_duplicates(root, "deployments"),
         *_undefined(root),
         *check_requests(root),
+        *check_data(root),
     ]
 
 
@@ -82,6 +84,7 @@ def find_warnings(job: JobFile, root: Node) -> list[Problem]:
 
 
 def _asset_warnings(job: JobFile, root: Node) -> Iterator[Problem]:
+    mounted = {path[1] for path, _ in data_in_storages(root)}
     for index, prerequisite in enumerate(job.prerequisites):
         place = ("prerequisites", index)
         if isinstance(prerequisite, DockerImage):
@@ -89,15 +92,13 @@ def _asset_warnings(job: JobFile, root: Node) -> Iterator[Problem]:
             yield problem_at(root, (*place, "uri"), message)
         elif prerequisite.plugin:
             yield problem_at(root, (*place, "plugin"), _NOT_YET)
-        else:
+        elif index not in mounted:
             message = f"only fills in `<% ${prerequisite.type}... %>`; nothing is fetched or stored"
             yield problem_at(root, place, message)
 
 
 def _role_warnings(job: JobFile, name: str, role: TaskRole, root: Node) -> Iterator[Problem]:
     place = ("taskRoles", name)
-    if role.extra_container_options.infiniband:
-        yield problem_at(root, (*place, "extraContainerOptions", "infiniband"), _NOT_YET)
     if role.prerequisites:
         yield problem_at(root, (*place, "prerequisites"), _NOT_YET)
     if role.task_retry_count and job.extras.gang_allocation:

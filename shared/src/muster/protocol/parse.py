@@ -11,6 +11,7 @@ from muster.contracts.jobs import JobSpec, TaskRoleSpec
 from muster.contracts.secrets import PullCredentials, Secrets
 from muster.errors import Problem
 from muster.protocol.checks import check_references, find_warnings
+from muster.protocol.data import as_mounted, storages_of_data
 from muster.protocol.document import Node, read_document
 from muster.protocol.masks import masked
 from muster.protocol.messages import problems_of
@@ -46,8 +47,8 @@ class ParsedJob:
     the number as text where the priority is no class.
     ``priority_place`` is the path, the line and the column at which it does.
     ``virtual_cluster_place`` is the line and the column of the virtual cluster's name; ``named``
-    has the GPU types and pins that it requests, ``storages`` the storages, None: none. ``warnings``
-    name what the job runs without.
+    has the GPU types and pins that it requests, ``storages`` the storages, None: none,
+    ``data`` those that only data lie in. ``warnings`` name what the job runs without.
     """
 
     name: str
@@ -59,6 +60,7 @@ class ParsedJob:
     named: tuple[Named, ...]
     warnings: tuple[Problem, ...]
     storages: tuple[NamedStorage, ...] | None = None
+    data: tuple[NamedStorage, ...] = ()
     secrets: Secrets | None = field(default=None, repr=False)
 
     @property
@@ -96,10 +98,10 @@ def parse_job(data: bytes) -> ParsedJob:
     spec = _job_spec(job, tuple(roles))
     secrets = Secrets(values=commands.secrets, pulls=pulls)
     has_secrets = bool(secrets.values or secrets.pulls)
-    storages = storages_of(job, root)
+    storages, mounted = storages_of(job, root), storages_of_data(root)
     largest = having_secrets(spec, secrets) if has_secrets else spec
-    if storages is not None:
-        largest = having_storages(largest, len(storages) or MAX_STORAGES)
+    most = len(mounted) + (0 if storages is None else len(storages) or MAX_STORAGES)
+    largest = having_storages(largest, min(most, MAX_STORAGES))
     _check_size(largest, root)
     virtual_cluster = find(root, ("defaults", "virtualCluster"))
     return ParsedJob(
@@ -112,6 +114,7 @@ def parse_job(data: bytes) -> ParsedJob:
         named=named(job, root),
         warnings=_bounded(find_warnings(job, root)),
         storages=storages,
+        data=mounted,
         secrets=secrets if has_secrets else None,
     )
 
@@ -208,7 +211,7 @@ class _Commands:
         self._parameters = find(root, ("parameters",)) if fields(root, "parameters") else None
         self._secrets = find(root, (SECRETS,)) if fields(root, SECRETS) else None
         self._prerequisites = {
-            (string(entry, "type"), string(entry, "name")): entry
+            (string(entry, "type"), string(entry, "name")): as_mounted(entry, root)
             for entry in items(root, "prerequisites")
         }
         self._around: Mapping[str, Node] = {}

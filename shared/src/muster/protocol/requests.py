@@ -6,6 +6,7 @@ warning names each field without effect.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from muster.contracts.node_access import RDMA
 from muster.contracts.storages import MNT
 from muster.errors import Problem
 from muster.protocol.document import Node
@@ -53,7 +54,7 @@ class RoleRequests:
 @dataclass(frozen=True, slots=True)
 class NamedStorage:
     """A storage that the file names, and where tasks see it. ``path``, ``line`` and ``column`` are
-    its place.
+    its place. ``is_data``: as data, which tasks only read.
     """
 
     name: str
@@ -61,6 +62,7 @@ class NamedStorage:
     path: str
     line: int
     column: int
+    is_data: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +196,14 @@ def requests_of(job: JobFile, name: str) -> RoleRequests:
         gpu_types=tuple(dict.fromkeys(types or ())),
         pin=hived.pinned_cell_id or own.pin,
         group=hived.affinity_group_name or own.group,
-        resources=tuple(sorted(own.resources.items())),
+        resources=tuple(sorted((_infiniband(job.task_roles[name]) | own.resources).items())),
         min_instances=_least_of(job, name, own),
     )
+
+
+def _infiniband(role: TaskRole) -> dict[str, int]:
+    """OpenPAI's option is one of Muster's counted resource."""
+    return {RDMA: 1} if role.extra_container_options.infiniband else {}
 
 
 def _least_of(job: JobFile, name: str, own: RoleAdditions) -> int | None:

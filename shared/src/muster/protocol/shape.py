@@ -112,7 +112,9 @@ class Asset(Described):
 
 
 class Data(Described):
-    """Data that tasks use; its own fields are free."""
+    """Data that tasks use; its own fields are free. ``uri``: `storage://NAME/FOLDER` mounts a
+    storage, all else is text.
+    """
 
     model_config = ConfigDict(extra="allow")
 

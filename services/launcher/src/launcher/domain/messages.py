@@ -183,6 +183,7 @@ def _run_message(
         cpu=role.cpu,
         memory_mb=role.memory_mb,
         ports=dict(place.ports),
+        resources=role.resources,
         secrets=secrets,
         mounts=job.spec.mounts,
         roles=roles,

@@ -12,6 +12,7 @@ from muster.db import Pool
 from muster.errors import Rejected
 from muster.relay import Relay
 
+from rest.claims import Claims
 from rest.cluster import Cluster
 from rest.domain.callers import Caller, check_admin, check_person
 from rest.handlers.access import Access
@@ -44,6 +45,7 @@ class Context:
     publisher: SettingsPublisher
     cluster: Cluster
     peers: Peers
+    claims: Claims
     virtual_clusters: KnownVirtualClusters
     configuration: Configuration
     stopping: asyncio.Event

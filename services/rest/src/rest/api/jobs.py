@@ -1,6 +1,7 @@
 """Jobs: submit, list, look, stop."""
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -8,6 +9,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import JSONResponse, Response
 from muster.contracts.jobs import Execution, JobStatus
+from muster.contracts.node_access import permitted_in, uses_node_network, uses_rdma
 from muster.contracts.storages import StorageMount
 from muster.errors import Problem, Rejected, Transient
 from muster.protocol import ParsedJob, ProtocolError, parse_job
@@ -38,9 +40,14 @@ from rest.domain.listing import (
     read_order,
     split,
 )
-from rest.domain.storages import mounts_of
+from rest.domain.storages import check_claims, mounts_of
 from rest.domain.views import ListedJob, WholeJob, attempt_state, detail, list_item, verdict_reason
-from rest.domain.virtual_clusters import check_priority, check_requests, check_virtual_cluster
+from rest.domain.virtual_clusters import (
+    check_node_access,
+    check_priority,
+    check_requests,
+    check_virtual_cluster,
+)
 from rest.handlers.stop import no_job, set_execution
 from rest.handlers.submit import Submission, check_secrets, key_of, repeated_answer
 from rest.store import answers, storages
@@ -156,15 +163,27 @@ async def _check_cluster(here: Context, caller: Caller, job: ParsedJob) -> tuple
     check_secrets(job, here.settings.secrets_public_key)
     known = await here.virtual_clusters.having(job.spec.virtual_cluster)
     check_virtual_cluster(job, caller, known)
+    permitted = here.settings.kube_host_network
+    check_node_access(job, None if permitted is None else permitted_in(permitted))
     check_priority(job, caller, here.settings.priority_cap)
     return check_requests(job, known)
 
 
 async def _mounts(here: Context, caller: Caller, job: ParsedJob) -> tuple[StorageMount, ...]:
     """The storages that the job's tasks mount. Raises Rejected."""
-    if job.storages is None:
+    if job.storages is None and not job.data:
         return ()
-    return mounts_of(job, caller, await storages.read(here.pool))
+    mounts = mounts_of(job, caller, await storages.read(here.pool))
+    known = here.settings
+    roles = job.spec.task_roles
+    is_of_host = uses_node_network(role.instances for role in roles) or any(
+        uses_rdma(role.resources) for role in roles
+    )
+    namespace = known.kube_host_namespace if is_of_host else known.kube_namespace
+    claims = [mount.claim for mount in mounts if mount.claim]
+    with contextlib.suppress(Transient):  # agents ask again before they create pods
+        check_claims(job, mounts, await here.claims.unbound(claims, namespace))
+    return mounts
 
 
 def _idempotency_key(request: Request) -> str | None:

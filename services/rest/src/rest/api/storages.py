@@ -12,7 +12,7 @@ from muster.contracts.storages import (
     STORAGE_NAME,
 )
 from muster.db import transaction
-from muster.errors import Rejected
+from muster.errors import Rejected, Transient
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rest.api.context import Address, Admin, Context, Here, User
@@ -146,9 +146,23 @@ async def set_storage(
         await storages.put(conn, storage)
         entry = audit.Entry(caller.username, "storage.set", name, address, wanted.model_dump())
         await audit.record(conn, [entry])
-    is_closed = not (wanted.users or wanted.virtualClusters)
-    who = " Only admins may use it." if is_closed else ""
-    return Done(message=f"The storage {name} is set.{who}")
+    said = [f"The storage {name} is set."]
+    if not (wanted.users or wanted.virtualClusters):
+        said.append("Only admins may use it.")
+    if wanted.claim is not None:
+        said += await _unbound(here, wanted.claim)
+    return Done(message=" ".join(said))
+
+
+async def _unbound(here: Context, claim: str) -> list[str]:
+    """Why jobs that use the claim are refused now."""
+    found: list[str] = []
+    for namespace in (here.settings.kube_namespace, here.settings.kube_host_namespace):
+        try:
+            found += (await here.claims.unbound([claim], namespace)).values()
+        except Transient as error:
+            return [str(error)]
+    return found
 
 
 @router.delete("/{name}", response_model=Done)

@@ -60,18 +60,41 @@ def mounts_of(job: ParsedJob, caller: Caller, known: Iterable[Storage]) -> tuple
         else:
             problems.append(Problem(named.path, problem, named.line or None, named.column or None))
     if len(mounts) > MAX_STORAGES:
-        message = f"wants {len(mounts)} default storages; name at most {MAX_STORAGES}"
+        message = f"is {len(mounts)} storages with those of data; name at most {MAX_STORAGES}"
         problems.append(Problem(PLACE, message))
     if problems:
         raise ProtocolError(problems)
     return tuple(mounts)
 
 
+def check_claims(
+    job: ParsedJob, mounts: Iterable[StorageMount], unbound: Mapping[str, str]
+) -> None:
+    """Raises ProtocolError where a claim of the job's storages is not bound. ``unbound``: why, by
+    claim.
+    """
+    places = {named.name: named for named in (*(job.storages or ()), *job.data)}
+    problems = []
+    for mount in mounts:
+        if (why := unbound.get(mount.claim or "")) is not None:
+            message = f"can't mount the storage {mount.name}. {why.removesuffix('.')}"
+            named = places.get(mount.name)
+            problems.append(
+                Problem(named.path, message, named.line, named.column)
+                if named
+                else Problem(PLACE, message)
+            )
+    if problems:
+        raise ProtocolError(problems)
+
+
 def _wanted(job: ParsedJob, usable: Mapping[str, Storage]) -> Iterable[NamedStorage]:
-    if job.storages or job.storages is None:
-        return job.storages or ()
-    defaults = sorted(name for name, each in usable.items() if each.is_default)
-    return [NamedStorage(name, f"{MNT}/{name}", PLACE, 0, 0) for name in defaults]
+    named = job.storages or ()
+    if job.storages is not None and not job.storages:
+        defaults = sorted(name for name, each in usable.items() if each.is_default)
+        named = tuple(NamedStorage(name, f"{MNT}/{name}", PLACE, 0, 0) for name in defaults)
+    there = {each.name for each in named}
+    return [*named, *(each for each in job.data if each.name not in there)]
 
 
 def _problem(
@@ -116,7 +139,7 @@ def _mount(storage: Storage, named: NamedStorage, username: str, cluster: str) -
         claim=storage.claim,
         host_path=storage.host_path,
         sub_path=_sub_path(storage, username, cluster),
-        read_only=storage.is_read_only,
+        read_only=storage.is_read_only or named.is_data,
         is_own=storage.sub_path.endswith(USER),
     )
 

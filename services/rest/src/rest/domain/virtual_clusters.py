@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from muster.contracts.model import Model
+from muster.contracts.node_access import is_permitted, uses_node_network, uses_rdma
 from muster.errors import Problem, Rejected
 from muster.protocol import Named, ParsedJob, ProtocolError
 
@@ -128,6 +129,27 @@ def check_virtual_cluster(job: ParsedJob, caller: Caller, known: VirtualClusters
         problem = Problem(PLACE, f"is not allowed; use one of {allowed}", line, column)
         message = f"{caller.username} may not use the virtual cluster {name}, but {allowed}."
         raise Rejected("ForbiddenUserError", message, (problem,))
+
+
+def check_node_access(job: ParsedJob, permitted: frozenset[str] | None) -> None:
+    """Whether the job's virtual cluster may have what the job uses of Kubernetes nodes; None: that
+    is not known. Raises Rejected, with its place.
+    """
+    name, roles = job.spec.virtual_cluster, job.spec.task_roles
+    if permitted is None or is_permitted(name, permitted):
+        return
+    if uses_node_network(role.instances for role in roles):
+        need = "more than one task, for such tasks use the node's network"
+    elif any(uses_rdma(role.resources) for role in roles):
+        need = "`rdma`, for such tasks lock the node's memory"
+    else:
+        return
+    message = (
+        f"A job of the virtual cluster {name} may not have {need}. Virtual clusters that may:"
+        f" {_names(permitted)}. An operator can add {name} to MUSTER_KUBE_HOST_NETWORK."
+    )
+    problem = Problem(PLACE, f"may not have {need}", *job.virtual_cluster_place)
+    raise Rejected("ForbiddenUserError", message, (problem,))
 
 
 def check_priority(job: ParsedJob, caller: Caller, cap: int) -> None:

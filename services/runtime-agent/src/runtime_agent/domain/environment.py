@@ -158,12 +158,14 @@ def _current(run: PodRun, place: Place) -> dict[str, str]:
 
 
 def _devices(run: PodRun, place: Place) -> dict[str, str]:
-    """A task without GPUs sees none. Numbers follow the PCI bus, as NVML counts them."""
+    """A task without GPUs sees none: by "void" NVIDIA's container runtime leaves a container alone.
+    Numbers follow the PCI bus, as NVML counts them.
+    """
     visible = ",".join(place.gpu_names[gpu] for gpu in run.gpus)
     return {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": visible,
-        "NVIDIA_VISIBLE_DEVICES": visible or "none",
+        "NVIDIA_VISIBLE_DEVICES": visible or "void",
         **({"MUSTER_GPUS_SIMULATED": "1"} if run.gpus and place.simulated_gpus else {}),
     }
 

@@ -6,7 +6,7 @@ its fault disappear. A GPU is known by its UUID: the driver's numbers change bet
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count
@@ -42,6 +42,13 @@ Not among them: those that ask for a restart of the application, or for nothing 
 144 to 150, whose meaning is in the sub-code; 154, which only sums up another one; 155, which also
 reports links that were taken down on purpose.
 """
+
+
+SHARERS = frozenset({"nvidia-cuda-mps"})
+"""Programs that hold a GPU for the processes of others: the server of NVIDIA's MPS, whose clients
+are not listed beside it. Names end at 15 characters.
+"""
+NAMED_PROCESSES = 3
 
 
 class Device(Model):
@@ -97,10 +104,22 @@ class Inventory(Model):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the driver listed. ``silent``: the error of each GPU that did not answer, by number."""
+    """What the driver listed. ``silent``: the error of each GPU that did not answer, by number.
+    ``processes``: the numbers of those that compute on a device, by its UUID.
+    """
 
     devices: tuple[Device, ...] = ()
     silent: Mapping[int, str] = field(default_factory=dict)
+    processes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ForeignProcess:
+    """A process on a GPU that belongs to no pod of Muster; ``ticks``: its start."""
+
+    pid: int
+    ticks: int
+    name: str
 
 
 def answered(known: Inventory, answer: Answer, boot: str) -> Inventory:
@@ -178,6 +197,38 @@ def _gpu(index: int, device: Device, problem: str | None) -> Gpu:
         mig_profile=device.profile,
         mig_parent=device.parent,
     )
+
+
+def with_foreign(
+    gpus: Iterable[Gpu],
+    now: Mapping[int, Set[ForeignProcess]],
+    before: Mapping[int, Set[ForeignProcess]],
+) -> tuple[Gpu, ...]:
+    """The GPUs; unhealthy are those that a foreign process uses by both of two looks (by index): at
+    one look processes of a pod that has just ended may still live.
+    """
+    found = []
+    for gpu in gpus:
+        stay = now.get(gpu.index, frozenset()) & before.get(gpu.index, frozenset())
+        stay = {each for each in stay if each.name not in SHARERS}
+        if stay and gpu.is_healthy:
+            gpu = gpu.model_copy(update={"is_healthy": False, "problem": _used_by(sorted(stay))})
+        found.append(gpu)
+    return tuple(found)
+
+
+def _used_by(processes: Sequence[ForeignProcess]) -> str:
+    first = processes[:NAMED_PROCESSES]
+    names = ", ".join(f"{each.pid} ({_printable(each.name)})" for each in first)
+    more = f" and {len(processes) - len(first)} more" if processes[NAMED_PROCESSES:] else ""
+    what = "Processes" if len(processes) > 1 else "A process"
+    use, them = ("use", "them") if len(processes) > 1 else ("uses", "it")
+    return f"{what} of no Muster pod {use} the GPU: {names}{more}. End {them}."
+
+
+def _printable(name: str) -> str:
+    """A process chooses its name itself."""
+    return "".join(letter if letter.isprintable() else "?" for letter in name)
 
 
 def cuda_names(known: Inventory) -> dict[int, str]:

@@ -32,7 +32,8 @@ class Offer:
 
     `simulated`: they are only pretended. `missing_limits`, `single_user`: as in the report.
     `others`: what is given to those that are not Muster's, by a name for it. `labels`: what else
-    is known of the node. `problem`: why nothing may start on it.
+    is known of the node. `resources`: what else it counts; None: nothing. `problem`: why nothing
+    may start on it.
     """
 
     cpu: int
@@ -42,6 +43,7 @@ class Offer:
     single_user: str | None = None
     others: Sequence[PodOnNode] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
+    resources: Mapping[str, int] | None = None
     problem: str | None = None
 
 
@@ -95,6 +97,7 @@ def report(
         missing_limits=tuple(offer.missing_limits),
         single_user=offer.single_user or facts.single_user,
         labels=dict(offer.labels),
+        resources=None if offer.resources is None else dict(offer.resources),
         secrets_key=facts.secrets_key,
     )
 

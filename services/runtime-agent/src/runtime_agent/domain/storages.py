@@ -41,11 +41,3 @@ def why_no_claims(run: PodRun) -> str | None:
         if mount.claim is None:
             return f"The storage {mount.name} has no claim for Kubernetes nodes: an admin sets it."
     return None
-
-
-def why_not_bound(claim: str, namespace: str, phase: str | None) -> str | None:
-    """Why a claim can't be mounted; None: it can. `phase`: as Kubernetes has it, None: no claim."""
-    if phase == "Bound":
-        return None
-    state = "does not exist" if phase is None else f"is {phase}, not Bound"
-    return f"The claim {claim} {state} in the namespace {namespace}: an operator makes it."

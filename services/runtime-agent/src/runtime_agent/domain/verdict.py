@@ -80,7 +80,7 @@ _REFUSALS: Mapping[Refusal, _Rule] = {
     ),
     Refusal.OUT_OF_RESOURCES: _Rule(
         "out-of-resources", -1002, "PodOutOfResources", Fault.PLATFORM, _TRANSIENT,
-        "The node's kubelet had less free than the pod needs.",
+        "The node had less free than the pod needs.",
     ),
     Refusal.NOT_ADMITTED: _Rule(
         "not-admitted", -1006, "PodNotAdmitted", Fault.PLATFORM, _TRANSIENT,
@@ -96,7 +96,7 @@ _REFUSALS: Mapping[Refusal, _Rule] = {
     ),
     Refusal.NO_HOST_NETWORK: _Rule(
         "no-host-network", -1023, "PodHostNetworkDenied", Fault.USER, _PERMANENT,
-        "Tasks with peers use the node's network.",
+        "Tasks with peers use the node's network, and tasks with `rdma` lock its memory.",
     ),
     Refusal.NO_STORAGE: _Rule(
         "no-storage", -1022, "PodStorageNotMounted", Fault.PLATFORM, _PERMANENT,

@@ -80,8 +80,8 @@ class PodApi(Protocol):
     async def delete_secret(self, namespace: str, name: str) -> None:
         """One that may be gone. Raises Refused, Unavailable."""
 
-    async def claim_phase(self, namespace: str, name: str) -> str | None:
-        """Of a PersistentVolumeClaim; None where there is none. Raises Refused, Unavailable."""
+    async def claim(self, namespace: str, name: str) -> Json | None:
+        """The PersistentVolumeClaim; None where there is none. Raises Refused, Unavailable."""
 
     def follow_pods(self) -> AsyncIterator[Change]:
         """All pods of the node, whosever they are, without end."""
@@ -133,11 +133,10 @@ class ApiServer:
         """One GET."""
         return await self._get(f"/api/v1/namespaces/{namespace}/pods/{name}")
 
-    async def claim_phase(self, namespace: str, name: str) -> str | None:
+    async def claim(self, namespace: str, name: str) -> Json | None:
         """One GET."""
         claims = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
-        found = await self._get(f"{claims}/{name}")
-        return None if found is None else found.get("status", {}).get("phase", "Pending")
+        return await self._get(f"{claims}/{name}")
 
     async def _get(self, path: str) -> Json | None:
         status, body, after_s = await self._ask("GET", path)

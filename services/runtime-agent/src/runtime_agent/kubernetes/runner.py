@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, assert_never
 
 import structlog
+from muster.claims import why_not_bound
 from muster.contracts.pods import PodRun
 
 from runtime_agent.devices import Devices
@@ -26,6 +27,7 @@ from runtime_agent.domain.ending import Ending, Loss, Refusal, unstarted
 from runtime_agent.domain.environment import CHECKPOINT_FILE
 from runtime_agent.domain.kubernetes.manifest import (
     MAIN,
+    Given,
     Identity,
     PodRules,
     claims_of,
@@ -33,14 +35,15 @@ from runtime_agent.domain.kubernetes.manifest import (
     namespace_of,
     object_name,
     pull_secret,
-    why_no_network,
+    why_not_of_host,
 )
-from runtime_agent.domain.kubernetes.node import offer_of, requests_of
+from runtime_agent.domain.kubernetes.node import allocatable_of, offer_of, requests_of
 from runtime_agent.domain.kubernetes.permit import Ticket, proof_of
+from runtime_agent.domain.kubernetes.resources import requested
 from runtime_agent.domain.kubernetes.status import Observed, ending, given_up, observed, vanished
 from runtime_agent.domain.pods import Pod, Stopping
 from runtime_agent.domain.report import Offer
-from runtime_agent.domain.storages import why_no_claims, why_not_bound
+from runtime_agent.domain.storages import why_no_claims
 from runtime_agent.kubernetes.api import Exists, Json, PodApi, Refused, Unavailable
 from runtime_agent.kubernetes.record import KubeRecord
 from runtime_agent.kubernetes.tail import KubeletLog
@@ -262,8 +265,14 @@ class KubernetesPods:
 
     async def _create(self, pod: Pod, record: KubeRecord) -> None:
         assert pod.run is not None
-        if (why := why_no_network(pod.run, self.rules)) is not None:
+        if (why := why_not_of_host(pod.run, self.rules)) is not None:
             self._works[pod.pod].refused = Ending(refusal=Refusal.NO_HOST_NETWORK, detail=why)
+            return
+        try:
+            counted = self._counted(pod.run)
+        except LookupError as error:
+            why = f"The node has no resource {error}."
+            self._works[pod.pod].refused = Ending(refusal=Refusal.OUT_OF_RESOURCES, detail=why)
             return
         if (why := await self._why_no_storages(pod.run)) is not None:
             self._works[pod.pod].refused = Ending(refusal=Refusal.NO_STORAGE, detail=why)
@@ -276,7 +285,8 @@ class KubernetesPods:
         who = Identity(
             self.settings.node, self.journal.id, record.ticket, proof_of(record.key), pull
         )
-        wanted = manifest(pod, pod.run, who, self.rules, self._gpu_uuids(pod.run))
+        given = Given(self._gpu_uuids(pod.run), counted)
+        wanted = manifest(pod, pod.run, who, self.rules, given)
         try:
             if pull is not None:
                 with contextlib.suppress(Exists):
@@ -294,15 +304,20 @@ class KubernetesPods:
         self._objects.setdefault((seen.namespace, seen.name), seen)  # the watch may know more
 
     async def _why_no_storages(self, run: PodRun) -> str | None:
-        """kubelet would wait for ever for a claim that nothing binds."""
         if (why := why_no_claims(run)) is not None:
             return why
         namespace = namespace_of(run, self.rules)
-        for claim in claims_of(run):
-            phase = await self.api.claim_phase(namespace, claim)
-            if (why := why_not_bound(claim, namespace, phase)) is not None:
+        for name in claims_of(run):
+            claim = await self.api.claim(namespace, name)
+            if (why := why_not_bound(name, namespace, claim)) is not None:
                 return why
         return None
+
+    def _counted(self, run: PodRun) -> dict[str, int]:
+        """Raises LookupError, see `requested`."""
+        if run.resources and self._node is None:
+            raise Unavailable("the node's resources are not known yet")
+        return requested(run.resources, allocatable_of(self._node or {}))
 
     def _gpu_uuids(self, run: PodRun) -> list[str]:
         uuids = self.devices.uuids
@@ -447,7 +462,8 @@ class KubernetesPods:
         while True:
             is_more = False
             for name, record in list(self._records.items()):
-                if record.uid and record.ended_at_s is None:
+                is_running = record.is_permitted and record.ended_at_s is None
+                if record.uid and is_running:
                     try:
                         is_more |= self._log_of(record).step()
                     except OSError as error:
@@ -468,10 +484,10 @@ class KubernetesPods:
 
     def _read(self, name: str) -> KubeRecord | None:
         try:
-            return read_record(self.files.path(name) / SPEC_FILE, KubeRecord)
-        except ValueError as error:
-            _log.error("a record of a pod is damaged", error=str(error))
+            directory = self.files.path(name)
+        except ValueError:  # no pod's name
             return None
+        return _read_in(directory)
 
     def ticket(self, name: str) -> Ticket | None:
         """What a container's request is compared with; None: of no pod that may begin here."""
@@ -520,11 +536,13 @@ class KubernetesPods:
 
     def names(self) -> list[str]:
         """Those with a folder or an object."""
-        found = set(self.files.names())
-        for record in filter(None, map(self._read, found)):
-            if record.has_secret and record.ended_at_s is not None:
+        found = {seen.pod for seen in self._objects.values() if seen.pod}
+        for directory in self.files.directories():
+            record = _read_in(directory)
+            found.add(self.files.name_of(directory) if record is None else record.name)
+            if record is not None and record.has_secret and record.ended_at_s is not None:
                 self._with_secret.add(record.name)
-        return sorted(found | {seen.pod for seen in self._objects.values() if seen.pod})
+        return sorted(found)
 
     def end_now(self, name: str, *, of_another_machine: bool) -> bool:
         """Deletes its objects; over when they and their processes are gone."""
@@ -543,14 +561,12 @@ class KubernetesPods:
         while True:
             objects = [seen for seen in self._objects.values() if seen.pod]
             try:
-                known = self.journal.load(seen.pod for seen in objects)
+                live = self.journal.live() if objects else set()
             except sqlite3.Error as error:
                 _log.error("the journal can't be read; trying again", error=str(error))
                 objects = []
             for seen in objects:
-                entry = known.get(seen.pod)
-                is_wanted = entry is not None and entry.is_live and seen.journal == self.journal.id
-                if not is_wanted:
+                if seen.pod not in live or seen.journal != self.journal.id:
                     self._ask_to_delete(seen, AT_ONCE_S if seen.is_terminal else SOON_S)
             for name in list(self._with_secret):
                 if (work := self._works[name]).is_free:
@@ -566,6 +582,12 @@ class KubernetesPods:
         self._with_secret.discard(name)
 
     # The node
+
+    def owns(self, pid: int) -> bool:
+        """By the uids of pods in its control groups."""
+        uids = {seen.uid for seen in self._objects.values() if seen.pod}
+        uids |= {record.uid for record in self._records.values() if record.uid}
+        return not self._pods_known.is_set() or proc.is_in_pod(pid, uids)
 
     def offer(self) -> Offer:
         """As Kubernetes has it, as far as settings do not say otherwise."""
@@ -661,6 +683,14 @@ class KubernetesPods:
             if work.log is not None:
                 work.log.close()
         await self.api.close()
+
+
+def _read_in(directory: Path) -> KubeRecord | None:
+    try:
+        return read_record(directory / SPEC_FILE, KubeRecord)
+    except ValueError as error:
+        _log.error("a record of a pod is damaged", error=str(error))
+        return None
 
 
 def _ended(

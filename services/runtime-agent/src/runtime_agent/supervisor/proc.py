@@ -7,7 +7,7 @@ import ctypes
 import functools
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 _PRCTL = {  # linux/prctl.h
@@ -17,6 +17,8 @@ _PRCTL = {  # linux/prctl.h
 }
 SUPERVISOR = b"runtime_agent.supervisor"
 """In the command line of every supervisor."""
+FIRST_PID_NAMESPACE = 0xEFFFFFFC
+"""The inode of the machine's own namespace of process numbers (linux/proc_ns.h)."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -94,6 +96,20 @@ def parent_of(pid: int) -> int | None:
     return None if fields is None else int(fields[1])
 
 
+def name_of(pid: int) -> str:
+    """Of its program, at most 15 bytes; "" where the process is gone."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+    return ""
+
+
+def sees_machine() -> bool:
+    """Whether process numbers here are the machine's: in a container they are its own."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/self/ns/pid").stat().st_ino == FIRST_PID_NAMESPACE
+    return False
+
+
 def living() -> Iterator[tuple[int, int]]:
     """Every process, by its number and its start in ticks."""
     for entry in Path("/proc").iterdir():
@@ -119,12 +135,17 @@ def in_pod(uid: str) -> Iterator[tuple[int, int]]:
     """
     if not uid:
         raise ValueError("a pod without a uid has no processes")
-    names = (uid.encode(), uid.replace("-", "_").encode())
     for pid, ticks in living():
-        with contextlib.suppress(OSError):
-            groups = Path(f"/proc/{pid}/cgroup").read_bytes()
-            if any(name in groups for name in names):
-                yield pid, ticks
+        if is_in_pod(pid, (uid,)):
+            yield pid, ticks
+
+
+def is_in_pod(pid: int, uids: Iterable[str]) -> bool:
+    """Whether the process is in the control groups of one of these pods, see `in_pod`."""
+    with contextlib.suppress(OSError):
+        groups = Path(f"/proc/{pid}/cgroup").read_bytes().replace(b"_", b"-")
+        return any(uid.encode() in groups for uid in uids)
+    return False
 
 
 def orphans_of(uid: int) -> Iterator[tuple[int, int]]:
@@ -147,6 +168,19 @@ def _is_supervised(pid: int, uid: int) -> bool:
                 return SUPERVISOR in Path(f"/proc/{above}/cmdline").read_bytes()
         above = parent_of(above)
     return True
+
+
+def is_supervised(pid: int) -> bool:
+    """Whether a supervisor is above the process, which adopts all that its pod starts. True also
+    where an ancestor ends meanwhile: the next look decides.
+    """
+    above: int | None = pid
+    while above:
+        with contextlib.suppress(OSError):
+            if SUPERVISOR in Path(f"/proc/{above}/cmdline").read_bytes():
+                return True
+        above = parent_of(above)
+    return above is None
 
 
 def descendants(pid: int) -> Iterator[int]:

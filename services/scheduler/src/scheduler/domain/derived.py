@@ -59,7 +59,7 @@ def completed(file: ClusterConfig, sizes: Mapping[str, Size]) -> ClusterConfig:
                 size.cpu if limits.cpu is None else limits.cpu,
                 size.memory_mb if limits.memory_mb is None else limits.memory_mb,
                 size.ports if limits.ports is None else limits.ports,
-                limits.resources,
+                _counted(size) if limits.resources is None else limits.resources,
             )
     return replace(file, nodes=nodes)
 
@@ -83,7 +83,11 @@ _LEAF = CellType("", 1)
 
 def _limits(size: Size) -> NodeLimits:
     """It has nothing that it does not report."""
-    return NodeLimits(size.cpu, size.memory_mb, size.ports, {})
+    return NodeLimits(size.cpu, size.memory_mb, size.ports, _counted(size) or {})
+
+
+def _counted(size: Size) -> dict[str, int] | None:
+    return None if size.resources is None else dict(size.resources)
 
 
 def _trees(size: Size) -> list[tuple[str, tuple[int, ...]]]:

@@ -382,4 +382,5 @@ def _covers(one: Size, other: Size) -> bool:
         and one.cpu >= other.cpu
         and one.memory_mb >= other.memory_mb
         and one.ports[1] - one.ports[0] >= other.ports[1] - other.ports[0]
+        and all(dict(one.resources or ()).get(name, 0) >= n for name, n in other.resources or ())
     )

@@ -30,13 +30,14 @@ class Claim:
 @dataclass(frozen=True, slots=True)
 class Size:
     """A node's resources, healthy or not. ``gpus``: index and model of each, by index. ``ports``:
-    first and last.
+    first and last. ``resources``: sorted (name, count) pairs; None: the node counts none.
     """
 
     gpus: tuple[tuple[int, str], ...]
     cpu: int
     memory_mb: int
     ports: tuple[int, int]
+    resources: tuple[tuple[str, int], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +171,8 @@ class Node:
 def size_of(report: NodeReport) -> Size:
     """The node's resources, by its report."""
     gpus = sorted((gpu.index, gpu.model) for gpu in report.gpus)
-    return Size(tuple(gpus), report.cpu, report.memory_mb, report.port_range)
+    counted = None if report.resources is None else tuple(sorted(report.resources.items()))
+    return Size(tuple(gpus), report.cpu, report.memory_mb, report.port_range, counted)
 
 
 def claims_of(report: NodeReport, holds: dict[str, Hold]) -> dict[str, Claim]:
@@ -200,7 +202,8 @@ def nonsense(report: NodeReport) -> str | None:
     indices = [gpu.index for gpu in report.gpus]
     held = [gpu for pod in report.pods for gpu in pod.gpus]
     ports = [*report.foreign_ports, *(port for pod in report.pods for port in pod.ports)]
-    sizes = [report.cpu, report.memory_mb]
+    resources = report.resources or {}
+    sizes = [report.cpu, report.memory_mb, *resources.values()]
     sizes += [size for pod in report.pods for size in (pod.cpu, pod.memory_mb)]
     problem = name_problem(report.node)
     if problem is not None:
@@ -217,6 +220,9 @@ def nonsense(report: NodeReport) -> str | None:
         return f"a port is not within 0 to {MOST_PORTS}"
     if min(sizes) < 0:
         return "an amount is negative"
+    for name in resources:
+        if (problem := name_problem(name)) is not None:
+            return f"the name of a resource {problem}"
     return None
 
 

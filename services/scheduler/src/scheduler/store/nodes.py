@@ -50,6 +50,8 @@ def _size_row(size: Size | None) -> str | None:
     if size is None:
         return None
     row = {"gpus": size.gpus, "cpu": size.cpu, "memoryMB": size.memory_mb, "ports": size.ports}
+    if size.resources is not None:
+        row["resources"] = size.resources
     return json.dumps(row)
 
 
@@ -58,7 +60,9 @@ def _size_of(row: Any) -> Size | None:
         return None
     gpus = tuple((int(index), str(model)) for index, model in row["gpus"])
     first, last = row["ports"]
-    return Size(gpus, row["cpu"], row["memoryMB"], (first, last))
+    counted = row.get("resources")
+    resources = None if counted is None else tuple((str(name), int(n)) for name, n in counted)
+    return Size(gpus, row["cpu"], row["memoryMB"], (first, last), resources)
 
 
 async def load_nodes(conn: Connection) -> list[KnownNode]:

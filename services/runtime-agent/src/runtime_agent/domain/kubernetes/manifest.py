@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
 from typing import Any
 
+from muster.contracts.node_access import is_permitted, uses_node_network, uses_rdma
 from muster.contracts.pods import PodRun
 from muster.contracts.secrets import PullCredentials
 
@@ -36,7 +37,7 @@ RUN_MB = 32
 DEFAULT_SHM_MB = 512
 """OpenPAI's; the 64 MiB of container runtimes are too few for PyTorch's data loaders."""
 HASH_DIGITS = 12
-SECURITY: Json = {"capabilities": {"drop": ["NET_RAW"]}}
+DROPPED = {"drop": ["NET_RAW"]}
 """On the host network it would read what passes there, also other tasks' start permits."""
 SHM_PATH = "/dev/shm"  # noqa: S108  where programs expect it
 
@@ -50,8 +51,8 @@ class GpuMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PodRules:
-    """What holds for all pods of a node. `host_namespace`: of pods on the host network, which the
-    virtual clusters in `host_network` may use, or all where "*" is in it.
+    """What holds for all pods of a node. `host_namespace`: of pods on the host network or with
+    rdma, which the virtual clusters in `host_network` may have, or all where "*" is in it.
     """
 
     namespace: str
@@ -77,19 +78,34 @@ class Identity:
     pull: PullCredentials | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the pod gets of the node beside CPUs and memory: GPUs, and by Kubernetes' names how many
+    of other resources.
+    """
+
+    gpu_uuids: Sequence[str] = ()
+    counted: Mapping[str, int] = field(default_factory=dict)
+
+
 def object_name(pod: Pod) -> str:
     """A name that Kubernetes takes: a role may hold "_" and capitals."""
     return f"{pod.job.lower()}-{sha256(pod.pod.encode()).hexdigest()[:HASH_DIGITS]}"
 
 
 def is_on_host_network(run: PodRun) -> bool:
-    """Tasks that have peers find each other by address and port; a single task needs nobody."""
-    return sum(role.instances for role in run.roles) > 1
+    """Whether the pod has the node's address."""
+    return uses_node_network(role.instances for role in run.roles)
 
 
-def why_no_network(run: PodRun, rules: PodRules) -> str | None:
-    """Why the pod may not use the network that it needs; None: it may."""
-    if not is_on_host_network(run) or rules.host_network & {"*", run.virtual_cluster}:
+def is_of_host(run: PodRun) -> bool:
+    """Whether the pod needs what Pod Security refuses to ordinary ones."""
+    return is_on_host_network(run) or uses_rdma(run.resources)
+
+
+def why_not_of_host(run: PodRun, rules: PodRules) -> str | None:
+    """Why the pod may not have that; None: it may."""
+    if not is_of_host(run) or is_permitted(run.virtual_cluster, rules.host_network):
         return None
     return (
         f"The virtual cluster {run.virtual_cluster} may not: an administrator can add it to"
@@ -99,33 +115,32 @@ def why_no_network(run: PodRun, rules: PodRules) -> str | None:
 
 def namespace_of(run: PodRun, rules: PodRules) -> str:
     """Where the pod's object is."""
-    return rules.host_namespace if is_on_host_network(run) else rules.namespace
+    return rules.host_namespace if is_of_host(run) else rules.namespace
 
 
-def manifest(
-    pod: Pod, run: PodRun, who: Identity, rules: PodRules, gpu_uuids: Sequence[str]
-) -> Json:
+def manifest(pod: Pod, run: PodRun, who: Identity, rules: PodRules, given: Given) -> Json:
     """The whole object. Requests equal limits. It names a pull secret where the pod has secrets,
     for the image may be private; without that secret kubelet pulls as anybody.
     """
     host = is_on_host_network(run)
     volumes, mounts = _volumes(run)
+    locking: Json = {"add": ["IPC_LOCK"]} if uses_rdma(run.resources) else {}
     main: Json = {
         "name": MAIN,
         "image": run.image,
         "command": [f"{BIN_DIR}/bin/tini", "-g", "--", f"{BIN_DIR}/bin/sh", f"{BIN_DIR}/bin/begin"],
-        "env": _environment(pod, who, rules, gpu_uuids),
-        "resources": _resources(run),
+        "env": _environment(pod, who, rules, given.gpu_uuids),
+        "resources": _resources(run, given.counted),
         "volumeMounts": mounts,
-        "securityContext": SECURITY,
+        "securityContext": {"capabilities": DROPPED | locking},
     }
     step: Json = {
         "name": STEP,
         "image": rules.step_image,
         "command": ["/bin/busybox", "cp", "-R", "/bin", f"{BIN_DIR}/"],
         "volumeMounts": [{"name": "muster", "mountPath": BIN_DIR}],
-        "resources": _resources(run),
-        "securityContext": SECURITY,
+        "resources": _resources(run, {}),
+        "securityContext": {"capabilities": DROPPED},
     }
     spec: Json = {
         "nodeName": who.node,
@@ -208,9 +223,10 @@ def _environment(pod: Pod, who: Identity, rules: PodRules, gpu_uuids: Sequence[s
     ]
 
 
-def _resources(run: PodRun) -> Json:
+def _resources(run: PodRun, counted: Mapping[str, int]) -> Json:
     """A limit of 0 CPUs would be none at all, so it is left out."""
-    amounts = {"memory": f"{run.memory_mb}Mi"} if run.memory_mb else {}
+    amounts = {name: str(count) for name, count in counted.items()}
+    amounts |= {"memory": f"{run.memory_mb}Mi"} if run.memory_mb else {}
     if run.cpu:
         amounts["cpu"] = str(run.cpu)
     return {"requests": amounts, "limits": amounts}

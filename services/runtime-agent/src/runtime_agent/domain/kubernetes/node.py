@@ -8,6 +8,7 @@ from typing import Any
 from muster.contracts.nodes import PodOnNode
 
 from runtime_agent.domain.kubernetes.quantities import cpus, mebibytes
+from runtime_agent.domain.kubernetes.resources import counted
 from runtime_agent.domain.report import Offer
 
 OTHERS = "kubernetes/foreign"
@@ -25,7 +26,7 @@ def offer_of(node: dict[str, Any], others: Iterable[tuple[float, float]]) -> Off
     """The node's allocatable amounts, what pods of others hold of them (CPUs, MiB), and what speaks
     against the node.
     """
-    allocatable = node.get("status", {}).get("allocatable") or {}
+    allocatable = allocatable_of(node)
     held = list(others)
     given = PodOnNode(
         pod=OTHERS,
@@ -37,8 +38,14 @@ def offer_of(node: dict[str, Any], others: Iterable[tuple[float, float]]) -> Off
         memory_mb=max(1, int(mebibytes(allocatable.get("memory", "1Mi")))),
         others=(given,) if given.cpu or given.memory_mb else (),
         labels=(node.get("metadata") or {}).get("labels") or {},
+        resources=counted(allocatable),
         problem=problem_of(node),
     )
+
+
+def allocatable_of(node: dict[str, Any]) -> dict[str, str]:
+    """What pods may request of the node."""
+    return (node.get("status") or {}).get("allocatable") or {}
 
 
 def requests_of(spec: dict[str, Any]) -> tuple[float, float]:
