@@ -103,7 +103,7 @@ bench: .venv/.installed ## Measure latency, throughput, memory and idle CPU besi
 bench-scheduler: .venv/.installed ## Measure the scheduler's core (BENCH=--quick: for a minute; --help: more)
 	$(BIN)/python tests/bench/bench_scheduler.py $(BENCH)
 
-bench-k8s: install kube ## Measure pods bound a second on 1,000 simulated Kubernetes nodes (BENCH="--nodes 96 --gangs 50": fewer)
+bench-k8s: install kube ## Measure pods bound a second on 1,000 simulated Kubernetes nodes (BENCH="--nodes 96 --gangs 50 --large-gangs 12": fewer)
 	$(BIN)/python tests/support/kube_programs.py kwok
 	$(BIN)/python tests/bench/bench_k8s.py $(BENCH)
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from cli.deploy.objects import Images, images_of, with_images
+from cli.deploy.objects import Images, find, images_of, with_images
 from cli.deploy.rollout import Progress, look, steps, troubles
 from manifests import Json, workload, workloads
 from rendering import K8S, OVERLAYS, render
@@ -19,7 +19,9 @@ def test_each_object_is_in_one_step_and_agents_come_last(overlay: str) -> None:
     planned = steps(objects)
     titles = [each.title for each in planned]
     assert titles[:3] == ["namespaces", "rights, settings, stores", "setup"]
-    assert titles[3:] == ["scheduler", "launcher", "alerting", "rest", "runtime-agent"]
+    parts = ["scheduler", "launcher", "alerting", "rest", "fence", "runtime-agent"]
+    has_fence = find(objects, "Deployment", "fence") is not None
+    assert titles[3:] == [each for each in parts if each != "fence" or has_fence]
     placed = [id(body) for each in planned for body in each.objects]
     assert sorted(placed) == sorted(map(id, objects))
     assert "setup" not in [each.title for each in steps(objects, with_setup=False)]
@@ -79,7 +81,11 @@ LOST = {"type": "Failed", "status": "True", "message": "too often"}
             a_workload("Deployment", None, 2, observedGeneration=1, replicas=1, readyReplicas=1),
             Progress.WAITING,
         ),
-        (a_workload("Deployment", conditions=[ENDED]), Progress.FAILED),
+        (a_workload("Deployment", observedGeneration=1, conditions=[ENDED]), Progress.FAILED),
+        (  # what the controller says is of the roll-out before
+            a_workload("Deployment", None, 2, observedGeneration=1, conditions=[ENDED]),
+            Progress.WAITING,
+        ),
         (
             a_workload(
                 "StatefulSet", observedGeneration=1, replicas=1, readyReplicas=1, updatedReplicas=1
@@ -92,6 +98,13 @@ def test_a_part_is_ready_once_all_its_pods_are_new_and_ready(
     body: Json, progress: Progress
 ) -> None:
     assert look(body, body).progress is progress
+
+
+def test_nodes_that_are_away_do_not_hold_up_a_roll_out() -> None:
+    agents = {"desiredNumberScheduled": 3, "numberReady": 2, "updatedNumberScheduled": 2}
+    body = a_workload("DaemonSet", observedGeneration=1, **agents)
+    assert look(body, body).progress is Progress.WAITING
+    assert look(body, body, away=1).progress is Progress.READY
 
 
 def test_a_pod_tells_why_it_waits() -> None:

@@ -15,6 +15,7 @@ from cli.commands.session import Output, seconds
 from cli.deploy.applying import (
     Waiting,
     bus_job,
+    drop_setup,
     images_before,
     let_in,
     remember_images,
@@ -27,7 +28,7 @@ from cli.deploy.difference import Change, changes, summary
 from cli.deploy.findings import Finding, Level, Plan, agents, cells, findings, is_ready, some
 from cli.deploy.key import enrolments, first_password, key_for, secrets_of, users_of
 from cli.deploy.kubectl import Connection, Kubectl
-from cli.deploy.looking import installed_or_refuse, job_pods, live_secrets, look_at
+from cli.deploy.looking import installed_or_refuse, job_pods, live_agent, live_secrets, look_at
 from cli.deploy.objects import (
     AGENT,
     AGENT_LABEL,
@@ -35,9 +36,11 @@ from cli.deploy.objects import (
     SYSTEM,
     Images,
     Json,
+    agent_setting,
     find,
     images_of,
     name_of,
+    settings_of,
     with_images,
     with_marks,
 )
@@ -46,6 +49,7 @@ from cli.home import checkout_root
 from cli.output import Format, print_json, print_line, print_note, print_table
 
 MINIMAL = "deploy/k8s/overlays/minimal"
+BOOTSTRAP = "MUSTER_KAFKA_BOOTSTRAP"
 REST_PORT = 8080
 SHOWN = 3
 
@@ -360,12 +364,31 @@ def _plan(kubectl: Kubectl, overlay: Path | None, nodes: tuple[str, ...]) -> Pla
         if root is None:
             raise CommandError(Exit.USAGE, "Name the folder of your overlay by --overlay.")
         overlay = root / MINIMAL
-    objects = kubectl.render(overlay)
+        objects = kubectl.render(overlay)
+        _refuse_other_installation(kubectl, objects)
+    else:
+        objects = kubectl.render(overlay)
     agent = find(objects, "DaemonSet", AGENT)
     if agent is None:
         message = f"{overlay} has no DaemonSet {AGENT}: it must use deploy/k8s/base."
         raise CommandError(Exit.USAGE, message)
-    return Plan(objects, images_of(agent), nodes)
+    images = images_of(agent)
+    # An overlay of an overlay changes the step container's image, not the variable beside it.
+    return Plan(with_images(objects, images, images), images, nodes)
+
+
+def _refuse_other_installation(kubectl: Kubectl, objects: Sequence[Json]) -> None:
+    """The overlay that is taken where none is named may not be the installation's."""
+    agent = live_agent(kubectl)
+    if agent is None:
+        return
+    live = [kubectl.get("configmap", each, SYSTEM) for each in settings_of(agent)]
+    found = [agent, *filter(None, live)]
+    now, then = agent_setting(found, BOOTSTRAP), agent_setting(objects, BOOTSTRAP)
+    if now != then:
+        message = f"The installation's Kafka is {now}, that of the overlay {MINIMAL} {then}."
+        fix = "Name the installation's overlay by --overlay."
+        raise CommandError(Exit.USAGE, f"{message} {fix}")
 
 
 def _checked(kubectl: Kubectl, plan: Plan) -> list[Finding]:
@@ -405,6 +428,8 @@ def _change_images(
     kubectl.apply(secrets or ())
     marked = with_marks(objects, live_secrets(kubectl))
     back = "`muster deploy rollback` returns to the images before."
+    if secrets is None:
+        drop_setup(kubectl)
     planned = steps(marked, with_setup=secrets is not None)
     roll_out(kubectl, planned, Waiting(timeout_s, print_note, back))
     print_line(f"{new.muster} runs.")

@@ -10,7 +10,7 @@ from muster.contracts.acls import agent_user
 
 from cli.client import CommandError, Exit
 from cli.deploy.credentials import NODE_ANNOTATION, USERS
-from cli.deploy.findings import is_ready
+from cli.deploy.findings import agents, is_away, is_ready
 from cli.deploy.kubectl import Kubectl
 from cli.deploy.objects import (
     AGENT,
@@ -26,9 +26,10 @@ from cli.deploy.objects import (
     find,
     images_of,
     name_of,
+    settings_of,
     title_of,
 )
-from cli.deploy.rollout import Progress, Step, look, troubles
+from cli.deploy.rollout import SETUP, Look, Progress, Step, look, troubles
 
 AGAIN_S = 1.0
 """Between two questions. kubectl's own wait shows neither progress nor what is wrong."""
@@ -70,10 +71,19 @@ def roll_out(kubectl: Kubectl, steps: Sequence[Step], waiting: Waiting | None) -
 def _wait(kubectl: Kubectl, wanted: Json, waiting: Waiting) -> None:
     until = time.monotonic() + waiting.timeout_s
     said, said_at = "", 0.0
+    away = _away(kubectl) if wanted["kind"] == "DaemonSet" else []
+    failed_before: str | None = None
     while True:
         now = time.monotonic()
-        found = look(wanted, kubectl.get(wanted["kind"], name_of(wanted), SYSTEM))
+        found = look(wanted, kubectl.get(wanted["kind"], name_of(wanted), SYSTEM), len(away))
+        if found.progress is Progress.FAILED:
+            # A Deployment keeps what an earlier roll-out came to, until new pods make progress.
+            failed_before = found.detail if not said else failed_before
+            if found.detail == failed_before:
+                found = Look(Progress.WAITING, found.detail)
         text = f"{title_of(wanted)}: {found.detail}"
+        if away:
+            text = f"{text}, not on {', '.join(away[:SHOWN])}: not ready"
         if text != said or now - said_at > SAID_AGAIN_S:
             waiting.say(text)
             said, said_at = text, now
@@ -81,7 +91,8 @@ def _wait(kubectl: Kubectl, wanted: Json, waiting: Waiting) -> None:
             return
         if found.progress is Progress.FAILED or now > until:
             label = f"app.kubernetes.io/name={name_of(wanted)}"
-            why = troubles(kubectl.every("get", "pods", "-n", SYSTEM, "-l", label))
+            why = [f"Node {each} is not ready. `muster nodes remove {each}`?" for each in away]
+            why += troubles(kubectl.every("get", "pods", "-n", SYSTEM, "-l", label))
             logs = f"kubectl -n {SYSTEM} logs {wanted['kind'].lower()}/{name_of(wanted)}"
             raise CommandError(
                 Exit.NOT_ALL_READY,
@@ -90,6 +101,11 @@ def _wait(kubectl: Kubectl, wanted: Json, waiting: Waiting) -> None:
                 tuple(why[:SHOWN]),
             )
         time.sleep(AGAIN_S)
+
+
+def _away(kubectl: Kubectl) -> list[str]:
+    """Nodes of Muster whose kubelet does not answer: no agent starts there."""
+    return [name_of(each) for each in agents(kubectl.every("get", "nodes"), ()) if is_away(each)]
 
 
 def remember_images(kubectl: Kubectl, agent: Json, new: Images) -> None:
@@ -118,8 +134,7 @@ def bus_job(objects: Sequence[Json], removed: Sequence[str] = ()) -> Step:
         )
     [container] = job["spec"]["template"]["spec"]["containers"]
     container["args"] += [word for node in removed for word in ("--remove", node)]
-    named = [each["configMapRef"]["name"] for each in container["envFrom"]]
-    settings = [find(objects, "ConfigMap", each) for each in named]
+    settings = [find(objects, "ConfigMap", each) for each in settings_of(job)]
     return Step("bus", [job, *filter(None, settings)], replaced=True)
 
 
@@ -171,6 +186,11 @@ def take_out(kubectl: Kubectl, nodes: Sequence[str], wanted: Step, waiting: Wait
 def agent_pods(kubectl: Kubectl) -> list[Json]:
     """The pods of all agents."""
     return kubectl.every("get", "pods", "-n", SYSTEM, "-l", f"app.kubernetes.io/name={AGENT}")
+
+
+def drop_setup(kubectl: Kubectl) -> None:
+    """Delete the setup Jobs: those of another version may still be to run."""
+    kubectl.run("delete", "-n", SYSTEM, "--ignore-not-found", *(f"job/{each}" for each in SETUP))
 
 
 def take_away(kubectl: Kubectl, timeout_s: float, say: Say) -> None:

@@ -337,6 +337,12 @@ def is_ready(body: Json) -> bool:
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
+def is_away(node: Json) -> bool:
+    """Whether Kubernetes says that a node's kubelet does not answer, or is not ready."""
+    conditions = node.get("status", {}).get("conditions", [])
+    return any(each["type"] == "Ready" and each["status"] != "True" for each in conditions)
+
+
 def _info(node: Json, name: str) -> str:
     return str(node.get("status", {}).get("nodeInfo", {}).get(name, ""))
 

@@ -16,8 +16,11 @@ from cli.client import CommandError, Exit
 Json = dict[str, Any]
 
 AWAY = ("Unable to connect to the server", "The connection to the server")
-FORBIDDEN = "(Forbidden)"
-NO_RIGHT_FIX = "Use a context with the role cluster-admin."
+FIXES = {
+    "(Forbidden)": "Use a context with the role cluster-admin.",
+    "conflict with": "Set these fields to the same values in your overlay. Then go on.",
+}
+"""What to do, by what kubectl prints."""
 TIMEOUT_S = 120
 """No single request takes longer. Waits ask again instead."""
 
@@ -71,7 +74,7 @@ class Kubectl:
             first, *more = done.stderr.strip().splitlines() or ["no reason given"]
             away = any(each in done.stderr for each in AWAY)
             code = Exit.UNREACHABLE if away else Exit.REFUSED
-            fix = f" {NO_RIGHT_FIX}" if FORBIDDEN in done.stderr else ""
+            fix = "".join(f" {text}" for sign, text in FIXES.items() if sign in done.stderr)
             raise CommandError(code, f"kubectl {words[0]}: {first}{fix}", tuple(more))
         return done.stdout
 

@@ -130,6 +130,13 @@ def gpus_of(node: Json) -> int:
     return int(node.get("status", {}).get("allocatable", {}).get(GPU, 0))
 
 
+def settings_of(agent: Json) -> list[str]:
+    """The ConfigMaps that a workload's pods have settings from."""
+    sources = [each for c in containers(agent) for each in c.get("envFrom", [])]
+    names = [each["configMapRef"]["name"] for each in sources if "configMapRef" in each]
+    return list(dict.fromkeys(names))
+
+
 def agent_setting(objects: Sequence[Json], name: str) -> str | None:
     """A setting of the agents: their own, else that of all services."""
     agent = find(objects, "DaemonSet", AGENT)

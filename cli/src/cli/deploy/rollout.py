@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from cli.deploy.objects import WORKLOADS, Json, containers, name_of
 
-ORDER = ("scheduler", "launcher", "alerting", "rest", "runtime-agent")
+ORDER = ("scheduler", "launcher", "alerting", "rest", "fence", "runtime-agent")
 SETUP = ("bus", "migrate")
 DIGEST_SHOWN = 12
 
@@ -69,8 +69,8 @@ def steps(objects: Sequence[Json], *, with_setup: bool = True) -> list[Step]:
     return [each for each in planned if each.objects]
 
 
-def look(wanted: Json, live: Json | None) -> Look:
-    """Whether a workload is as wanted and ready."""
+def look(wanted: Json, live: Json | None, away: int = 0) -> Look:
+    """Whether a workload is as wanted and ready. ``away``: nodes on which no agent can be now."""
     if live is None:
         return Look(Progress.WAITING, "not there yet")
     status, spec = live.get("status", {}), live.get("spec", {})
@@ -78,16 +78,17 @@ def look(wanted: Json, live: Json | None) -> Look:
         case "Job":
             return _job(status)
         case "DaemonSet":
-            total, name = status.get("desiredNumberScheduled", 0), "numberReady"
+            total = max(status.get("desiredNumberScheduled", 0) - away, 0)
+            name = "numberReady"
             updated = status.get("updatedNumberScheduled", 0)
         case _:
             total, name = spec.get("replicas", 1), "readyReplicas"
             updated = status.get("updatedReplicas", 0)
-    for each in status.get("conditions", []):
-        if each["type"] == "Progressing" and each["status"] == "False":
-            return Look(Progress.FAILED, str(each.get("message", each.get("reason", ""))))
     ready = status.get(name, 0)
     seen = status.get("observedGeneration", 0) >= live["metadata"].get("generation", 0)
+    for each in status.get("conditions", []):
+        if seen and each["type"] == "Progressing" and each["status"] == "False":
+            return Look(Progress.FAILED, str(each.get("message", each.get("reason", ""))))
     old = status.get("replicas", total) - updated if wanted["kind"] == "Deployment" else 0
     if seen and ready >= total and updated >= total and old <= 0:
         return Look(Progress.READY, f"{ready} of {total} ready")
