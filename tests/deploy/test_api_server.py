@@ -212,6 +212,11 @@ async def test_a_token_without_a_node_can_do_nothing(agents: Any) -> None:
     assert (status, "the token names no node" in text) == (UNPROCESSABLE, True), text
 
 
+OF_SECRET = {"secretRef": {"name": "of-another-pod"}}
+FROM_SECRET = {
+    "name": "V",
+    "valueFrom": {"secretKeyRef": {"name": "of-another-pod", "key": ".dockerconfigjson"}},
+}
 TOKEN = {"projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
 
 
@@ -229,6 +234,8 @@ TOKEN = {"projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
         ({"volumes": [{"name": "v", "secret": {"secretName": "s"}}]}, "only emptyDir and"),
         ({"imagePullSecrets": [{"name": "of-another-pod"}]}, "only the pull secret"),
         ({"automountServiceAccountToken": True}, "no service account token"),
+        ({"containers": [{**a_container()[0], "envFrom": [OF_SECRET]}]}, "no variable of a Secret"),
+        ({"containers": [{**a_container()[0], "env": [FROM_SECRET]}]}, "no variable of a Secret"),
     ],
 )
 async def test_an_agents_pod_gets_nothing_of_the_host(agents: Any, changes: Json, why: str) -> None:

@@ -18,6 +18,7 @@ from muster.contracts.storages import StorageMount
 from muster.sealing import seal
 from pod_api_double import PodApiDouble
 from runtime_agent.domain.kubernetes.manifest import Given, Identity, manifest
+from runtime_agent.domain.kubernetes.node import offer_of, requests_of
 from runtime_agent.domain.pods import Phase, Pod
 from runtime_agent.kubernetes.api import Change, Refused, Unavailable
 
@@ -451,6 +452,65 @@ async def test_a_node_that_kubernetes_no_longer_has_takes_no_pods(
     await world.until(lambda: world.runner.offer().problem is not None)
 
 
+async def test_a_container_that_does_not_reach_the_agent_is_not_waited_for_without_end(
+    world: World, api: PodApiDouble
+) -> None:
+    world.runner.settings = world.settings.model_copy(update={"image_wait_s": 0.05})
+    api.running(await world.created())
+    await world.until(lambda: world.rule() == "launch-failed")
+    assert "did not reach the agent" in json.dumps(world.verdict())
+
+
+async def test_a_taint_keeps_tasks_away_unless_it_is_tolerated(
+    world: World, api: PodApiDouble
+) -> None:
+    taints = [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]
+    api.tell_node(Change("put", {**api.node, "spec": {"taints": taints}}))
+    await world.until(lambda: world.runner.offer().problem is None)
+    taints += [{"key": "team", "effect": "NoSchedule"}]
+    api.tell_node(Change("put", {**api.node, "spec": {"taints": taints}}))
+    await world.until(lambda: world.runner.offer().problem is not None)
+    problem = world.runner.offer().problem
+    assert problem is not None and "team:NoSchedule" in problem
+
+
+async def test_a_private_image_is_pulled_anew_and_a_public_one_is_not(
+    world: World, api: PodApiDouble
+) -> None:
+    world.accept(run=sealed(world))
+    await world.until(lambda: api.objects)
+    (main,) = api.only()["spec"]["containers"]
+    assert main["imagePullPolicy"] == "Always"
+    public = Pod("pod-2", JOB, f"{JOB}-0", Phase.ACCEPTED, a_run())
+    identity = Identity("n", "id", "t")
+    (main,) = manifest(public, a_run(), identity, world.runner.rules, Given())["spec"]["containers"]
+    assert "imagePullPolicy" not in main
+
+
+@pytest.mark.parametrize(
+    ("allocatable", "held", "offered", "others"),
+    [
+        ("4", 2.4, 3, 2),  # 1.1 are free, so that one task with 1 CPU fits
+        ("4", 0.0, 3, 0),
+        ("8", 0.25, 7, 0),
+        ("2", 3.0, 1, 1),
+        ("1", 0.0, 1, 0),
+    ],
+)
+def test_what_others_hold_is_rounded_once(
+    allocatable: str, held: float, offered: int, others: int
+) -> None:
+    node = {"status": {"allocatable": {"cpu": allocatable, "memory": "1Gi"}}}
+    offer = offer_of(node, [(held, 0.0)] if held else [])
+    assert (offer.cpu, sum(each.cpu for each in offer.others)) == (offered, others)
+
+
+def test_a_pod_that_requests_as_a_whole_holds_that() -> None:
+    container = {"resources": {"requests": {"cpu": "1", "memory": "64Mi"}}}
+    spec = {"containers": [container, container], "resources": {"requests": {"cpu": "3"}}}
+    assert requests_of(spec) == (3.0, 128.0)
+
+
 async def test_a_container_that_ends_before_it_asks_was_not_started(
     world: World, api: PodApiDouble
 ) -> None:
@@ -540,7 +600,7 @@ async def test_the_node_offers_what_is_allocatable_less_what_others_request(
             "metadata": {"namespace": "kube-system", "name": "proxy", "uid": "p"},
             "spec": {
                 "nodeName": "n",
-                "containers": [{"resources": {"requests": {"cpu": "250m", "memory": "1Gi"}}}],
+                "containers": [{"resources": {"requests": {"cpu": "750m", "memory": "1Gi"}}}],
             },
             "status": {"phase": "Running"},
         }

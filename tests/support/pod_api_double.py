@@ -107,7 +107,9 @@ class PodApiDouble:
             yield await queue.get()
 
     async def follow_node(self) -> AsyncIterator[Change]:
+        yield Change("listing")
         yield Change("put", self.node)
+        yield Change("listed")
         while True:
             yield await self._of_node.get()
 

@@ -120,6 +120,11 @@ class AgentSettings(ReadByRestSettings, KubernetesSettings):
     kube_runtime_class: str = Field(
         "nvidia", description="The runtime class of pods with GPUs; empty: the node's default."
     )
+    kube_tolerated_taints: str = Field(
+        "muster/only,nvidia.com/gpu",
+        description="Keys of taints, with commas, that do not keep tasks off the node. Other taints"
+        " do; taint a node with muster/only to keep other people's pods off.",
+    )
     kube_logs: Path = Field(Path("/var/log/pods"), description="Where kubelet writes output.")
     kube_pods: Path = Field(
         Path("/var/lib/kubelet/pods"), description="Where kubelet has pods' volumes."

@@ -23,6 +23,11 @@ def uses_rdma(resources: Mapping[str, int]) -> bool:
     return any(name == RDMA or name.startswith(RDMA_PREFIX) for name in asked)
 
 
+def needs_host(instances: Iterable[int], resources: Iterable[Mapping[str, int]]) -> bool:
+    """Whether a job's tasks need what Pod Security refuses to ordinary pods."""
+    return uses_node_network(instances) or any(map(uses_rdma, resources))
+
+
 def permitted_in(setting: str) -> frozenset[str]:
     """The virtual clusters that ``MUSTER_KUBE_HOST_NETWORK`` names."""
     return frozenset(name for each in setting.split(",") if (name := each.strip()))

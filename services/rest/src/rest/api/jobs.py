@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import JSONResponse, Response
 from muster.contracts.jobs import Execution, JobStatus
-from muster.contracts.node_access import permitted_in, uses_node_network, uses_rdma
+from muster.contracts.node_access import needs_host, permitted_in
 from muster.contracts.storages import StorageMount
 from muster.errors import Problem, Rejected, Transient
 from muster.protocol import ParsedJob, ProtocolError, parse_job
@@ -176,9 +176,7 @@ async def _mounts(here: Context, caller: Caller, job: ParsedJob) -> tuple[Storag
     mounts = mounts_of(job, caller, await storages.read(here.pool))
     known = here.settings
     roles = job.spec.task_roles
-    is_of_host = uses_node_network(role.instances for role in roles) or any(
-        uses_rdma(role.resources) for role in roles
-    )
+    is_of_host = needs_host((role.instances for role in roles), (role.resources for role in roles))
     namespace = known.kube_host_namespace if is_of_host else known.kube_namespace
     claims = [mount.claim for mount in mounts if mount.claim]
     with contextlib.suppress(Transient):  # agents ask again before they create pods

@@ -33,8 +33,13 @@ LIST_LIMIT = 500
 TEXT_CHARS = 500
 _RETRIED = frozenset((401, 404, 408, 409, 425, 429))
 """Also a namespace or a right that an operator has yet to make."""
-_FINAL_403 = ("violates PodSecurity", "denied the request")
-"""Of the server's own check and of admission webhooks; quotas and missing rights have others."""
+_FINAL_403 = (
+    *("violates PodSecurity", "denied the request", "denied request"),
+    *("usage per ", "request ratio per "),
+)
+"""Of the server's own check, of webhooks, of policies, and of limits of a namespace. Quotas and
+missing rights have other words.
+"""
 
 _log = structlog.get_logger()
 

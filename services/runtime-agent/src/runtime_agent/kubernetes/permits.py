@@ -74,8 +74,15 @@ class PermitServer:
         answer = decide(pod, self.pods.ticket(name), asked, proc.boot_id())
         self.pods.metrics.start_permits.labels(answer.value).inc()
         record = self.pods.record(name)
+        if answer is Answer.STRANGE_ADDRESS:
+            _log.warning(
+                "a container asks from an address that is not its pod's", pod=name,
+                address=asked.address,
+            )  # fmt: skip
+            return NEVER
         if answer is Answer.DENIED or pod is None or record is None:
             return NEVER
+        self.pods.asked(name)
         if answer is Answer.SECOND:
             _log.warning("a second container of a pod is not started", pod=name)
             self.pods.keep(replace(record, was_second=True))

@@ -52,7 +52,7 @@ from runtime_agent.metrics import AgentMetrics
 from runtime_agent.pod_files import PodFiles, touched_at_s
 from runtime_agent.runner import Seen
 from runtime_agent.secrets_key import SecretsKey
-from runtime_agent.settings import AgentSettings
+from runtime_agent.settings import AgentSettings, names_in
 from runtime_agent.store import Journal
 from runtime_agent.supervisor import proc
 from runtime_agent.supervisor.records import SPEC_FILE, read_record, ring, write_record
@@ -64,6 +64,8 @@ TICKET_BYTES = 16
 AT_ONCE_S, SOON_S = 0, 1
 """Grace of an object that runs nothing, and of one that nobody wants."""
 RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
+PAUSE = "pause"
+"""The process that holds a pod's namespaces."""
 STOP_TAKEN_S = 5.0
 """By then the object of a stopped pod shows its deletion; else the agent signals the pod itself."""
 
@@ -80,7 +82,8 @@ class _Work:
     `request`: to the API server, on its way; `tries` of them failed for now, the last for `why`,
     and the next is made at `try_at_s`. `refused`: the pod is never to run. `last`: the object as
     it was before it went; `is_gone`: the server confirms that. `deleted_uid`: of the object that it
-    was asked to delete, with `grace_s`. `stopped_at_s`: since when the pod is stopped;
+    was asked to delete, with `grace_s`. `heard_s`: when its container last asked for its permit, or was first seen to run.
+    `stopped_at_s`: since when the pod is stopped;
     `kill_at_s`: when the agent kills by itself. Times are monotonic.
     """
 
@@ -96,6 +99,7 @@ class _Work:
     stopped_at_s: float | None = None
     kill_at_s: float | None = None
     is_signalled: bool = False
+    heard_s: float | None = None
     log: KubeletLog | None = None
 
     @property
@@ -129,6 +133,7 @@ class KubernetesPods:
     _works: defaultdict[str, _Work] = field(default_factory=lambda: defaultdict(_Work))
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(IN_FLIGHT))
     _pods_known: asyncio.Event = field(default_factory=asyncio.Event)
+    _node_known: asyncio.Event = field(default_factory=asyncio.Event)
 
     # What the journal wants
 
@@ -159,7 +164,8 @@ class KubernetesPods:
         if pod.stop is not None and not record.is_permitted:
             return _ended(pod, started, unstarted(pod.stop.reason))
         if record.is_permitted and record.boot != proc.boot_id():
-            self._is_read(record)
+            if not self._is_read(record):
+                return None if started is None else Seen(pod.pod, started)
             return _ended(pod, started, Ending(loss=Loss.REBOOT))
         if (refused := self._works[pod.pod].refused) is not None:
             return _ended(pod, started, refused)
@@ -238,6 +244,10 @@ class KubernetesPods:
             saved_at_s = self._checkpointed_at_s(record)
             return Seen(pod.pod, started, checkpointed_at_s=saved_at_s)
         waited_s = time.time() - seen.created_at_s
+        if seen.is_running:  # it asks each second
+            work, now_s = self._works[pod.pod], time.monotonic()
+            work.heard_s = now_s if work.heard_s is None else work.heard_s
+            waited_s = now_s - work.heard_s
         hopeless = given_up(seen, waited_s, self.settings.image_wait_s)
         return None if hopeless is None else _ended(pod, None, hopeless)
 
@@ -410,7 +420,9 @@ class KubernetesPods:
                 processes=len(found),
             )
         for pid, ticks in found:
-            proc.kill(pid, ticks, number)
+            # With `pause` gone kubelet would end the pod with the grace of its object.
+            if number is signal.SIGKILL or proc.name_of(pid) != PAUSE:
+                proc.kill(pid, ticks, number)
 
     def _note_end(self, name: str, ended_at_s: float | None) -> None:
         record = self.record(name)
@@ -513,6 +525,10 @@ class KubernetesPods:
         self._records[record.name] = record
         return record
 
+    def asked(self, name: str) -> None:
+        """Its container has reached the agent."""
+        self._works[name].heard_s = time.monotonic()
+
     def refuse(self, name: str, found: Ending) -> None:
         """The pod is never to run; the next look ends it."""
         self._works[name].refused = found
@@ -525,14 +541,16 @@ class KubernetesPods:
     def forget(self, name: str) -> None:
         """The work directory goes with the object; the record stays on the disk."""
         self._records.pop(name, None)
-        if all(seen.pod != name for seen in self._objects.values()):
+        is_done = name not in self._works or self._works[name].request is None
+        if is_done and all(seen.pod != name for seen in self._objects.values()):
             self._works.pop(name, None)
 
     # What the journal does not know
 
     async def ready(self) -> None:
-        """Once all pods of the node are listed."""
+        """Once the node and all its pods are listed."""
         await self._pods_known.wait()
+        await self._node_known.wait()
 
     def names(self) -> list[str]:
         """Those with a folder or an object."""
@@ -601,9 +619,11 @@ class KubernetesPods:
     def _renew_offer(self) -> None:
         before = self._offer
         if self._node is not None:
-            self._offer = offer_of(self._node, self._held.values())
-        elif before is not None:
-            self._offer = replace(before, problem="Kubernetes has no node of this name.")
+            tolerated = names_in(self.settings.kube_tolerated_taints)
+            self._offer = offer_of(self._node, self._held.values(), tolerated)
+        elif self._node_known.is_set():
+            last = before or Offer(1, 1)
+            self._offer = replace(last, problem="Kubernetes has no node of this name.")
         if before != self._offer:
             self.changed()
 
@@ -645,6 +665,7 @@ class KubernetesPods:
                     self._node = None
                 case "listed":
                     self._node = self._node if is_listed else None
+                    self._node_known.set()
                 case never:
                     assert_never(never)
             self._renew_offer()

@@ -9,7 +9,7 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import Any
 
-from muster.contracts.node_access import is_permitted, uses_node_network, uses_rdma
+from muster.contracts.node_access import is_permitted, needs_host, uses_node_network, uses_rdma
 from muster.contracts.pods import PodRun
 from muster.contracts.secrets import PullCredentials
 
@@ -100,7 +100,7 @@ def is_on_host_network(run: PodRun) -> bool:
 
 def is_of_host(run: PodRun) -> bool:
     """Whether the pod needs what Pod Security refuses to ordinary ones."""
-    return is_on_host_network(run) or uses_rdma(run.resources)
+    return needs_host((role.instances for role in run.roles), [run.resources])
 
 
 def why_not_of_host(run: PodRun, rules: PodRules) -> str | None:
@@ -157,6 +157,8 @@ def manifest(pod: Pod, run: PodRun, who: Identity, rules: PodRules, given: Given
         "containers": [main],
         "volumes": volumes,
     }
+    if who.pull is not None:  # else a node's copy would be anybody's
+        main["imagePullPolicy"] = "Always"
     if run.secrets is not None:
         spec["imagePullSecrets"] = [{"name": object_name(pod)}]
     if rules.gpu_mode is GpuMode.VISIBLE_DEVICES and run.gpus and rules.runtime_class:
@@ -201,7 +203,8 @@ def _registry(image: str, named: str) -> str:
     """The registry that the job file names, else the image's own, else Docker Hub."""
     host, slash, _ = image.partition("/")
     is_host = bool(slash) and ("." in host or ":" in host or host == "localhost")
-    return named or (host if is_host else DOCKER_HUB)
+    found = named or (host if is_host else DOCKER_HUB)
+    return DOCKER_HUB if found == "docker.io" else found
 
 
 def _environment(pod: Pod, who: Identity, rules: PodRules, gpu_uuids: Sequence[str]) -> list[Json]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from muster.contracts.nodes import PodOnNode
@@ -17,30 +17,43 @@ HEADROOM_CPUS = 0.5
 """Kept free: kubelet counts pods that have ended a moment longer than Muster does."""
 _UNREADY = "node.kubernetes.io/"
 """Taints that Kubernetes sets by the node's conditions, which are read themselves."""
-_OWN_TAINT = "muster/only"
-"""It keeps other people's pods away; Muster's own are placed by name."""
 _PRESSURES = ("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable")
 
 
-def offer_of(node: dict[str, Any], others: Iterable[tuple[float, float]]) -> Offer:
+def offer_of(
+    node: dict[str, Any],
+    others: Iterable[tuple[float, float]],
+    tolerated: Collection[str] = (),
+) -> Offer:
     """The node's allocatable amounts, what pods of others hold of them (CPUs, MiB), and what speaks
-    against the node.
+    against the node. ``tolerated``: keys of taints that do not.
     """
     allocatable = allocatable_of(node)
     held = list(others)
+    usable_cpus = cpus(allocatable.get("cpu", "1")) - HEADROOM_CPUS
+    usable_mb = mebibytes(allocatable.get("memory", "1Mi"))
     given = PodOnNode(
         pod=OTHERS,
-        cpu=_up(sum(each[0] for each in held)),
-        memory_mb=_up(sum(each[1] for each in held)),
+        cpu=_held(usable_cpus, sum(each[0] for each in held)),
+        memory_mb=_held(usable_mb, sum(each[1] for each in held)),
     )
     return Offer(
-        cpu=max(1, int(cpus(allocatable.get("cpu", "1")) - HEADROOM_CPUS)),
-        memory_mb=max(1, int(mebibytes(allocatable.get("memory", "1Mi")))),
+        cpu=_whole(usable_cpus),
+        memory_mb=_whole(usable_mb),
         others=(given,) if given.cpu or given.memory_mb else (),
         labels=(node.get("metadata") or {}).get("labels") or {},
         resources=counted(allocatable),
-        problem=problem_of(node),
+        problem=problem_of(node, tolerated),
     )
+
+
+def _whole(usable: float) -> int:
+    return max(1, int(usable))
+
+
+def _held(usable: float, held: float) -> int:
+    """What others hold, so that the rest is what is free in whole numbers: rounded once."""
+    return _whole(usable) - max(0, int(usable - held)) if held else 0
 
 
 def allocatable_of(node: dict[str, Any]) -> dict[str, str]:
@@ -49,8 +62,9 @@ def allocatable_of(node: dict[str, Any]) -> dict[str, str]:
 
 
 def requests_of(spec: dict[str, Any]) -> tuple[float, float]:
-    """CPUs and MiB that a pod holds: its containers' sum, or its largest init container, whichever
-    is more, and the overhead of its runtime class (Kubernetes' rule for effective requests).
+    """CPUs and MiB that a pod holds: what it requests as a whole, else its containers' sum or its
+    largest init container, whichever is more; and the overhead of its runtime class (Kubernetes'
+    rule for effective requests).
 
     An init container that stays (restartPolicy Always) counts with the containers.
     """
@@ -64,7 +78,11 @@ def requests_of(spec: dict[str, Any]) -> tuple[float, float]:
             peak = (max(peak[0], amounts[0]), max(peak[1], amounts[1]))
     overhead = _quantities(spec.get("overhead") or {})
     total = (sum(each[0] for each in running), sum(each[1] for each in running))
-    return max(total[0], peak[0]) + overhead[0], max(total[1], peak[1]) + overhead[1]
+    whole = (spec.get("resources") or {}).get("requests") or {}
+    asked = _quantities(whole)
+    cpu = asked[0] if "cpu" in whole else max(total[0], peak[0])
+    memory_mb = asked[1] if "memory" in whole else max(total[1], peak[1])
+    return cpu + overhead[0], memory_mb + overhead[1]
 
 
 def _amounts(container: dict[str, Any]) -> tuple[float, float]:
@@ -75,7 +93,7 @@ def _quantities(amounts: dict[str, str]) -> tuple[float, float]:
     return cpus(amounts.get("cpu", "0")), mebibytes(amounts.get("memory", "0"))
 
 
-def problem_of(node: dict[str, Any]) -> str | None:
+def problem_of(node: dict[str, Any], tolerated: Collection[str] = ()) -> str | None:
     """Why nothing may start on the node; None: nothing speaks against it."""
     spec, status = node.get("spec") or {}, node.get("status") or {}
     conditions = {each["type"]: each for each in status.get("conditions") or ()}
@@ -90,18 +108,10 @@ def problem_of(node: dict[str, Any]) -> str | None:
     if spec.get("unschedulable"):
         return "The node is cordoned in Kubernetes; `kubectl uncordon` frees it."
     for taint in spec.get("taints") or ():
-        if _keeps_away(taint):
+        key, effect = taint["key"], taint.get("effect")
+        is_others = not key.startswith(_UNREADY) and key not in tolerated
+        if is_others and effect in ("NoSchedule", "NoExecute"):
             value = f"={taint['value']}" if taint.get("value") else ""
-            return f"The node has the taint {taint['key']}{value}:{taint['effect']}."
+            fix = "Remove it, or name its key in MUSTER_KUBE_TOLERATED_TAINTS."
+            return f"The node has the taint {key}{value}:{effect}. {fix}"
     return None
-
-
-def _keeps_away(taint: dict[str, str]) -> bool:
-    key, effect = taint["key"], taint.get("effect")
-    is_others = not key.startswith(_UNREADY) and key != _OWN_TAINT
-    return is_others and effect in ("NoSchedule", "NoExecute")
-
-
-def _up(amount: float) -> int:
-    """To the next whole number."""
-    return -int(-amount // 1)

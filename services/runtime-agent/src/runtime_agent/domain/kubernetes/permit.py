@@ -52,6 +52,7 @@ class Asked:
 class Answer(Enum):
     """What a container is answered. `FIRST`: its nonce is to be recorded, then as `GRANTED`.
     `SECOND`: as `DENIED`, and its pod had a permit already. `LATER`: it asks again.
+    `STRANGE_ADDRESS`: as `DENIED`, with the right ticket from an address that is not the pod's.
     """
 
     LATER = "later"
@@ -59,6 +60,7 @@ class Answer(Enum):
     SECOND = "second"
     GRANTED = "granted"
     DENIED = "denied"
+    STRANGE_ADDRESS = "strange-address"
 
 
 def decide(pod: Pod | None, kept: Ticket | None, asked: Asked, boot: str) -> Answer:
@@ -72,7 +74,7 @@ def decide(pod: Pod | None, kept: Ticket | None, asked: Asked, boot: str) -> Ans
     if not kept.address:
         return Answer.LATER
     if kept.address != asked.address:
-        return Answer.DENIED
+        return Answer.STRANGE_ADDRESS
     if kept.nonce:
         is_same = kept.nonce == asked.nonce and kept.boot == boot
         return Answer.GRANTED if is_same else Answer.SECOND

@@ -34,6 +34,8 @@ _START_WAITS = frozenset(
     ("CreateContainerError", "CreateContainerConfigError", "RunContainerError",
      "PreCreateHookError", "PreStartHookError", "PostStartHookError")
 )  # fmt: skip
+_SLOW = "; its image may still be pulled (MUSTER_IMAGE_WAIT_S), or a volume hangs"
+_PORT = "; a firewall or a network policy may close the agent's port"
 _AT_ONCE = frozenset(("InvalidImageName", "ErrImageNeverPull"))
 _RETRIED = "ImagePullBackOff"
 """kubelet has asked the registry and waits to ask again: an answer is not a slip of the line."""
@@ -149,6 +151,8 @@ def ending(
         # An image that ends before it asks can only be stopped, or lack what runs the step.
         if reason is not None:
             return unstarted(reason)
+        if seen.exit_code == NO_PERMIT:
+            return Ending(start_error="the agent gave its container no permit; its log has why")
         return Ending(start_error=f"the container ended before it began: {_words(seen)}")
     is_lost = was_second and seen.exit_code == NO_PERMIT
     if (is_lost or seen.is_unknown) and reason is None:
@@ -201,15 +205,20 @@ def vanished(asked: Stopping | None, *, was_permitted: bool) -> Ending:
 
 def given_up(seen: Observed, waited_s: float, patience_s: float) -> Ending | None:
     """Whether a pod that does not start never will. A registry that denies the task's image is
-    believed once kubelet has asked it; all else has until `patience_s`. A container that runs asks
-    for its permit, however long that takes.
+    believed once kubelet has asked it; all else has until `patience_s`. `waited_s`: of a container
+    that runs, since when it could have asked for its permit and has not.
     """
     is_denied = _ALLOWS_NO_IMAGE.search(_QUOTED.sub("", seen.text)) is not None
     is_final = seen.waiting in _AT_ONCE or (seen.waiting == _RETRIED and is_denied)
     is_users = is_final and seen.is_own_wait
-    if seen.is_running or not (is_users or waited_s > patience_s):
+    if not (is_users or waited_s > patience_s):
         return None
-    text = ": ".join(filter(None, (seen.waiting or "kubelet did not start it", seen.text)))
+    if seen.is_running:
+        return Ending(
+            start_error=f"its container did not reach the agent in {patience_s:g} s{_PORT}"
+        )
+    late = f"not started in {patience_s:g} s{_SLOW}"
+    text = ": ".join(filter(None, (seen.waiting or late, seen.text)))
     if seen.waiting not in _IMAGE_WAITS:
         return Ending(start_error=text)
     refusal = Refusal.IMAGE_DENIED if is_users else Refusal.IMAGE_NOT_PULLED
