@@ -471,7 +471,8 @@ async def test_a_taint_keeps_tasks_away_unless_it_is_tolerated(
     api.tell_node(Change("put", {**api.node, "spec": {"taints": taints}}))
     await world.until(lambda: world.runner.offer().problem is not None)
     problem = world.runner.offer().problem
-    assert problem is not None and "team:NoSchedule" in problem
+    assert problem is not None
+    assert "team:NoSchedule" in problem
 
 
 async def test_a_private_image_is_pulled_anew_and_a_public_one_is_not(

@@ -82,9 +82,9 @@ class _Work:
     `request`: to the API server, on its way; `tries` of them failed for now, the last for `why`,
     and the next is made at `try_at_s`. `refused`: the pod is never to run. `last`: the object as
     it was before it went; `is_gone`: the server confirms that. `deleted_uid`: of the object that it
-    was asked to delete, with `grace_s`. `heard_s`: when its container last asked for its permit, or was first seen to run.
-    `stopped_at_s`: since when the pod is stopped;
-    `kill_at_s`: when the agent kills by itself. Times are monotonic.
+    was asked to delete, with `grace_s`. `heard_s`: when its container last asked for its permit, or
+    was first seen to run. `stopped_at_s`: since when the pod is stopped; `kill_at_s`: when the
+    agent kills by itself. Times are monotonic.
     """
 
     request: asyncio.Task[None] | None = None
