@@ -40,7 +40,7 @@ from muster.contracts.pods import PodRun, RoleShape
 from muster_up import Http, Up, up
 from rich.console import Console
 from rich.table import Table
-from runtime_agent.domain.kubernetes.manifest import Identity, PodRules, manifest
+from runtime_agent.domain.kubernetes.manifest import Given, Identity, PodRules, manifest
 from runtime_agent.domain.pods import Phase, Pod
 
 NAMESPACE = "muster-jobs-host"
@@ -181,7 +181,7 @@ def _ceilings_pod(node: str, number: int) -> Json:
     pod = Pod(f"{job}-0-worker-0-0", job, f"{job}-0", Phase.ACCEPTED, run)
     who = Identity(node, "a" * 16, "b" * 32, "c" * 64)
     rules = PodRules("muster-jobs", NAMESPACE, "muster-step", 8084, 30.0)
-    return manifest(pod, run, who, rules, [])
+    return manifest(pod, run, who, rules, Given())
 
 
 async def ceiling(
