@@ -204,6 +204,11 @@ def read(kind: type[Settings]) -> Settings:
         sys.exit(2)
 
 
+def names_in(text: str) -> list[str]:
+    """The parts of a setting that are separated by commas."""
+    return [name for each in text.split(",") if (name := each.strip())]
+
+
 def problems(error: ValidationError) -> list[str]:
     """What is wrong with settings, each with its variable."""
     found = []

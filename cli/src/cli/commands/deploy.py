@@ -28,7 +28,14 @@ from cli.deploy.difference import Change, changes, summary
 from cli.deploy.findings import Finding, Level, Plan, agents, cells, findings, is_ready, some
 from cli.deploy.key import enrolments, first_password, key_for, secrets_of, users_of
 from cli.deploy.kubectl import Connection, Kubectl
-from cli.deploy.looking import installed_or_refuse, job_pods, live_agent, live_secrets, look_at
+from cli.deploy.looking import (
+    installed_or_refuse,
+    job_nodes,
+    job_pods,
+    live_agent,
+    live_secrets,
+    look_at,
+)
 from cli.deploy.objects import (
     AGENT,
     AGENT_LABEL,
@@ -138,7 +145,7 @@ def apply(
     _refuse_or_warn(kubectl, plan)
     before = live_secrets(kubectl)
     rest = find(before, "Secret", REST)
-    named = [name_of(each) for each in agents(kubectl.every("get", "nodes"), node)]
+    named = job_nodes(kubectl, node)
     _show(kubectl, with_marks(plan.objects, before))
     print_line(f"nodes for jobs: {', '.join(named) or 'none'}")
     _confirm("Apply this?", yes=options.yes)
@@ -237,8 +244,7 @@ def upgrade(
     installed_or_refuse(kubectl)
     before = live_secrets(kubectl)
     key = key_for(key_file, find(before, "Secret", REST))
-    nodes = [name_of(each) for each in agents(kubectl.every("get", "nodes"), ())]
-    secrets = secrets_of(key, before, nodes, None)
+    secrets = secrets_of(key, before, job_nodes(kubectl), None)
     _change_images(kubectl, plan, new, options, secrets)
 
 
@@ -314,8 +320,7 @@ def add_nodes(
     plan = _plan(kubectl, overlay, node)
     _refuse_or_warn(kubectl, plan)
     key = key_for(key_file, kubectl.get("secret", REST, SYSTEM))
-    all_nodes = [name_of(each) for each in agents(kubectl.every("get", "nodes"), node)]
-    kubectl.apply([users_of(key, all_nodes), *enrolments(key, node, images.muster)])
+    kubectl.apply([users_of(key, job_nodes(kubectl, node)), *enrolments(key, node, images.muster)])
     let_in(kubectl, node, bus_job(with_images(plan.objects, plan.images, images)), waiting)
     print_line(f"{', '.join(node)}: ready for jobs. `muster nodes uncordon` ends an earlier drain.")
 
@@ -334,7 +339,7 @@ def remove_nodes(
     waiting = Waiting(_seconds(timeout), print_note, "Then remove again.")
     images = images_of(installed_or_refuse(kubectl))
     plan = _plan(kubectl, overlay, node)
-    known = {name_of(each) for each in agents(kubectl.every("get", "nodes"), ())}
+    known = set(job_nodes(kubectl))
     enrolled = {name_of(each) for each in live_secrets(kubectl)}
     if unknown := [e for e in node if e not in known and agent_user(e) not in enrolled]:
         message = f"{some(unknown)}: no node of Muster. `muster deploy status` lists those."

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from cli.client import CommandError, Exit
-from cli.deploy.findings import Cluster, Right, rights
+from cli.deploy.findings import Cluster, Right, agents, rights
 from cli.deploy.kubectl import Kubectl
 from cli.deploy.objects import (
     AGENT,
@@ -87,6 +87,11 @@ def live_agent(kubectl: Kubectl) -> Json | None:
 def live_secrets(kubectl: Kubectl) -> list[Json]:
     """The Secrets of an installation; none where there is no installation."""
     return kubectl.every("get", "secrets", "-n", SYSTEM, "-l", OF_MUSTER)
+
+
+def job_nodes(kubectl: Kubectl, named: Sequence[str] = ()) -> list[str]:
+    """The nodes that run jobs, and those named."""
+    return [name_of(each) for each in agents(kubectl.every("get", "nodes"), named)]
 
 
 def job_pods(kubectl: Kubectl) -> list[Json]:

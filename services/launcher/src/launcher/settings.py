@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Self
 
 from muster.sealing import public_key_of
-from muster.settings import DatabaseSettings
+from muster.settings import DatabaseSettings, names_in
 from pydantic import (
     Field,
     NonNegativeFloat,
@@ -28,7 +28,7 @@ _IN_ORDER = (
 
 def keys_in(keys: SecretStr) -> list[str]:
     """The private keys of `secrets_keys`, the present one first."""
-    return [key for each in keys.get_secret_value().split(",") if (key := each.strip())]
+    return names_in(keys.get_secret_value())
 
 
 class LauncherSettings(DatabaseSettings):

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, assert_never
 
 import structlog
 from muster.contracts.model import Model
-from muster.contracts.node_access import permitted_in
 from muster.contracts.pods import PodRequest, PodRun
 from muster.contracts.services import SERVICE_STARTED
 from muster.contracts.topics import Service
@@ -25,7 +24,7 @@ from muster.process import make_folder_private
 from muster.records import Received
 from muster.service import Runtime, run_service
 from muster.service_keys import agent as audience_of
-from muster.settings import read
+from muster.settings import names_in, read
 from muster.token_guard import TokenGuard
 
 from runtime_agent.api.logs import LogServer
@@ -209,7 +208,7 @@ async def _runner(settings: AgentSettings, machine: Machine) -> tuple[PodFiles, 
                 grace_s=settings.grace_s,
                 gpu_mode=settings.kube_gpu_mode,
                 runtime_class=settings.kube_runtime_class,
-                host_network=permitted_in(settings.kube_host_network),
+                host_network=frozenset(names_in(settings.kube_host_network)),
             )
             return files, KubernetesPods(
                 settings, rules, files, journal, api, devices, key, metrics, doorbell.path

@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
-from muster.settings import JobNamespaceSettings, ReadByRestSettings
+from muster.settings import JobNamespaceSettings, ReadByRestSettings, names_in
 from pydantic import (
     Field,
     NonNegativeFloat,
@@ -31,11 +31,6 @@ sssd gives to users of a directory by default (to 2000200000).
 LONGEST_NAME = 64
 LONGEST_URL = 96
 """Placements name the node, its address and its log URL for every pod; their size counts on it."""
-
-
-def names_in(text: str) -> list[str]:
-    """The parts of a setting that are separated by commas."""
-    return [name for each in text.split(",") if (name := each.strip())]
 
 
 class OnStop(StrEnum):

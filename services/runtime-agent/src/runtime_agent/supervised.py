@@ -11,6 +11,7 @@ from pathlib import Path
 import structlog
 from muster.contracts.pods import PodRun
 from muster.errors import Broken
+from muster.settings import names_in
 
 from runtime_agent.confinement import Confinement
 from runtime_agent.devices import Devices, capacity
@@ -24,7 +25,7 @@ from runtime_agent.logreader import last_lines
 from runtime_agent.pods import Phase, PodDirectories, never_ran
 from runtime_agent.runner import Seen
 from runtime_agent.secrets_key import SecretsKey
-from runtime_agent.settings import MEBIBYTE, AgentSettings, names_in
+from runtime_agent.settings import MEBIBYTE, AgentSettings
 from runtime_agent.supervisor import cgroup, proc
 from runtime_agent.supervisor.records import ExitRecord, Mount, PodSpec, StopRequest
 

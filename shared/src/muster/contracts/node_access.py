@@ -28,11 +28,6 @@ def needs_host(instances: Iterable[int], resources: Iterable[Mapping[str, int]])
     return uses_node_network(instances) or any(map(uses_rdma, resources))
 
 
-def permitted_in(setting: str) -> frozenset[str]:
-    """The virtual clusters that ``MUSTER_KUBE_HOST_NETWORK`` names."""
-    return frozenset(name for each in setting.split(",") if (name := each.strip()))
-
-
 def is_permitted(virtual_cluster: str, permitted: Collection[str]) -> bool:
     """Whether its jobs may."""
     return virtual_cluster in permitted or ALL in permitted

@@ -15,6 +15,11 @@ MNT = "/mnt"
 """The folder of mount paths, unless a job file names others."""
 
 
+def usual_mount_path(storage: str) -> str:
+    """Where tasks see a storage whose job file names no path."""
+    return f"{MNT}/{storage}"
+
+
 class StorageMount(Model):
     """A storage at ``mount_path``. Kubernetes nodes find it in the PersistentVolumeClaim ``claim``,
     other nodes in their folder ``host_path``; None: they have it not. ``sub_path``: which folder of

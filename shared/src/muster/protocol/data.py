@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from muster.contracts.storages import FOLDER, MNT, STORAGE_NAME
+from muster.contracts.storages import FOLDER, STORAGE_NAME, usual_mount_path
 from muster.errors import Problem
 from muster.protocol.document import Node
 from muster.protocol.problems import join_path
@@ -42,9 +42,8 @@ def storages_of_data(root: Node) -> tuple[NamedStorage, ...]:
     for path, node in data_in_storages(root):
         match = _URI.fullmatch(node.value)
         if match is not None and (name := match["name"]) not in named:
-            place = NamedStorage(
-                name, f"{MNT}/{name}", join_path(path), node.line, node.column, is_data=True
-            )
+            where = usual_mount_path(name)
+            place = NamedStorage(name, where, join_path(path), node.line, node.column, is_data=True)
             found.setdefault(name, place)
     return tuple(found.values())
 
@@ -74,7 +73,7 @@ def _mount_paths(root: Node) -> Mapping[str, str]:
     found: dict[str, str] = {}
     for use in items(root, *STORAGES):
         name = string(use, "name")
-        found.setdefault(name, string(use, "mountPath") or f"{MNT}/{name}")
+        found.setdefault(name, string(use, "mountPath") or usual_mount_path(name))
     return found
 
 
@@ -82,4 +81,4 @@ def _in_task(uri: str, named: Mapping[str, str]) -> str:
     match = _URI.fullmatch(uri)
     if match is None:
         return uri
-    return named.get(match["name"], f"{MNT}/{match['name']}") + match["path"]
+    return named.get(match["name"], usual_mount_path(match["name"])) + match["path"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from muster.contracts.node_access import RDMA
-from muster.contracts.storages import MNT
+from muster.contracts.storages import usual_mount_path
 from muster.errors import Problem
 from muster.protocol.document import Node
 from muster.protocol.problems import join_path
@@ -249,7 +249,7 @@ def storages_of(job: JobFile, root: Node) -> tuple[NamedStorage, ...] | None:
     for index, use in enumerate(job.extras.storages):
         path: Path = (*STORAGES, index)
         node = find(root, path)
-        place = use.mount_path or f"{MNT}/{use.name}"
+        place = use.mount_path or usual_mount_path(use.name)
         found.append(NamedStorage(use.name, place, join_path(path), node.line, node.column))
     return tuple(found)
 

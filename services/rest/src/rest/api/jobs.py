@@ -9,10 +9,11 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import JSONResponse, Response
 from muster.contracts.jobs import Execution, JobStatus
-from muster.contracts.node_access import needs_host, permitted_in
+from muster.contracts.node_access import needs_host
 from muster.contracts.storages import StorageMount
 from muster.errors import Problem, Rejected, Transient
 from muster.protocol import ParsedJob, ProtocolError, parse_job
+from muster.settings import names_in
 from muster.telemetry import current_traceparent
 from pydantic import BaseModel, ConfigDict
 
@@ -164,7 +165,7 @@ async def _check_cluster(here: Context, caller: Caller, job: ParsedJob) -> tuple
     known = await here.virtual_clusters.having(job.spec.virtual_cluster)
     check_virtual_cluster(job, caller, known)
     permitted = here.settings.kube_host_network
-    check_node_access(job, None if permitted is None else permitted_in(permitted))
+    check_node_access(job, None if permitted is None else frozenset(names_in(permitted)))
     check_priority(job, caller, here.settings.priority_cap)
     return check_requests(job, known)
 

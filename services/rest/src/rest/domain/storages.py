@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from muster.contracts.storages import MNT, StorageMount
+from muster.contracts.storages import MNT, StorageMount, usual_mount_path
 from muster.errors import Problem
 from muster.protocol import MAX_STORAGES, NamedStorage, ParsedJob, ProtocolError
 
@@ -92,7 +92,7 @@ def _wanted(job: ParsedJob, usable: Mapping[str, Storage]) -> Iterable[NamedStor
     named = job.storages or ()
     if job.storages is not None and not job.storages:
         defaults = sorted(name for name, each in usable.items() if each.is_default)
-        named = tuple(NamedStorage(name, f"{MNT}/{name}", PLACE, 0, 0) for name in defaults)
+        named = tuple(NamedStorage(name, usual_mount_path(name), PLACE, 0, 0) for name in defaults)
     there = {each.name for each in named}
     return [*named, *(each for each in job.data if each.name not in there)]
 

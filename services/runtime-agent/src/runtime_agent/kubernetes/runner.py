@@ -21,6 +21,7 @@ from typing import Any, assert_never
 import structlog
 from muster.claims import why_not_bound
 from muster.contracts.pods import PodRun
+from muster.settings import names_in
 
 from runtime_agent.devices import Devices
 from runtime_agent.domain.ending import Ending, Loss, Refusal, unstarted
@@ -52,7 +53,7 @@ from runtime_agent.metrics import AgentMetrics
 from runtime_agent.pod_files import PodFiles, touched_at_s
 from runtime_agent.runner import Seen
 from runtime_agent.secrets_key import SecretsKey
-from runtime_agent.settings import AgentSettings, names_in
+from runtime_agent.settings import AgentSettings
 from runtime_agent.store import Journal
 from runtime_agent.supervisor import proc
 from runtime_agent.supervisor.records import SPEC_FILE, read_record, ring, write_record
