@@ -24,6 +24,7 @@ from toy_services import answers, both, eventually, request, submit, unsettled
 
 LONG = 100_000
 SLOW_S = 0.02
+DEADLINE_S = 60.0
 
 
 def a_job(job: str, name: str = "name") -> Publish:
@@ -325,3 +326,24 @@ async def test_two_replicas_share_what_is_due(
         await eventually(lambda: unsettled(rest, launcher), 0)
         repeats = {name: published[f"rest/job/{name}/1"] for name in names}
         assert set(repeats.values()) >= {2}, repeats
+
+
+async def test_a_process_that_hangs_before_a_prepared_statement_loses_its_locks(
+    database_url: str, fresh_broker: EmbeddedBroker
+) -> None:
+    """PostgreSQL counts that time neither as idle nor as a statement's."""
+    short = {"idle_transaction_s": 3.0, "bus_timeout_s": 2.0}
+    async with both(database_url, fresh_broker.bootstrap, **short) as (rest, _launcher):
+        await submit(rest, "j", "n")
+        lock = "SELECT FROM rest.subject WHERE subject = 'j' FOR UPDATE"
+        hung = await asyncpg.connect(database_url)
+        try:
+            await hung.execute("BEGIN")
+            await hung.execute(lock)
+            await hung.prepare("SELECT 1")
+            async with asyncio.timeout(DEADLINE_S):
+                await rest.pool.execute(lock)
+            with pytest.raises((asyncpg.PostgresConnectionError, asyncpg.InterfaceError)):
+                await hung.execute("COMMIT")
+        finally:
+            hung.terminate()

@@ -69,7 +69,7 @@ class Launcher:
         self._bootstrap = bootstrap
         self._revisions: dict[str, int] = {}
         self.messages: list[tuple[str, Model]] = []
-        self._seen: dict[str, int] = {}
+        self._seen: dict[tuple[str, str], int] = {}
 
     async def __aenter__(self) -> Launcher:
         self._since_ms = time.time_ns() // 1_000_000
@@ -101,7 +101,8 @@ class Launcher:
             message = topic.model.model_validate_json(record.value)
             self.messages.append((record.topic, message))
             if isinstance(message, PodStatus):
-                self._seen[message.pod] = max(message.revision, self._seen.get(message.pod, 0))
+                of = (message.pod, message.journal)
+                self._seen[of] = max(message.revision, self._seen.get(of, 0))
 
     async def until(self, find: Callable[[], Any]) -> Any:
         deadline = time.monotonic() + DEADLINE_S
@@ -161,7 +162,10 @@ class Launcher:
         if not again:
             self._revisions[pod] = self._revisions.get(pod, 0) + 1
         message = request.model_copy(
-            update={"revision": self._revisions[pod], "seen": self._seen.get(pod, 0)}
+            update={
+                "revision": self._revisions[pod],
+                "seen": self._seen.get((pod, request.journal), 0),
+            }
         )
         event_id = f"launcher/pod/{pod}/{message.revision}"
         await self.send(message.model_dump_json().encode(), event_id, traceparent=traceparent)

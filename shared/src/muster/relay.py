@@ -63,7 +63,7 @@ class Relay:
         self._looked = time.monotonic()
         self._lost_at = self._looked  # a process before this one may have published nothing
         self._repeats_left = float(settings.repeats_per_s)
-        self._upkeep = Upkeep(pool, bus.metrics, settings.closed_subjects_days)
+        self._upkeep = Upkeep(pool, bus.metrics, settings)
         bus.on_new_bus.append(lambda: self._recover(TOPICS.keys()))
         bus.on_open.append(lambda channel: self._recover([channel.topic]))
         incarnations.on_restored.append(lambda _floor: self._catch_up())
@@ -140,6 +140,7 @@ class Relay:
         self._woken.clear()
         if fresh := self._fresh.take(self._settings.relay_batch):
             await self._publish(fresh)
+        await self._upkeep.end_hung()
         await self._upkeep.count()
         if self._recovered:
             await self._bring_forward_recovered()

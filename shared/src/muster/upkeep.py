@@ -1,11 +1,16 @@
-"""A relay's periodic upkeep of the exchange's tables: it counts waiting rows and deletes closed
-ones.
+"""A relay's periodic upkeep of the database: it counts waiting rows, deletes closed ones, and ends
+the sessions of hung processes.
 """
 
 import time
 
+import structlog
+
 from muster.db import Pool
 from muster.metrics import PlumbingMetrics
+from muster.settings import DatabaseSettings
+
+_log = structlog.get_logger()
 
 CLEAN_EVERY_S = 600.0
 CLEAN_ROWS = 5000
@@ -13,16 +18,20 @@ COUNT_EVERY_S = 15.0
 COUNT_MOST = 100_000
 """Metrics count no further: counting must not cost as much as the work."""
 
+END_HUNG_EVERY_S = 2.0
+
 
 class Upkeep:
-    """Counting and cleaning, each when it is due."""
+    """Each part when it is due."""
 
-    def __init__(self, pool: Pool, metrics: PlumbingMetrics, closed_subjects_days: int) -> None:
+    def __init__(self, pool: Pool, metrics: PlumbingMetrics, settings: DatabaseSettings) -> None:
         self._pool = pool
         self._metrics = metrics
-        self._days = float(closed_subjects_days)
+        self._days = float(settings.closed_subjects_days)
+        self._idle_s = settings.idle_transaction_s
         self._cleaned = time.monotonic()
         self._counted = -COUNT_EVERY_S
+        self._ended_hung = -END_HUNG_EVERY_S
 
     async def clean(self) -> None:
         """Delete subjects that were closed longer ago than topics keep records. Where there are
@@ -47,6 +56,18 @@ class Upkeep:
         self._metrics.notices.set(counts["notices"])
         self._metrics.unacknowledged.set(counts["unacknowledged"])
 
+    async def end_hung(self) -> None:
+        """End sessions whose process hangs between a statement's preparation and its execution.
+        None of the server's own time limits counts there, and the session's locks block others.
+        """
+        if time.monotonic() - self._ended_hung < END_HUNG_EVERY_S:
+            return
+        self._ended_hung = time.monotonic()
+        async with self._pool.acquire() as conn:
+            ended = await conn.fetchval(_END_HUNG, self._idle_s)
+        if ended:
+            _log.warning("sessions of hung processes are ended", sessions=ended)
+
 
 _FORGET = """
     DELETE FROM subject WHERE (kind, subject) IN (
@@ -59,4 +80,10 @@ _COUNTS = """
     SELECT (SELECT count(*) FROM (SELECT FROM notice LIMIT $1) AS n) AS notices,
            (SELECT count(*) FROM (SELECT FROM subject WHERE repeat_at IS NOT NULL LIMIT $1) AS s)
                AS unacknowledged
+"""
+_END_HUNG = """
+    SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM pg_stat_activity
+    WHERE datname = current_database() AND usename = current_user
+        AND state = 'active' AND wait_event = 'ClientRead' AND xact_start IS NOT NULL
+        AND state_change < clock_timestamp() - $1 * interval '1 s'
 """
