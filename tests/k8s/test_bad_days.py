@@ -188,6 +188,35 @@ async def test_what_kubernetes_ends_runs_again_at_no_cost(
     await until(lambda: not kube.pods())
 
 
+async def test_a_task_over_a_quota_says_so_and_runs_once_the_quota_is_raised(
+    kube: KubeMuster, tmp_path: Path
+) -> None:
+    quotas = f"/api/v1/namespaces/{JOBS}/resourcequotas"
+    quota = {"metadata": {"name": "few"}, "spec": {"hard": {"pods": "0"}}}
+    assert kube.plane.ask("POST", quotas, quota)[0] == 201
+    try:
+        await until(lambda: kube.plane.ask("GET", f"{quotas}/few")[1].get("status", {}).get("hard"))
+        job = await kube.muster.submit(a_job("over", marked(tmp_path, "true")))
+        shown = await eventually(
+            lambda: kube.muster.job(job), lambda found: held_up(found) is not None
+        )
+        why = await kube.muster.call("GET", f"/api/v2/jobs/{job}/why")
+        for reason in (held_up(shown), shown["jobStatus"]["reason"], why.json()["reason"]):
+            assert reason["code"] == "not-taken"
+            assert "exceeded quota: few" in reason["text"]
+        assert shown["jobStatus"]["state"] == "WAITING"
+    finally:
+        assert kube.plane.ask("DELETE", f"{quotas}/few")[0] == 200
+    assert await kube.muster.end_of(job) == "SUCCEEDED"
+    assert held_up(await kube.muster.job(job)) is None
+    assert len(runs(tmp_path)) == 1
+
+
+def held_up(job: dict[str, Any]) -> Any:
+    """Why the job's first task does not run yet."""
+    return job["taskRoles"]["worker"]["taskStatuses"][0]["reason"]
+
+
 async def test_an_image_that_no_registry_has_fails_its_job_for_good(kube: KubeMuster) -> None:
     text = a_job("typo", "true").replace('uri: "none"', 'uri: "missing/image:1"')
     job = await kube.muster.submit(text)

@@ -11,6 +11,7 @@ from launcher.domain.states import JobPhase, TaskPhase
 from launcher_peers import failure
 from muster.contracts.gangs import GangClass, GangDecision
 from muster.contracts.jobs import JobRequest, JobState, Retries, TaskState
+from muster.contracts.model import Reason
 from muster.contracts.pods import PodAction, PodState, PodStatus
 from muster.contracts.topics import Kind
 from muster.contracts.verdicts import Behavior, Fault, Verdict
@@ -88,6 +89,40 @@ def test_the_status_has_the_reason_of_a_wait_until_the_placement(new_story: NewS
     assert reason is not None
     assert reason.text == "2 of 8 GPUs are free."
     assert story.place().wait(1).status().reason is None
+
+
+def test_a_placed_task_shows_what_it_waits_for_on_its_node_until_it_runs(
+    new_story: NewStory,
+) -> None:
+    story, pod = new_story({"worker": 2}).place(), "j1-0-worker-1-0"
+    why = Reason(code="not-taken", text="exceeded quota " + "q" * 1000)
+
+    def shown() -> list[str | None]:
+        status = story.wait(1).status()
+        found = [status.reason, *(task.reason for task in status.task_roles[0].tasks)]
+        return [reason and reason.text[:14] for reason in found]
+
+    story.receive(story.agents.hold_up(pod, why))
+    assert shown() == ["exceeded quota", None, "exceeded quota"]
+    held = story.status().task_roles[0].tasks[1].reason
+    assert held is not None
+    assert len(held.text) == 500
+    story.receive(story.agents.hold_up(pod, None))
+    assert shown() == [None, None, None]
+    story.receive(story.agents.hold_up(pod, why))
+    assert shown()[2] == "exceeded quota"
+    story.start()
+    assert shown() == [None, None, None]
+
+
+def test_a_tasks_next_attempt_does_not_wait_for_what_the_last_one_did(new_story: NewStory) -> None:
+    story, pod = new_story(gang=False, role={"task_retry_count": 1}).place(), "j1-0-worker-0-0"
+    story.receive(story.agents.hold_up(pod, Reason(code="not-taken", text="quota")))
+    assert story.wait(1).status().reason is not None
+    story.end("0-worker-0-0", USER_FAILURE).wait(1000).place()
+    assert story.runs()[-1].pod == "j1-0-worker-0-1"
+    assert story.wait(1).status().task_roles[0].tasks[0].attempt == 1
+    assert story.status().task_roles[0].tasks[0].reason is None
 
 
 def test_a_new_jobs_wait_is_published_with_the_first_reason(new_story: NewStory) -> None:

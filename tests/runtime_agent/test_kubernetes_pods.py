@@ -285,6 +285,73 @@ async def test_while_the_server_is_away_launches_wait_and_nothing_fails(
     await world.until(lambda: len(api.objects) == 2)
 
 
+async def test_what_holds_a_pod_up_is_published_once_and_until_it_is_over(
+    world: World, api: PodApiDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime_agent.kubernetes.runner.RETRY_S", 0.001)
+    api.failing = lambda _verb: Unavailable("exceeded quota: few, limited: pods=1")
+    world.accept()
+    await world.until(world.reason)
+    assert world.message()["state"] == "accepted"
+    why = "not-taken: Kubernetes does not take the pod yet: exceeded quota: few, limited: pods=1"
+    assert world.reason() == why
+    await world.until(lambda: len(api.calls) > 5)
+    assert (world.reason(), world.revision()) == (why, 1)
+    api.failing = lambda _verb: Unavailable("too many requests")
+    await world.until(lambda: world.reason().endswith("too many requests"))
+    await world.restart()
+    api.failing = lambda _verb: None
+    await world.until(lambda: not world.reason())
+    assert (world.message()["state"], world.revision()) == ("accepted", 3)
+
+
+async def test_a_pod_that_starts_at_once_has_one_message(world: World) -> None:
+    await world.running()
+    assert (world.message()["state"], world.revision()) == ("running", 1)
+
+
+async def test_an_image_that_is_not_pulled_yet_is_told_until_the_pod_runs(
+    world: World, api: PodApiDouble
+) -> None:
+    body = await world.created()
+    error = "dial tcp: no such host"
+    for _ in range(3):
+        api.waiting(body, "ErrImagePull", error)
+        await world.until(lambda: world.runner._objects["jobs", body["metadata"]["name"]].text)
+        api.waiting(body, "ImagePullBackOff", f"Back-off: {error}")
+        await world.until(world.reason)
+    assert world.reason() == f"image-not-pulled: ImagePullBackOff: Back-off: {error}"
+    assert world.revision() == 1
+    api.running(body)
+    await world.permit()
+    assert (world.message()["state"], world.reason()) == ("running", "")
+
+
+@pytest.mark.parametrize(
+    ("is_running", "why"),
+    [(False, "its image may still be pulled"), (True, "a firewall or a network policy")],
+)
+async def test_a_start_that_takes_long_is_told(
+    world: World,
+    api: PodApiDouble,
+    monkeypatch: pytest.MonkeyPatch,
+    is_running: bool,
+    why: str,
+) -> None:
+    body = await world.created()
+    monkeypatch.setattr("runtime_agent.domain.kubernetes.status.SLOW_S", -60.0)
+    api.running(body) if is_running else api.waiting(body, "ContainerCreating")
+    await world.until(lambda: why in world.reason())
+    assert world.reason().startswith("not-started: ")
+
+
+async def test_what_is_told_of_a_wait_has_no_secret(world: World, api: PodApiDouble) -> None:
+    api.failing = lambda _verb: Unavailable("the webhook did not like s3cr3t")
+    world.accept(run=sealed(world))
+    await world.until(world.reason)
+    assert world.reason().endswith("the webhook did not like ******")
+
+
 async def test_another_object_of_that_name_fails_the_pod_for_good(
     world: World, api: PodApiDouble
 ) -> None:

@@ -74,7 +74,9 @@ class World:
             self.settings, rules, self.files, self.journal, self.api, devices,
             self.key, AgentMetrics(CollectorRegistry()), self.home / "bell",
         )  # fmt: skip
-        memory = Memory(self.journal, Node("n", proc.boot_id(), 30.0), self.runner.has)
+        memory = Memory(
+            self.journal, Node("n", proc.boot_id(), 30.0), self.runner.has, self.key.masked
+        )
         self.handlers = Handlers(memory, lambda _records: None, lambda: None)
         registry = CollectorRegistry()
         self.watch = Watch(
@@ -122,10 +124,22 @@ class World:
         return str(self.verdict(name)["rule"])
 
     def verdict(self, name: str = "pod-1") -> dict[str, Any]:
-        message = self.journal.load([name])[name].subject.message
-        assert message is not None
-        found: dict[str, Any] = json.loads(message)["verdict"]
+        found: dict[str, Any] = self.message(name)["verdict"]
         return found
+
+    def message(self, name: str = "pod-1") -> dict[str, Any]:
+        """The latest one on the pod; empty where there is none."""
+        found: dict[str, Any] = json.loads(self.journal.load([name])[name].subject.message or "{}")
+        return found
+
+    def reason(self) -> str:
+        """Why the pod does not run yet, as last published."""
+        found = self.message().get("reason") or {"code": "", "text": ""}
+        return f"{found['code']}: {found['text']}" if found["code"] else ""
+
+    def revision(self, name: str = "pod-1") -> int:
+        """Of the latest message on the pod."""
+        return self.journal.load([name])[name].subject.exchange.revision
 
     async def until(self, holds: Callable[[], Any]) -> None:
         deadline = time.monotonic() + DEADLINE_S

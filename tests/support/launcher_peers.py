@@ -236,6 +236,10 @@ class FakeAgents:
         """The pod's process runs."""
         return self._publish(pod, PodState.RUNNING, started_at=now)
 
+    def hold_up(self, pod: str, reason: Reason | None) -> PodStatus:
+        """The pod does not run yet."""
+        return self._publish(pod, PodState.ACCEPTED, reason=reason)
+
     def end(self, pod: str, now: datetime, verdict: Verdict | None = None) -> PodStatus:
         """The pod ended: well, or with a verdict."""
         self.stopping.discard(pod)

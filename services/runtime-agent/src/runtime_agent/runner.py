@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from muster.contracts.model import Reason
+
 from runtime_agent.domain.ending import Ending
 from runtime_agent.domain.pods import Pod, Stopping
 from runtime_agent.domain.report import Offer
@@ -13,8 +15,8 @@ from runtime_agent.domain.report import Offer
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One look at a pod: since when it runs, how it ended (None: not yet), and when it last
-    reported that its gang's work is saved. Unix times.
+    """One look at a pod: since when it runs, how it ended (None: not yet), when it last reported
+    that its gang's work is saved, and why it does not run yet. Unix times.
     """
 
     pod: str
@@ -22,6 +24,7 @@ class Seen:
     ended_at_s: float | None = None
     ending: Ending | None = None
     checkpointed_at_s: float | None = None
+    reason: Reason | None = None
 
 
 class Runner(Protocol):

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 import structlog
 from muster.acknowledgements import Acknowledgement, addressed_to
 from muster.channels import Outgoing
+from muster.contracts.model import Reason
 from muster.contracts.notices import AppliedRevision, RevisionAcknowledged
 from muster.contracts.pods import PodAction, PodRequest
 from muster.contracts.topics import Kind, Service
@@ -197,6 +198,8 @@ class Step:
                 self.put(entry, decide.started(entry.pod, started_at, self._surroundings()))
             elif seen.checkpointed_at_s is not None:
                 self._see_saved(entry, seen.checkpointed_at_s)
+            elif entry.pod.phase is Phase.ACCEPTED:
+                self._see_waiting(entry, seen.reason)
             return None
         ended_at = self.now if seen.ended_at_s is None else _moment(seen.ended_at_s)
         around = self._surroundings()
@@ -218,6 +221,13 @@ class Step:
         last = pod.checkpointed_at
         if last is None or (at > last and self.now >= last + every):
             self.put(entry, decide.checkpointed(pod, at, self._surroundings()))
+
+    def _see_waiting(self, entry: Entry, reason: Reason | None) -> None:
+        if reason is not None:
+            shown = self._memory.masked(entry.pod, Ending(detail=reason.text)).detail
+            reason = reason.model_copy(update={"text": shown})
+        if reason != entry.pod.reason:
+            self.put(entry, decide.waits(entry.pod, reason, self._surroundings()))
 
     def publish_still_there(self, entry: Entry) -> None:
         """Publishes the state of a live pod again, as a new message only where it is another."""

@@ -23,8 +23,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from muster.channels import Outgoing
+from muster.contracts.model import Reason
 from muster.contracts.pods import PodRun
 from muster.contracts.topics import Kind
 from muster.exchange import Exchange
@@ -388,18 +390,21 @@ def _row(entry: Entry) -> tuple[object, ...]:
 
 def _entry(row: Sequence[object], journal: str) -> Entry:
     values: Mapping[str, object] = dict(zip(_COLUMNS, row, strict=True))
-    reason, grace_s = values["stop_reason"], values["stop_grace_s"]
-    run = values["run"]
+    stop_reason, grace_s = values["stop_reason"], values["stop_grace_s"]
+    run, message = values["run"], _text(values["message"])
+    latest: Mapping[str, Any] = {} if message is None else json.loads(message)
+    saved_at, reason = latest.get("checkpointedAt"), latest.get("reason")
     pod = Pod(
         pod=str(values["pod"]),
         job=str(values["job"]),
         gang=str(values["gang"]),
         phase=Phase(str(values["phase"])),
         run=None if run is None else PodRun.model_validate_json(str(run)),
-        stop=None if reason is None else Stopping(str(reason), float(str(grace_s))),
+        stop=None if stop_reason is None else Stopping(str(stop_reason), float(str(grace_s))),
         is_forgotten=bool(values["is_forgotten"]),
         started_at=_moment(values["started_at"]),
-        checkpointed_at=_saved_at(values["message"]),
+        checkpointed_at=None if saved_at is None else datetime.fromisoformat(saved_at),
+        reason=None if reason is None else Reason.model_validate(reason),
     )
     revision, seen, acknowledged, skipped, rejected, repeats = (
         int(str(values[name])) for name in _EXCHANGE[:6]
@@ -408,7 +413,6 @@ def _entry(row: Sequence[object], journal: str) -> Entry:
     exchange = Exchange(
         revision, seen, acknowledged, skipped, rejected, repeats, repeat_at, answer_at
     )
-    message = _text(values["message"])
     subject = replace(
         new_subject(pod, journal),
         exchange=exchange,
@@ -424,12 +428,6 @@ def _entry(row: Sequence[object], journal: str) -> Entry:
 def new_subject(pod: Pod, journal: str) -> Subject:
     """A pod on which nothing was published or received yet."""
     return Subject(Kind.POD, pod.pod, key=pod.job, journal=journal)
-
-
-def _saved_at(message: object) -> datetime | None:
-    """When the pod last reported saved work, which each later message on it repeats."""
-    at = None if message is None else json.loads(str(message)).get("checkpointedAt")
-    return None if at is None else datetime.fromisoformat(at)
 
 
 def _text(value: object) -> str | None:

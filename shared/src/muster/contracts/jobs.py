@@ -129,10 +129,13 @@ class Retries(Model):
 
 
 class TaskStatus(Model):
-    """One task and its current (or last) attempt. Fields without a value are left out."""
+    """One task and its current (or last) attempt. Fields without a value are left out. ``reason``:
+    what the task waits for on its node, where that may last.
+    """
 
     index: int
     state: TaskState
+    reason: Reason | None = None
     attempt: int = 0
     pod: str | None = None
     node: str | None = None

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from pydantic import ValidationInfo, field_validator
 
-from muster.contracts.model import Model, OpenEnum, Revision, StateMessage
+from muster.contracts.model import Model, OpenEnum, Reason, Revision, StateMessage
 from muster.contracts.storages import StorageMount
 from muster.contracts.verdicts import Verdict
 
@@ -146,7 +146,8 @@ class PodStatus(StateMessage):
 
     ``report_revision``: with the end of a pod, the first node report (by its revision) that no
     longer counts it; its GPUs and ports are free from that report on. ``checkpointed_at``: when it
-    last reported that its gang's work is saved.
+    last reported that its gang's work is saved. ``reason``: what an accepted pod waits for, where
+    that may last.
     """
 
     pod: str
@@ -162,4 +163,5 @@ class PodStatus(StateMessage):
     signal: int | None = None
     verdict: Verdict | None = None
     checkpointed_at: datetime | None = None
+    reason: Reason | None = None
     report_revision: Revision = 0

@@ -82,6 +82,7 @@ def begin_task(turn: Turn, task: Task) -> None:
         verdict=None,
         release=task.release if is_gang else None,  # of the same gang
         checkpointed_at=None,
+        reason=None,
     )
     ask(turn, turn.tasks() if is_gang else [begun])
 

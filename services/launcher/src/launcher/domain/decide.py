@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 from muster.contracts.gangs import GangDecision, PodDecision, PodDecisionState, PodRelease
 from muster.contracts.jobs import Execution, JobRequest, JobSpec, Trigger
+from muster.contracts.model import Reason
 from muster.contracts.pods import PodState, PodStatus
 from muster.contracts.topics import Kind
 from muster.contracts.verdicts import Verdict
@@ -344,8 +345,7 @@ def _on_status(turn: Turn, message: PodStatus) -> None:
         return
     match message.state:
         case PodState.ACCEPTED:
-            if task.phase is TaskPhase.WAITING:
-                turn.move_task(task, TaskEvent.ASKED)
+            _on_accepted(turn, task, message.reason)
         case PodState.RUNNING:
             running = ran(turn, task, message.started_at)
             if message.checkpointed_at is not None:
@@ -364,6 +364,13 @@ def _on_status(turn: Turn, message: PodStatus) -> None:
             answer_over(turn, message, is_alive=False)
         case PodState.UNKNOWN:
             pass
+
+
+def _on_accepted(turn: Turn, task: Task, reason: Reason | None) -> None:
+    if task.phase is TaskPhase.WAITING:
+        task = turn.move_task(task, TaskEvent.ASKED)
+    if task.reason != reason:
+        turn.put(replace(task, reason=reason))
 
 
 def _is_of(message: PodStatus, place: Placement) -> bool:

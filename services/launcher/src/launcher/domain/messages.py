@@ -20,7 +20,7 @@ from muster.contracts.verdicts import Verdict
 from muster.decisions import Publish
 
 from launcher.domain.model import HOLDING, Job, JobWithTasks, Placement, StopCause, Task
-from launcher.domain.states import JOB_SHOWN, TASK_SHOWN, JobPhase
+from launcher.domain.states import JOB_SHOWN, TASK_SHOWN, JobPhase, TaskPhase
 from launcher.domain.verdicts import SUCCEEDED, stop_verdict
 
 JOB_UPDATED = "job-updated"
@@ -31,7 +31,7 @@ POD_REQUESTED = "pod-requested"
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 EVIDENCE_BYTES = 500
-"""Of a task's verdict in `job-updated`; muster.protocol.sizes counts on it."""
+"""Of a task's verdict, or its reason, in `job-updated`; muster.protocol.sizes counts on it."""
 
 
 def job_message(job_with_tasks: JobWithTasks) -> Publish:
@@ -266,7 +266,7 @@ def _job_status(job_with_tasks: JobWithTasks) -> JobStatus:
         attempt=job.attempt,
         retries=job.retries,
         retry_at=job.retry_at,
-        reason=job.reason or _backoff(job),
+        reason=job.reason or _backoff(job) or _held_up(job_with_tasks),
         gang_class=job.gang_class,
         lender=job.lender,
         submitted_at=job.submitted_at,
@@ -295,6 +295,18 @@ def _backoff(job: Job) -> Reason | None:
     )
 
 
+def _held_up(job_with_tasks: JobWithTasks) -> Reason | None:
+    """Of the first task whose pod does not run yet."""
+    found = (_reason(task) for task in job_with_tasks.tasks.values())
+    return next((reason for reason in found if reason is not None), None)
+
+
+def _reason(task: Task) -> Reason | None:
+    if task.phase is not TaskPhase.PLACED or task.reason is None:
+        return None
+    return task.reason.model_copy(update={"text": _cut(task.reason.text)})
+
+
 def _role_statuses(job_with_tasks: JobWithTasks) -> tuple[TaskRoleStatus, ...]:
     return tuple(
         TaskRoleStatus(
@@ -315,6 +327,7 @@ def _task_status(job_with_tasks: JobWithTasks, task: Task) -> TaskStatus:
     return TaskStatus(
         index=task.index,
         state=TASK_SHOWN[task.phase],
+        reason=_reason(task),
         attempt=task.attempt,
         pod=job_with_tasks.pod(task),
         node=place.node if place else None,
@@ -336,5 +349,9 @@ def _bounded(verdict: Verdict | None) -> Verdict | None:
     """With evidence so short that a large job whose tasks all fail still fits a record."""
     if verdict is None or verdict.evidence is None:
         return verdict
-    cut = verdict.evidence.encode()[:EVIDENCE_BYTES].decode(errors="ignore")
+    cut = _cut(verdict.evidence)
     return verdict if cut == verdict.evidence else verdict.model_copy(update={"evidence": cut})
+
+
+def _cut(text: str) -> str:
+    return text.encode()[:EVIDENCE_BYTES].decode(errors="ignore")

@@ -60,7 +60,7 @@ class Task:
     ``attempt`` is its number, ``retries`` counts those so far, ``accountable`` those on the user's
     account, ``streak`` the last ones in a row that cost nothing. ``stop``: why its pod must stop.
     ``release``: from when on what its ended pod held is free. ``checkpointed_at``: when its pod
-    last reported that its gang's work is saved.
+    last reported that its gang's work is saved. ``reason``: why its placed pod does not run yet.
     """
 
     role: str
@@ -80,6 +80,7 @@ class Task:
     verdict: Verdict | None = None
     release: PodRelease | None = None
     checkpointed_at: datetime | None = None
+    reason: Reason | None = None
 
     @property
     def key(self) -> TaskKey:

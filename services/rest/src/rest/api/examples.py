@@ -65,6 +65,7 @@ _TASK: dict[str, Any] = {
     "taskIndex": 0,
     "taskUid": "0193f0c2a7d4-worker-0-0",
     "taskState": "RUNNING",
+    "reason": None,
     "containerId": "0193f0c2a7d4-worker-0-0",
     "containerIp": "10.0.0.7",
     "containerNodeName": "node-7",

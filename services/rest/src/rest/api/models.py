@@ -154,11 +154,14 @@ class ShownJobStatus(Shown):
 
 
 class ShownTask(Shown):
-    """A task and its current attempt. Without containers the container is the pod."""
+    """A task and its current attempt. Without containers the container is the pod. ``reason``: what
+    a placed task waits for on its node, as an image; null: for nothing that may last.
+    """
 
     task_index: int
     task_uid: str | None
     task_state: str
+    reason: ShownReason | None
     container_id: str | None
     container_ip: str | None
     container_node_name: str | None

@@ -244,6 +244,7 @@ def task(status: TaskStatus) -> Json:
         "taskIndex": status.index,
         "taskUid": status.pod,
         "taskState": shown,
+        "reason": None if status.reason is None else status.reason.model_dump(mode="json"),
         "containerId": status.pod,
         "containerIp": status.address,
         "containerNodeName": status.node,

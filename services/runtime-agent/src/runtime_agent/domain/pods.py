@@ -13,6 +13,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import assert_never
 
+from muster.contracts.model import Reason
 from muster.contracts.pods import PodAction, PodRequest, PodRun, PodState, PodStatus
 
 from runtime_agent.domain.ending import WITHDRAWN, Ending, Refusal, unstarted
@@ -41,8 +42,8 @@ class Stopping:
 @dataclass(frozen=True, slots=True)
 class Pod:
     """What the journal keeps of a pod. `run` goes with the pod's end: it names every peer, and
-    ended names are kept for days. `is_forgotten`: the Launcher knows its end. `checkpointed_at` is
-    in the pod's latest message.
+    ended names are kept for days. `is_forgotten`: the Launcher knows its end. `checkpointed_at` and
+    `reason`, why it does not run yet, are in the pod's latest message.
     """
 
     pod: str
@@ -54,6 +55,7 @@ class Pod:
     is_forgotten: bool = False
     started_at: datetime | None = None
     checkpointed_at: datetime | None = None
+    reason: Reason | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +212,14 @@ def withdrawn(pod: Pod, grace_s: float) -> Decision:
     return Decision(replace(pod, stop=stopping), None, (Stop(pod.pod, stopping),))
 
 
+def waits(pod: Pod, reason: Reason | None, around: Surroundings) -> Decision:
+    """It does not run yet, for this reason; None: it is on its way."""
+    if pod.phase is not Phase.ACCEPTED or pod.reason == reason:
+        return Decision(pod)
+    now = replace(pod, reason=reason)
+    return Decision(now, _status(now, around, PodState.ACCEPTED))
+
+
 def started(pod: Pod, at: datetime, around: Surroundings) -> Decision:
     """Its process was seen to have begun."""
     if pod.phase is not Phase.ACCEPTED:
@@ -294,6 +304,7 @@ def _status(pod: Pod, around: Surroundings, state: PodState) -> PodStatus:
         state=state,
         started_at=pod.started_at,
         checkpointed_at=pod.checkpointed_at,
+        reason=pod.reason if state is PodState.ACCEPTED else None,
     )
 
 

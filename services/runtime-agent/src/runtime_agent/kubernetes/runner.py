@@ -41,7 +41,15 @@ from runtime_agent.domain.kubernetes.manifest import (
 from runtime_agent.domain.kubernetes.node import allocatable_of, offer_of, requests_of
 from runtime_agent.domain.kubernetes.permit import Ticket, proof_of
 from runtime_agent.domain.kubernetes.resources import requested
-from runtime_agent.domain.kubernetes.status import Observed, ending, given_up, observed, vanished
+from runtime_agent.domain.kubernetes.status import (
+    Observed,
+    ending,
+    given_up,
+    not_taken,
+    observed,
+    vanished,
+    waits,
+)
 from runtime_agent.domain.pods import Pod, Stopping
 from runtime_agent.domain.report import Offer
 from runtime_agent.domain.storages import why_no_claims
@@ -212,7 +220,7 @@ class KubernetesPods:
         if not record.uid and not record.is_permitted:
             if work.is_free:
                 self._request(work, name, self._create(pod, record))
-            return running
+            return Seen(name, reason=not_taken(work.why)) if work.why else running
         if work.last is not None and work.last.uid == record.uid and work.last.is_terminal:
             return self._with_object(pod, record, work.last)
         if not self._pods_known.is_set():
@@ -250,7 +258,9 @@ class KubernetesPods:
             work.heard_s = now_s if work.heard_s is None else work.heard_s
             waited_s = now_s - work.heard_s
         hopeless = given_up(seen, waited_s, self.settings.image_wait_s)
-        return None if hopeless is None else _ended(pod, None, hopeless)
+        if hopeless is not None:
+            return _ended(pod, None, hopeless)
+        return Seen(pod.pod, reason=waits(seen, waited_s, pod.reason))
 
     def _taken(self, pod: Pod, record: KubeRecord, seen: Observed) -> Seen | None:
         """Another object has the name. One of this pod that is not of its record goes away."""
@@ -364,13 +374,15 @@ class KubernetesPods:
             except Exception as error:  # also an answer that no server of Kubernetes gives
                 outcome = "refused" if isinstance(error, Refused) else "later"
                 self.metrics.kube_requests.labels(outcome).inc()
+                why = str(error)
                 if not isinstance(error, Unavailable | Refused):
+                    why = f"a request failed ({type(error).__name__}); the agent's log has why"
                     _log.exception("a request to the API server failed", pod=name)
                 wait_s = min(LONGEST_RETRY_S, RETRY_S * 2**work.tries)
                 after_s = error.after_s if isinstance(error, Unavailable) else 0.0
                 work.tries, work.try_at_s = work.tries + 1, time.monotonic() + max(wait_s, after_s)
-                if work.why != str(error):
-                    work.why = str(error)
+                if work.why != why:
+                    work.why = why
                     _log.warning("Kubernetes does not take it yet", pod=name, why=work.why)
             finally:
                 work.request = None

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from muster.contracts.model import Reason
+
 from runtime_agent.domain.ending import Ending, Loss, Oom, Refusal, unstarted
 from runtime_agent.domain.kubernetes.manifest import (
     JOURNAL_ANNOTATION,
@@ -35,8 +37,13 @@ _START_WAITS = frozenset(
      "PreCreateHookError", "PreStartHookError", "PostStartHookError")
 )  # fmt: skip
 _SLOW = "; its image may still be pulled (MUSTER_IMAGE_WAIT_S), or a volume hangs"
+SLOW_S = 30.0
+"""A start that takes longer is told."""
+REASON_CHARS = 500
 _PORT = "; a firewall or a network policy may close the agent's port"
 _AT_ONCE = frozenset(("InvalidImageName", "ErrImageNeverPull"))
+_FAILED = "ErrImagePull"
+"""For seconds only: kubelet repeats the error in its next state."""
 _RETRIED = "ImagePullBackOff"
 """kubelet has asked the registry and waits to ask again: an answer is not a slip of the line."""
 
@@ -223,3 +230,28 @@ def given_up(seen: Observed, waited_s: float, patience_s: float) -> Ending | Non
         return Ending(start_error=text)
     refusal = Refusal.IMAGE_DENIED if is_users else Refusal.IMAGE_NOT_PULLED
     return Ending(refusal=refusal, detail=text)
+
+
+def not_taken(why: str) -> Reason:
+    """The API server does not take the pod yet, in its words or those of the connection."""
+    return _reason("not-taken", f"Kubernetes does not take the pod yet: {why}")
+
+
+def waits(seen: Observed, waited_s: float, known: Reason | None) -> Reason | None:
+    """Why a pod that may still start does not run; None: it is on its way. `known`: what was told
+    last. `waited_s` as above.
+    """
+    if seen.waiting == _FAILED:
+        return known
+    if seen.waiting:
+        code = "image-not-pulled" if seen.waiting in _IMAGE_WAITS else "not-started"
+        return _reason(code, ": ".join(filter(None, (seen.waiting, seen.text))))
+    if waited_s <= SLOW_S:
+        return None
+    if seen.is_running:
+        return _reason("not-started", f"The container does not reach the agent{_PORT}.")
+    return _reason("not-started", f"The container is not there yet{_SLOW}.")
+
+
+def _reason(code: str, text: str) -> Reason:
+    return Reason(code=code, text=text[:REASON_CHARS])
