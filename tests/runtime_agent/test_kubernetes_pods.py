@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import shlex
 from collections.abc import AsyncIterator
@@ -21,6 +22,7 @@ from runtime_agent.domain.kubernetes.manifest import Given, Identity, manifest
 from runtime_agent.domain.kubernetes.node import offer_of, requests_of
 from runtime_agent.domain.pods import Phase, Pod
 from runtime_agent.kubernetes.api import Change, Refused, Unavailable
+from runtime_agent.supervisor.records import SPEC_FILE
 
 
 @pytest.fixture
@@ -611,6 +613,38 @@ async def test_objects_that_the_journal_does_not_know_are_deleted(
     api.drop(("jobs", body["metadata"]["name"]))
     await world.until(lambda: world.runner.end_now("pod-1", of_another_machine=False))
     assert (await world.permit()).status_code == 410
+
+
+@pytest.mark.parametrize(
+    ("why", "changes"),
+    [("unknown", {"muster/pod": "pod-9"}), ("other-journal", {"muster/journal": "another"})],
+)
+async def test_an_object_that_the_journal_never_wanted_is_deleted_and_counted_once(
+    world: World, api: PodApiDouble, why: str, changes: dict[str, str]
+) -> None:
+    stray = copy.deepcopy(await world.running())
+    stray["metadata"] |= {"name": "stray", "uid": "stray"}
+    stray["metadata"]["annotations"] |= changes
+    api.put(stray)
+    await world.until(world.strays)
+    await world.restart()
+    await world.until(lambda: api.calls.count(("delete", "stray")) == 2)
+    api.drop(("jobs", "stray"))
+    api.ended(api.only(), 0)
+    await world.until(lambda: not api.objects)
+    assert world.strays() == {why: 1}
+
+
+async def test_an_object_whose_record_is_lost_is_deleted_and_counted(
+    world: World, api: PodApiDouble
+) -> None:
+    body = await world.running()
+    (world.files.path("pod-1") / SPEC_FILE).unlink()
+    await world.restart()
+    await world.until(world.strays)
+    api.drop(("jobs", body["metadata"]["name"]))
+    await world.until(lambda: world.rule() == "record-lost")
+    assert world.strays() == {"other-record": 1}
 
 
 def sealed(world: World, name: str = "pod-1") -> PodRun:

@@ -61,6 +61,8 @@ class World:
         self.caught_up = asyncio.Event()
         self.caught_up.set()
         self.key = SecretsKey(home)
+        self.registry = CollectorRegistry()
+        self._metrics = AgentMetrics(self.registry)
         self._start()
 
     def _start(self) -> None:
@@ -72,7 +74,7 @@ class World:
         )
         self.runner = KubernetesPods(
             self.settings, rules, self.files, self.journal, self.api, devices,
-            self.key, AgentMetrics(CollectorRegistry()), self.home / "bell",
+            self.key, self._metrics, self.home / "bell",
         )  # fmt: skip
         memory = Memory(
             self.journal, Node("n", proc.boot_id(), 30.0), self.runner.has, self.key.masked
@@ -140,6 +142,15 @@ class World:
     def revision(self, name: str = "pod-1") -> int:
         """Of the latest message on the pod."""
         return self.journal.load([name])[name].subject.exchange.revision
+
+    def strays(self) -> dict[str, float]:
+        """Deleted objects that the journal does not want, by why."""
+        return {
+            sample.labels["why"]: sample.value
+            for metric in self.registry.collect()
+            for sample in metric.samples
+            if sample.name == "muster_agent_kube_strays_total"
+        }
 
     async def until(self, holds: Callable[[], Any]) -> None:
         deadline = time.monotonic() + DEADLINE_S

@@ -45,6 +45,13 @@ class AgentMetrics:
             ["outcome"],
             registry=registry,
         )
+        self.kube_strays = Counter(
+            "muster_agent_kube_strays",
+            "Deleted pod objects that the journal does not want, by why: unknown, other-journal,"
+            " other-record.",
+            ["why"],
+            registry=registry,
+        )
         self.start_permits = Counter(
             "muster_agent_start_permits",
             "Answers to containers that asked for a start permit: first, granted, later, second,"

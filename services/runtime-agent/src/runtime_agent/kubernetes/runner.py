@@ -47,6 +47,7 @@ from runtime_agent.domain.kubernetes.status import (
     given_up,
     not_taken,
     observed,
+    stray,
     vanished,
     waits,
 )
@@ -356,11 +357,22 @@ class KubernetesPods:
 
     async def _delete(self, work: _Work, seen: Observed, grace_s: int) -> None:
         if await self.api.delete(seen.namespace, seen.name, seen.uid, grace_s):
+            if work.deleted_uid != seen.uid and not seen.is_deleting:
+                self._count_stray(seen)
             work.deleted_uid, work.grace_s = seen.uid, grace_s
             return
         known = self._objects.get((seen.namespace, seen.name))
         if known is not None and known.uid == seen.uid:
             self._drop((seen.namespace, seen.name))
+
+    def _count_stray(self, seen: Observed) -> None:
+        is_known = bool(self.journal.load([seen.pod]))
+        record = self._records.get(seen.pod) or self._read(seen.pod)
+        ticket = None if record is None else record.ticket
+        why = stray(seen, self.journal.id, is_known=is_known, ticket=ticket)
+        if why is not None:
+            self.metrics.kube_strays.labels(why).inc()
+            _log.warning("an object was not the journal's", pod=seen.pod, why=why, uid=seen.uid)
 
     def _request(self, work: _Work, name: str, request: Coroutine[Any, Any, None]) -> None:
         """One at a time about each pod; one that fails for now is made again by a look."""

@@ -173,6 +173,17 @@ def ending(
     )
 
 
+def stray(seen: Observed, journal: str, *, is_known: bool, ticket: str | None) -> str | None:
+    """Why an object of a pod was never the journal's; None: it is, or was until the pod's end.
+    `is_known`: the journal has the pod. `ticket`: of the pod's record.
+    """
+    if seen.journal != journal:
+        return "other-journal"
+    if not is_known:
+        return "unknown"
+    return None if seen.ticket == ticket else "other-record"
+
+
 def _words(seen: Observed) -> str:
     code = "" if seen.exit_code is None else f"exit code {seen.exit_code}"
     return ", ".join(filter(None, (seen.reason, seen.text, code))) or "no reason is known"
