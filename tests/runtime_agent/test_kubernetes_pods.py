@@ -172,7 +172,7 @@ async def test_one_nonce_gets_the_same_answer_and_another_one_none(world: World)
     assert (await world.permit()).text == first.text
     assert (await world.permit(OTHER_NONCE)).status_code == 410
     await world.restart()
-    await world.until(world.runner._pods_known.is_set)
+    await world.until(world.runner._mirror.pods_known.is_set)
     assert (await world.permit()).text == first.text
     assert (await world.permit(OTHER_NONCE)).status_code == 410
 
@@ -211,7 +211,7 @@ async def test_a_boot_between_ends_the_permit(world: World, api: PodApiDouble) -
 async def test_a_create_whose_answer_is_lost_makes_one_object(
     world: World, api: PodApiDouble
 ) -> None:
-    await world.until(world.runner._pods_known.is_set)
+    await world.until(world.runner._mirror.pods_known.is_set)
     api.is_deaf = api.is_paused = True
     world.accept()
     await world.until(lambda: [verb for verb, _name in api.calls] == ["create", "create", "read"])
@@ -319,7 +319,7 @@ async def test_an_image_that_is_not_pulled_yet_is_told_until_the_pod_runs(
     error = "dial tcp: no such host"
     for _ in range(3):
         api.waiting(body, "ErrImagePull", error)
-        await world.until(lambda: world.runner._objects["jobs", body["metadata"]["name"]].text)
+        await world.until(lambda: world.observed(body).text)
         api.waiting(body, "ImagePullBackOff", f"Back-off: {error}")
         await world.until(world.reason)
     assert world.reason() == f"image-not-pulled: ImagePullBackOff: Back-off: {error}"
@@ -415,7 +415,7 @@ async def test_an_object_that_an_older_list_lacks_is_not_lost(
     kept = api.objects.pop(key)
     api.relist()
     api.objects[key] = kept
-    await world.until(lambda: ("read", key[1]) in api.calls and key in world.runner._objects)
+    await world.until(lambda: ("read", key[1]) in api.calls and key in world.runner._mirror.objects)
     assert world.pod().phase is Phase.RUNNING
 
 
@@ -477,11 +477,11 @@ async def test_a_permit_is_for_the_pods_own_address(world: World, api: PodApiDou
     body = await world.created()
     body["status"]["podIP"] = ""
     api.put(body)
-    await world.until(lambda: not world.runner._objects["jobs", body["metadata"]["name"]].address)
+    await world.until(lambda: not world.observed(body).address)
     assert (await world.permit()).status_code == 503
     body["status"]["podIP"] = "10.0.0.9"
     api.put(body)
-    await world.until(lambda: world.runner._objects["jobs", body["metadata"]["name"]].address)
+    await world.until(lambda: world.observed(body).address)
     assert (await world.permit()).status_code == 410
     assert world.pod().phase is Phase.ACCEPTED
 
@@ -593,7 +593,7 @@ async def test_an_agent_that_was_killed_adopts_what_it_finds(
 ) -> None:
     body = await world.running()
     await world.restart()
-    await world.until(world.runner._pods_known.is_set)
+    await world.until(world.runner._mirror.pods_known.is_set)
     api.ended(body, 0)
     await world.until(lambda: world.rule() == "succeeded")
     assert [verb for verb, _name in api.calls].count("create") == 1
@@ -681,7 +681,7 @@ async def test_a_pull_secret_of_a_killed_agent_is_deleted_after_its_next_start(
     world.ask_to_stop()
     await world.until(lambda: world.rule() == "stopped")
     await world.restart()
-    await world.until(world.runner._pods_known.is_set)
+    await world.until(world.runner._mirror.pods_known.is_set)
     world.runner.names()
     await world.until(lambda: not api.secrets)
 

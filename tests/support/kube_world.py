@@ -17,6 +17,7 @@ from pod_api_double import PodApiDouble
 from prometheus_client import CollectorRegistry
 from runtime_agent.devices import SimulatedDevices
 from runtime_agent.domain.kubernetes.manifest import PodRules
+from runtime_agent.domain.kubernetes.status import Observed
 from runtime_agent.domain.pods import Phase, Pod, Stopping
 from runtime_agent.handlers import Handlers
 from runtime_agent.kubernetes.permits import PermitServer
@@ -163,6 +164,10 @@ class World:
         self.accept(name)
         await self.until(lambda: self.api.objects and not self.runner._works[name].request)
         return self.api.only()
+
+    def observed(self, body: dict[str, Any]) -> Observed:
+        """The object as the agent last saw it."""
+        return self.runner._mirror.objects["jobs", body["metadata"]["name"]]
 
     async def permit(
         self, nonce: str = NONCE, name: str = "pod-1", ticket: str | None = None

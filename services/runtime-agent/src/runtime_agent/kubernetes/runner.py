@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, assert_never
+from typing import Any
 
 import structlog
 from muster.claims import why_not_bound
@@ -38,7 +38,7 @@ from runtime_agent.domain.kubernetes.manifest import (
     pull_secret,
     why_not_of_host,
 )
-from runtime_agent.domain.kubernetes.node import allocatable_of, offer_of, requests_of
+from runtime_agent.domain.kubernetes.node import allocatable_of
 from runtime_agent.domain.kubernetes.permit import Ticket, proof_of
 from runtime_agent.domain.kubernetes.resources import requested
 from runtime_agent.domain.kubernetes.status import (
@@ -54,7 +54,8 @@ from runtime_agent.domain.kubernetes.status import (
 from runtime_agent.domain.pods import Pod, Stopping
 from runtime_agent.domain.report import Offer
 from runtime_agent.domain.storages import why_no_claims
-from runtime_agent.kubernetes.api import Exists, Json, PodApi, Refused, Unavailable
+from runtime_agent.kubernetes.api import Exists, PodApi, Refused, Unavailable
+from runtime_agent.kubernetes.mirror import Mirror
 from runtime_agent.kubernetes.record import KubeRecord
 from runtime_agent.kubernetes.tail import KubeletLog
 from runtime_agent.logreader import last_lines
@@ -78,9 +79,6 @@ PAUSE = "pause"
 """The process that holds a pod's namespaces."""
 STOP_TAKEN_S = 5.0
 """By then the object of a stopped pod shows its deletion; else the agent signals the pod itself."""
-
-Key = tuple[str, str]
-"""An object's namespace and name."""
 
 _log = structlog.get_logger()
 
@@ -134,16 +132,21 @@ class KubernetesPods:
     metrics: AgentMetrics
     doorbell: Path
     changed: Callable[[], None] = lambda: None
-    _objects: dict[Key, Observed] = field(default_factory=dict)
-    _held: dict[Key, tuple[float, float]] = field(default_factory=dict)
-    _node: Json | None = None
-    _offer: Offer | None = None
+    _mirror: Mirror = field(init=False)
     _records: dict[str, KubeRecord] = field(default_factory=dict)
     _with_secret: set[str] = field(default_factory=set)
     _works: defaultdict[str, _Work] = field(default_factory=lambda: defaultdict(_Work))
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(IN_FLIGHT))
-    _pods_known: asyncio.Event = field(default_factory=asyncio.Event)
-    _node_known: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self._mirror = Mirror(
+            self.api,
+            namespaces=(self.rules.namespace, self.rules.host_namespace),
+            tolerated=names_in(self.settings.kube_tolerated_taints),
+            on_put=lambda seen: self._ring(seen.pod),
+            on_drop=self._on_drop,
+            on_offer=lambda: self.changed(),
+        )
 
     # What the journal wants
 
@@ -180,7 +183,7 @@ class KubernetesPods:
         if (refused := self._works[pod.pod].refused) is not None:
             return _ended(pod, started, refused)
         key = (record.namespace, record.object)
-        seen = self._objects.get(key)
+        seen = self._mirror.objects.get(key)
         if seen is not None and not self._is_own(seen, record):
             return self._taken(pod, record, seen)
         if seen is None:
@@ -224,7 +227,7 @@ class KubernetesPods:
             return Seen(name, reason=not_taken(work.why)) if work.why else running
         if work.last is not None and work.last.uid == record.uid and work.last.is_terminal:
             return self._with_object(pod, record, work.last)
-        if not self._pods_known.is_set():
+        if not self._mirror.pods_known.is_set():
             return running
         if not work.is_gone:
             if work.is_free:
@@ -274,7 +277,7 @@ class KubernetesPods:
 
     def _end_objects(self, name: str) -> bool:
         """Has all objects of the pod deleted; whether anything of them is left."""
-        found = [seen for seen in self._objects.values() if seen.pod == name]
+        found = self._mirror.of(name)
         for seen in found:
             self._ask_to_delete(seen, AT_ONCE_S if seen.is_terminal else SOON_S)
         return bool(found)
@@ -323,7 +326,7 @@ class KubernetesPods:
                 raise Unavailable("an object of that name has just gone") from None
             body = found
         seen = observed(body)
-        self._objects.setdefault((seen.namespace, seen.name), seen)  # the watch may know more
+        self._mirror.objects.setdefault((seen.namespace, seen.name), seen)  # it may know more
 
     async def _why_no_storages(self, run: PodRun) -> str | None:
         if (why := why_no_claims(run)) is not None:
@@ -337,9 +340,9 @@ class KubernetesPods:
 
     def _counted(self, run: PodRun) -> dict[str, int]:
         """Raises LookupError, see `requested`."""
-        if run.resources and self._node is None:
+        if run.resources and self._mirror.node is None:
             raise Unavailable("the node's resources are not known yet")
-        return requested(run.resources, allocatable_of(self._node or {}))
+        return requested(run.resources, allocatable_of(self._mirror.node or {}))
 
     def _gpu_uuids(self, run: PodRun) -> list[str]:
         uuids = self.devices.uuids
@@ -353,7 +356,7 @@ class KubernetesPods:
         if found is None or (record.uid and observed(found).uid != record.uid):
             self._works[record.name].is_gone = True
         else:
-            self._put(found)
+            self._mirror.put(found)
 
     async def _delete(self, work: _Work, seen: Observed, grace_s: int) -> None:
         if await self.api.delete(seen.namespace, seen.name, seen.uid, grace_s):
@@ -361,9 +364,9 @@ class KubernetesPods:
                 self._count_stray(seen)
             work.deleted_uid, work.grace_s = seen.uid, grace_s
             return
-        known = self._objects.get((seen.namespace, seen.name))
+        known = self._mirror.objects.get((seen.namespace, seen.name))
         if known is not None and known.uid == seen.uid:
-            self._drop((seen.namespace, seen.name))
+            self._mirror.drop((seen.namespace, seen.name))
 
     def _count_stray(self, seen: Observed) -> None:
         is_known = bool(self.journal.load([seen.pod]))
@@ -406,7 +409,7 @@ class KubernetesPods:
 
     def _see_to_stop(self, pod: Pod, stop: Stopping, record: KubeRecord) -> None:
         """Has kubelet end it. Where that is not possible, the agent signals the processes."""
-        seen = self._objects[record.namespace, record.object]
+        seen = self._mirror.objects[record.namespace, record.object]
         self._ask_to_delete(seen, max(SOON_S, round(stop.grace_s)))
         self._see_to_processes(pod, stop, record)
 
@@ -426,7 +429,7 @@ class KubernetesPods:
         work.kill_at_s = due if work.kill_at_s is None else min(due, work.kill_at_s)
         if work.stopped_at_s is None:
             work.stopped_at_s = now_s
-        seen = self._objects.get((record.namespace, record.object))
+        seen = self._mirror.objects.get((record.namespace, record.object))
         is_taken = seen is not None and seen.is_deleting
         is_late = work.tries > 0 or now_s - work.stopped_at_s > STOP_TAKEN_S
         if now_s >= work.kill_at_s:
@@ -531,7 +534,7 @@ class KubernetesPods:
         record = self.record(name)
         if record is None or record.ended_at_s is not None:
             return None
-        seen = self._objects.get((record.namespace, record.object))
+        seen = self._mirror.objects.get((record.namespace, record.object))
         address = seen.address if seen is not None and self._is_own(seen, record) else ""
         return Ticket(record.ticket, record.nonce, record.boot, address)
 
@@ -567,19 +570,19 @@ class KubernetesPods:
         """The work directory goes with the object; the record stays on the disk."""
         self._records.pop(name, None)
         is_done = name not in self._works or self._works[name].request is None
-        if is_done and all(seen.pod != name for seen in self._objects.values()):
+        if is_done and not self._mirror.of(name):
             self._works.pop(name, None)
 
     # What the journal does not know
 
     async def ready(self) -> None:
         """Once the node and all its pods are listed."""
-        await self._pods_known.wait()
-        await self._node_known.wait()
+        await self._mirror.pods_known.wait()
+        await self._mirror.node_known.wait()
 
     def names(self) -> list[str]:
         """Those with a folder or an object."""
-        found = {seen.pod for seen in self._objects.values() if seen.pod}
+        found = {seen.pod for seen in self._mirror.objects.values() if seen.pod}
         for directory in self.files.directories():
             record = _read_in(directory)
             found.add(self.files.name_of(directory) if record is None else record.name)
@@ -600,9 +603,9 @@ class KubernetesPods:
 
     async def _sweep(self) -> None:
         """Deletes objects that the journal does not want: ended, unknown, or of another one."""
-        await self._pods_known.wait()
+        await self._mirror.pods_known.wait()
         while True:
-            objects = [seen for seen in self._objects.values() if seen.pod]
+            objects = [seen for seen in self._mirror.objects.values() if seen.pod]
             try:
                 live = self.journal.live() if objects else set()
             except sqlite3.Error as error:
@@ -628,95 +631,33 @@ class KubernetesPods:
 
     def owns(self, pid: int) -> bool:
         """By the uids of pods in its control groups."""
-        uids = {seen.uid for seen in self._objects.values() if seen.pod}
+        uids = {seen.uid for seen in self._mirror.objects.values() if seen.pod}
         uids |= {record.uid for record in self._records.values() if record.uid}
-        return not self._pods_known.is_set() or proc.is_in_pod(pid, uids)
+        return not self._mirror.pods_known.is_set() or proc.is_in_pod(pid, uids)
 
     def offer(self) -> Offer:
         """As Kubernetes has it, as far as settings do not say otherwise."""
-        offer = self._offer or Offer(1, 1, problem="The API server has not answered yet.")
+        offer = self._mirror.offer
         return replace(
             offer,
             cpu=self.settings.cpu or offer.cpu,
             memory_mb=self.settings.memory_mb or offer.memory_mb,
         )
 
-    def _renew_offer(self) -> None:
-        before = self._offer
-        if self._node is not None:
-            tolerated = names_in(self.settings.kube_tolerated_taints)
-            self._offer = offer_of(self._node, self._held.values(), tolerated)
-        elif self._node_known.is_set():
-            last = before or Offer(1, 1)
-            self._offer = replace(last, problem="Kubernetes has no node of this name.")
-        if before != self._offer:
-            self.changed()
-
     async def run(self) -> None:
         """Watches, the clean-up and the copying of logs."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._follow_pods())
-            group.create_task(self._follow_node())
+            group.create_task(self._mirror.follow_pods())
+            group.create_task(self._mirror.follow_node())
             group.create_task(self._sweep())
             group.create_task(self._run_logs())
 
-    async def _follow_pods(self) -> None:
-        listed: set[Key] = set()
-        async for change in self.api.follow_pods():
-            match change.kind:
-                case "listing":
-                    listed = set()
-                case "put":
-                    listed.add(self._put(change.body))
-                case "gone":
-                    self._drop(self._put(change.body))
-                case "listed":
-                    for key in (self._objects.keys() | self._held.keys()) - listed:
-                        self._drop(key)
-                    self._pods_known.set()
-                case never:
-                    assert_never(never)
-            self._renew_offer()
-
-    async def _follow_node(self) -> None:
-        is_listed = False
-        async for change in self.api.follow_node():
-            match change.kind:
-                case "listing":
-                    is_listed = False
-                case "put":
-                    is_listed, self._node = True, change.body
-                case "gone":
-                    self._node = None
-                case "listed":
-                    self._node = self._node if is_listed else None
-                    self._node_known.set()
-                case never:
-                    assert_never(never)
-            self._renew_offer()
-
-    def _put(self, body: Json) -> Key:
-        seen = observed(body)
-        key = (seen.namespace, seen.name)
-        is_ours = seen.namespace in (self.rules.namespace, self.rules.host_namespace)
-        if not seen.pod or not is_ours:  # anybody may write our annotations elsewhere
-            self._held.pop(key, None)
-            if not seen.is_terminal:
-                self._held[key] = requests_of(body.get("spec") or {})
-            return key
-        self._objects[key] = seen
+    def _on_drop(self, seen: Observed) -> None:
+        if seen.pod in self._records:
+            self._works[seen.pod].last = seen
+        else:  # nobody's any more
+            self._works.pop(seen.pod, None)
         self._ring(seen.pod)
-        return key
-
-    def _drop(self, key: Key) -> None:
-        self._held.pop(key, None)
-        seen = self._objects.pop(key, None)
-        if seen is not None:
-            if seen.pod in self._records:
-                self._works[seen.pod].last = seen
-            else:  # nobody's any more
-                self._works.pop(seen.pod, None)
-            self._ring(seen.pod)
 
     def _ring(self, name: str) -> None:
         ring(self.doorbell, f"{name}\n".encode())
