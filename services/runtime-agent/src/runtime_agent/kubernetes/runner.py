@@ -27,7 +27,6 @@ from runtime_agent.devices import Devices
 from runtime_agent.domain.ending import Ending, Loss, Refusal, unstarted
 from runtime_agent.domain.environment import CHECKPOINT_FILE
 from runtime_agent.domain.kubernetes.manifest import (
-    MAIN,
     Given,
     Identity,
     PodRules,
@@ -55,9 +54,9 @@ from runtime_agent.domain.pods import Pod, Stopping
 from runtime_agent.domain.report import Offer
 from runtime_agent.domain.storages import why_no_claims
 from runtime_agent.kubernetes.api import Exists, PodApi, Refused, Unavailable
+from runtime_agent.kubernetes.logs import Logs
 from runtime_agent.kubernetes.mirror import Mirror
 from runtime_agent.kubernetes.record import KubeRecord
-from runtime_agent.kubernetes.tail import KubeletLog
 from runtime_agent.logreader import last_lines
 from runtime_agent.metrics import AgentMetrics
 from runtime_agent.pod_files import PodFiles, touched_at_s
@@ -108,7 +107,6 @@ class _Work:
     kill_at_s: float | None = None
     is_signalled: bool = False
     heard_s: float | None = None
-    log: KubeletLog | None = None
 
     @property
     def is_free(self) -> bool:
@@ -133,6 +131,7 @@ class KubernetesPods:
     doorbell: Path
     changed: Callable[[], None] = lambda: None
     _mirror: Mirror = field(init=False)
+    _logs: Logs = field(init=False)
     _records: dict[str, KubeRecord] = field(default_factory=dict)
     _with_secret: set[str] = field(default_factory=set)
     _works: defaultdict[str, _Work] = field(default_factory=lambda: defaultdict(_Work))
@@ -147,6 +146,7 @@ class KubernetesPods:
             on_drop=self._on_drop,
             on_offer=lambda: self.changed(),
         )
+        self._logs = Logs(self.settings, self.files, self._ring)
 
     # What the journal wants
 
@@ -177,7 +177,7 @@ class KubernetesPods:
         if pod.stop is not None and not record.is_permitted:
             return _ended(pod, started, unstarted(pod.stop.reason))
         if record.is_permitted and record.boot != proc.boot_id():
-            if not self._is_read(record):
+            if not self._logs.is_read(record):
                 return None if started is None else Seen(pod.pod, started)
             return _ended(pod, started, Ending(loss=Loss.REBOOT))
         if (refused := self._works[pod.pod].refused) is not None:
@@ -237,7 +237,7 @@ class KubernetesPods:
             if pod.stop is not None:
                 self._see_to_processes(pod, pod.stop, record)
             return running
-        if not self._is_read(record):
+        if not self._logs.is_read(record):
             return running
         found = vanished(pod.stop, was_permitted=record.is_permitted)
         return _ended(pod, started, self._with_tail(name, found))
@@ -250,7 +250,7 @@ class KubernetesPods:
         if found is not None:
             # Without kubelet's word, as after its node was deleted, something may still run.
             is_unsure = record.is_permitted and seen.exit_code is None
-            if (is_unsure and any(proc.in_pod(seen.uid))) or not self._is_read(record):
+            if (is_unsure and any(proc.in_pod(seen.uid))) or not self._logs.is_read(record):
                 return None if started is None else Seen(pod.pod, started)
             return _ended(pod, started, self._with_tail(pod.pod, found), seen.ended_at_s)
         if started is not None:
@@ -458,8 +458,7 @@ class KubernetesPods:
             record = self._note(replace(record, ended_at_s=ended_at_s or time.time()))
         if record is not None and record.has_secret:
             self._with_secret.add(name)
-        if (log := self._works[name].log) is not None:
-            log.close()
+        self._logs.end(name)
 
     def _with_tail(self, name: str, found: Ending) -> Ending:
         if found.exit_code in (0, None):
@@ -469,47 +468,6 @@ class KubernetesPods:
     def _checkpointed_at_s(self, record: KubeRecord) -> float | None:
         volumes = self.settings.kube_pods / record.uid / "volumes"
         return touched_at_s(volumes / "kubernetes.io~empty-dir" / "work" / CHECKPOINT_FILE)
-
-    # Logs
-
-    def _log_of(self, record: KubeRecord) -> KubeletLog:
-        work = self._works[record.name]
-        if work.log is None:
-            folder = f"{record.namespace}_{record.object}_{record.uid}"
-            work.log = KubeletLog(
-                self.settings.kube_logs / folder / MAIN,
-                self.files.logs_path(record.name),
-                self.settings.log_max_bytes,
-            )
-        return work.log
-
-    def _is_read(self, record: KubeRecord) -> bool:
-        """Whether all output of an ended container was copied; else the log's loop goes on."""
-        if not record.uid:
-            return True
-        log = self._log_of(record)
-        try:
-            if log.step():
-                self._ring(record.name)
-                return False
-        except OSError as error:
-            _log.warning("a pod's output can't be copied", pod=record.name, error=str(error))
-            return False
-        log.finish()
-        return True
-
-    async def _run_logs(self) -> None:
-        while True:
-            is_more = False
-            for name, record in list(self._records.items()):
-                is_running = record.is_permitted and record.ended_at_s is None
-                if record.uid and is_running:
-                    try:
-                        is_more |= self._log_of(record).step()
-                    except OSError as error:
-                        _log.warning("a pod's output can't be copied", pod=name, error=str(error))
-                    await asyncio.sleep(0)
-            await asyncio.sleep(0 if is_more else self.settings.follow_look_s)
 
     # Records
 
@@ -569,6 +527,7 @@ class KubernetesPods:
     def forget(self, name: str) -> None:
         """The work directory goes with the object; the record stays on the disk."""
         self._records.pop(name, None)
+        self._logs.forget(name)
         is_done = name not in self._works or self._works[name].request is None
         if is_done and not self._mirror.of(name):
             self._works.pop(name, None)
@@ -650,7 +609,7 @@ class KubernetesPods:
             group.create_task(self._mirror.follow_pods())
             group.create_task(self._mirror.follow_node())
             group.create_task(self._sweep())
-            group.create_task(self._run_logs())
+            group.create_task(self._logs.run(self._records))
 
     def _on_drop(self, seen: Observed) -> None:
         if seen.pod in self._records:
@@ -667,8 +626,7 @@ class KubernetesPods:
         for work in self._works.values():
             if work.request is not None:
                 work.request.cancel()
-            if work.log is not None:
-                work.log.close()
+        self._logs.close()
         await self.api.close()
 
 
