@@ -7,7 +7,6 @@ not answered, a restart and a lost watch need no code of their own.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 import signal
 import sqlite3
@@ -19,27 +18,17 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-from muster.claims import why_not_bound
-from muster.contracts.pods import PodRun
 from muster.settings import names_in
 
 from runtime_agent.devices import Devices
 from runtime_agent.domain.ending import Ending, Loss, Refusal, unstarted
 from runtime_agent.domain.environment import CHECKPOINT_FILE
 from runtime_agent.domain.kubernetes.manifest import (
-    Given,
-    Identity,
     PodRules,
-    claims_of,
-    manifest,
     namespace_of,
     object_name,
-    pull_secret,
-    why_not_of_host,
 )
-from runtime_agent.domain.kubernetes.node import allocatable_of
-from runtime_agent.domain.kubernetes.permit import Ticket, proof_of
-from runtime_agent.domain.kubernetes.resources import requested
+from runtime_agent.domain.kubernetes.permit import Ticket
 from runtime_agent.domain.kubernetes.status import (
     Observed,
     ending,
@@ -52,8 +41,8 @@ from runtime_agent.domain.kubernetes.status import (
 )
 from runtime_agent.domain.pods import Pod, Stopping
 from runtime_agent.domain.report import Offer
-from runtime_agent.domain.storages import why_no_claims
-from runtime_agent.kubernetes.api import Exists, PodApi, Refused, Unavailable
+from runtime_agent.kubernetes.api import PodApi, Refused, Unavailable
+from runtime_agent.kubernetes.creation import Creation
 from runtime_agent.kubernetes.logs import Logs
 from runtime_agent.kubernetes.mirror import Mirror
 from runtime_agent.kubernetes.record import KubeRecord
@@ -132,6 +121,7 @@ class KubernetesPods:
     changed: Callable[[], None] = lambda: None
     _mirror: Mirror = field(init=False)
     _logs: Logs = field(init=False)
+    _creation: Creation = field(init=False)
     _records: dict[str, KubeRecord] = field(default_factory=dict)
     _with_secret: set[str] = field(default_factory=set)
     _works: defaultdict[str, _Work] = field(default_factory=lambda: defaultdict(_Work))
@@ -147,6 +137,9 @@ class KubernetesPods:
             on_offer=lambda: self.changed(),
         )
         self._logs = Logs(self.settings, self.files, self._ring)
+        self._creation = Creation(
+            self.settings, self.rules, self.journal, self._mirror, self.devices, self.secrets_key
+        )
 
     # What the journal wants
 
@@ -289,66 +282,9 @@ class KubernetesPods:
     # Requests to the API server
 
     async def _create(self, pod: Pod, record: KubeRecord) -> None:
-        assert pod.run is not None
-        if (why := why_not_of_host(pod.run, self.rules)) is not None:
-            self._works[pod.pod].refused = Ending(refusal=Refusal.NO_HOST_NETWORK, detail=why)
-            return
-        try:
-            counted = self._counted(pod.run)
-        except LookupError as error:
-            why = f"The node has no resource {error}."
-            self._works[pod.pod].refused = Ending(refusal=Refusal.OUT_OF_RESOURCES, detail=why)
-            return
-        if (why := await self._why_no_storages(pod.run)) is not None:
-            self._works[pod.pod].refused = Ending(refusal=Refusal.NO_STORAGE, detail=why)
-            return
-        try:
-            pull = self.secrets_key.open(pod).pull
-        except OSError as error:
-            self._works[pod.pod].refused = Ending(start_error=str(error))
-            return
-        who = Identity(
-            self.settings.node, self.journal.id, record.ticket, proof_of(record.key), pull
-        )
-        given = Given(self._gpu_uuids(pod.run), counted)
-        wanted = manifest(pod, pod.run, who, self.rules, given)
-        try:
-            if pull is not None:
-                with contextlib.suppress(Exists):
-                    await self.api.create(pull_secret(pod, pod.run, who, self.rules))
-            body = await self.api.create(wanted)
-        except Refused as error:
-            self._works[pod.pod].refused = Ending(refusal=Refusal.REJECTED, detail=str(error))
-            return
-        except Exists:  # of an earlier request that was not answered, or somebody else's
-            found = await self.api.read(record.namespace, record.object)
-            if found is None:
-                raise Unavailable("an object of that name has just gone") from None
-            body = found
-        seen = observed(body)
-        self._mirror.objects.setdefault((seen.namespace, seen.name), seen)  # it may know more
-
-    async def _why_no_storages(self, run: PodRun) -> str | None:
-        if (why := why_no_claims(run)) is not None:
-            return why
-        namespace = namespace_of(run, self.rules)
-        for name in claims_of(run):
-            claim = await self.api.claim(namespace, name)
-            if (why := why_not_bound(name, namespace, claim)) is not None:
-                return why
-        return None
-
-    def _counted(self, run: PodRun) -> dict[str, int]:
-        """Raises LookupError, see `requested`."""
-        if run.resources and self._mirror.node is None:
-            raise Unavailable("the node's resources are not known yet")
-        return requested(run.resources, allocatable_of(self._mirror.node or {}))
-
-    def _gpu_uuids(self, run: PodRun) -> list[str]:
-        uuids = self.devices.uuids
-        if gone := set(run.gpus) - uuids.keys():  # a MIG device that was taken away meanwhile
-            raise Unavailable(f"the node no longer has GPU {min(gone)}")
-        return [uuids[gpu] for gpu in run.gpus]
+        refused = await self._creation.create(pod, record)
+        if refused is not None:
+            self._works[pod.pod].refused = refused
 
     async def _confirm(self, record: KubeRecord) -> None:
         """Whether an object is gone that the watch no longer shows: the list may be older."""

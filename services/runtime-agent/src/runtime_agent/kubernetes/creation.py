@@ -1,0 +1,107 @@
+"""How the object of a pod comes to be: all that speaks against it, and the POST."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+
+from muster.claims import why_not_bound
+from muster.contracts.pods import PodRun
+
+from runtime_agent.devices import Devices
+from runtime_agent.domain.ending import Ending, Refusal
+from runtime_agent.domain.kubernetes.manifest import (
+    Given,
+    Identity,
+    PodRules,
+    claims_of,
+    manifest,
+    namespace_of,
+    pull_secret,
+    why_not_of_host,
+)
+from runtime_agent.domain.kubernetes.node import allocatable_of
+from runtime_agent.domain.kubernetes.permit import proof_of
+from runtime_agent.domain.kubernetes.resources import requested
+from runtime_agent.domain.kubernetes.status import observed
+from runtime_agent.domain.pods import Pod
+from runtime_agent.domain.storages import why_no_claims
+from runtime_agent.kubernetes.api import Exists, Refused, Unavailable
+from runtime_agent.kubernetes.mirror import Mirror
+from runtime_agent.kubernetes.record import KubeRecord
+from runtime_agent.secrets_key import SecretsKey
+from runtime_agent.settings import AgentSettings
+from runtime_agent.store import Journal
+
+
+@dataclass
+class Creation:
+    """Of the journal's pods."""
+
+    settings: AgentSettings
+    rules: PodRules
+    journal: Journal
+    mirror: Mirror
+    devices: Devices
+    secrets_key: SecretsKey
+
+    async def create(self, pod: Pod, record: KubeRecord) -> Ending | None:
+        """Puts the object into the mirror; the end of a pod that never can have one. Raises
+        Refused, Unavailable.
+        """
+        assert pod.run is not None
+        if (why := why_not_of_host(pod.run, self.rules)) is not None:
+            return Ending(refusal=Refusal.NO_HOST_NETWORK, detail=why)
+        try:
+            counted = self._counted(pod.run)
+        except LookupError as error:
+            why = f"The node has no resource {error}."
+            return Ending(refusal=Refusal.OUT_OF_RESOURCES, detail=why)
+        if (why := await self._why_no_storages(pod.run)) is not None:
+            return Ending(refusal=Refusal.NO_STORAGE, detail=why)
+        try:
+            pull = self.secrets_key.open(pod).pull
+        except OSError as error:
+            return Ending(start_error=str(error))
+        proof = proof_of(record.key)
+        who = Identity(self.settings.node, self.journal.id, record.ticket, proof, pull)
+        given = Given(self._gpu_uuids(pod.run), counted)
+        wanted = manifest(pod, pod.run, who, self.rules, given)
+        api = self.mirror.api
+        try:
+            if pull is not None:
+                with contextlib.suppress(Exists):
+                    await api.create(pull_secret(pod, pod.run, who, self.rules))
+            body = await api.create(wanted)
+        except Refused as error:
+            return Ending(refusal=Refusal.REJECTED, detail=str(error))
+        except Exists:  # of an earlier request that was not answered, or somebody else's
+            found = await api.read(record.namespace, record.object)
+            if found is None:
+                raise Unavailable("an object of that name has just gone") from None
+            body = found
+        seen = observed(body)
+        self.mirror.objects.setdefault((seen.namespace, seen.name), seen)  # it may know more
+        return None
+
+    async def _why_no_storages(self, run: PodRun) -> str | None:
+        if (why := why_no_claims(run)) is not None:
+            return why
+        namespace = namespace_of(run, self.rules)
+        for name in claims_of(run):
+            claim = await self.mirror.api.claim(namespace, name)
+            if (why := why_not_bound(name, namespace, claim)) is not None:
+                return why
+        return None
+
+    def _counted(self, run: PodRun) -> dict[str, int]:
+        """Raises LookupError, see `requested`."""
+        if run.resources and self.mirror.node is None:
+            raise Unavailable("the node's resources are not known yet")
+        return requested(run.resources, allocatable_of(self.mirror.node or {}))
+
+    def _gpu_uuids(self, run: PodRun) -> list[str]:
+        uuids = self.devices.uuids
+        if gone := set(run.gpus) - uuids.keys():  # a MIG device that was taken away meanwhile
+            raise Unavailable(f"the node no longer has GPU {min(gone)}")
+        return [uuids[gpu] for gpu in run.gpus]
