@@ -1,5 +1,6 @@
 """`muster deploy`: Muster on a Kubernetes cluster, by the user's kubectl."""
 
+import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from cli.deploy.applying import (
     take_out,
 )
 from cli.deploy.cluster_file import LEVELS, cluster_file, written
+from cli.deploy.credentials import DATABASE_VARIABLE, address_of_database
 from cli.deploy.difference import Change, changes, summary
 from cli.deploy.findings import Finding, Level, Plan, agents, cells, findings, is_ready, some
 from cli.deploy.key import enrolments, first_password, key_for, secrets_of, users_of
@@ -116,7 +118,10 @@ class Applying:
     key_file: KeyFile = KEY
     database_url: Annotated[
         str | None,
-        Parameter(help="Your PostgreSQL; {password} stands for the one in the Secret postgres."),
+        Parameter(
+            help="Your PostgreSQL; {password} stands for the one in the Secret postgres. An address"
+            " with a password of yours goes into the environment as MUSTER_DATABASE_URL."
+        ),
     ] = None
     yes: Yes = False
     no_wait: Annotated[
@@ -141,6 +146,10 @@ def apply(
     """
     kubectl = Kubectl(cluster)
     timeout_s = _seconds(options.timeout)
+    try:
+        database_url = address_of_database(options.database_url, os.environ)
+    except ValueError as error:
+        raise CommandError(Exit.USAGE, str(error)) from error
     plan = _plan(kubectl, overlay, node)
     _refuse_or_warn(kubectl, plan)
     before = live_secrets(kubectl)
@@ -148,12 +157,14 @@ def apply(
     named = job_nodes(kubectl, node)
     _show(kubectl, with_marks(plan.objects, before))
     print_line(f"nodes for jobs: {', '.join(named) or 'none'}")
+    if database_url and not options.database_url:
+        print_line(f"database: that of {DATABASE_VARIABLE} in your environment")
     _confirm("Apply this?", yes=options.yes)
     had_key = options.key_file.exists()
     key = key_for(options.key_file, rest)
     if not had_key:
         print_line(f"Made the key {options.key_file}. Keep it: later commands need it.")
-    secrets = secrets_of(key, before, named, options.database_url)
+    secrets = secrets_of(key, before, named, database_url)
     enrolled = enrolments(key, named, plan.images.muster)
     first, *_ = steps(plan.objects)
     roll_out(kubectl, [first, Step("credentials", [*secrets, *enrolled])], None)
