@@ -53,6 +53,7 @@ from cli.deploy.objects import (
     with_images,
     with_marks,
 )
+from cli.deploy.probe_pods import try_gpus
 from cli.deploy.rollout import Progress, Step, images_in, look, short, steps, troubles
 from cli.home import checkout_root
 from cli.output import Format, print_json, print_line, print_note, print_table
@@ -95,14 +96,23 @@ def check(
     *,
     overlay: Overlay = None,
     node: Nodes = (),
+    no_gpu_pods: Annotated[
+        bool, Parameter(name="--no-gpu-pods", help="Start no pods.", negative=())
+    ] = False,
     cluster: Cluster = CONNECTION,
     output: Output = Format.TABLE,
 ) -> Exit:
-    """Whether a cluster can run Muster, and what to do where not. It changes nothing. The exit
-    status is 1 where something refuses.
+    """Whether a cluster can run Muster, and what to do where not. Where containers are to get GPUs,
+    it starts two short pods in muster-jobs on one node of each kind, at most on three, sees whether
+    they get them, and deletes them. It changes nothing else. The exit status is 1 where something
+    refuses.
     """
     kubectl = Kubectl(cluster)
-    found = _checked(kubectl, _plan(kubectl, overlay, node))
+    plan = _plan(kubectl, overlay, node)
+    looked_at = look_at(kubectl, plan.objects)
+    found = findings(looked_at, plan)
+    if not no_gpu_pods:
+        found += try_gpus(kubectl, looked_at, plan, print_note)
     if output is Format.JSON:
         print_json([vars(each) for each in found])
     else:
@@ -407,12 +417,8 @@ def _refuse_other_installation(kubectl: Kubectl, objects: Sequence[Json]) -> Non
         raise CommandError(Exit.USAGE, f"{message} {fix}")
 
 
-def _checked(kubectl: Kubectl, plan: Plan) -> list[Finding]:
-    return findings(look_at(kubectl, plan.objects), plan)
-
-
 def _refuse_or_warn(kubectl: Kubectl, plan: Plan) -> None:
-    found = _checked(kubectl, plan)
+    found = findings(look_at(kubectl, plan.objects), plan)
     _print_findings([each for each in found if each.level is not Level.OK])
     if refusals := _refusals(found):
         message = f"Nothing is changed: {refusals} of the findings above refuse."
