@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 from cli.client import CommandError
-from cli.deploy.credentials import derived, enrolment, secret_of_users, secrets_of_services
+from cli.deploy.credentials import (
+    address_of_database,
+    derived,
+    enrolment,
+    secret_of_users,
+    secrets_of_services,
+)
 from cli.deploy.key import secrets_of
 from cli.deploy.objects import decoded, encoded, name_of
 from manifests import Json
@@ -135,3 +141,36 @@ def test_the_command_writes_one_list_and_the_key_is_not_in_it(tmp_path: Path) ->
     (postgres,) = [each for each in items if each["metadata"]["name"] == "postgres"]
     password = postgres["stringData"]["password"]
     assert database["stringData"]["muster_database_url"] == f"postgresql://m:{password}@db/muster"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql://m:hunter2@db/muster",
+        "postgresql://:hunter2@db/muster",
+        "postgresql://m@db/muster?sslmode=verify-full&password=hunter2",
+    ],
+)
+def test_no_option_takes_a_password_of_the_database(address: str) -> None:
+    with pytest.raises(ValueError, match="Set MUSTER_DATABASE_URL") as refused:
+        address_of_database(address, {})
+    assert "hunter2" not in str(refused.value)
+    assert address_of_database(None, {"MUSTER_DATABASE_URL": address}) == address
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql://m:{password}@db:5432/muster?sslmode=verify-full",
+        "postgresql://m@db:5432/muster",
+        "postgresql://db:5432/muster?user=m@n",
+    ],
+)
+def test_an_address_without_a_password_may_be_an_option(address: str) -> None:
+    assert address_of_database(address, {"MUSTER_DATABASE_URL": "postgresql://other"}) == address
+
+
+def test_a_password_of_the_operators_own_may_have_braces() -> None:
+    address = "postgresql://m:{x}@db/muster"
+    found = {each["metadata"]["name"]: each for each in secrets_of_services(KEY, address)}
+    assert found["database"]["stringData"]["muster_database_url"] == address

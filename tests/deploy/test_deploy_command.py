@@ -89,19 +89,19 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubePlane]:
 Deploy = Callable[..., Ran]
 
 
-def muster(plane: KubePlane, home: Path, *words: str) -> Ran:
+def muster(plane: KubePlane, home: Path, *words: str, **environment: str) -> Ran:
     """A command on this cluster."""
     program = str(kube_programs.program("kubectl"))
     known = ("--kubectl", program, "--kubeconfig", str(plane.kubeconfig))
-    return run_cli(home, *words, *known, HOME=str(plane.home))
+    return run_cli(home, *words, *known, HOME=str(plane.home), **environment)
 
 
 @pytest.fixture
 def deploy(plane: KubePlane, tmp_path: Path) -> Iterator[Deploy]:
     """The command. Muster is removed at the end."""
 
-    def run(*words: str) -> Ran:
-        return muster(plane, tmp_path, "deploy", *words)
+    def run(*words: str, **environment: str) -> Ran:
+        return muster(plane, tmp_path, "deploy", *words, **environment)
 
     yield run
     ended = run("remove", "--yes")
@@ -123,10 +123,10 @@ def ready(plane: KubePlane) -> KubePlane:
     return plane
 
 
-def applied(deploy: Deploy, tmp_path: Path, *words: str) -> Ran:
+def applied(deploy: Deploy, tmp_path: Path, *words: str, **environment: str) -> Ran:
     """Muster, installed."""
     key = ("--key-file", str(tmp_path / "muster.key"))
-    return deploy("apply", "--yes", "--node", NODE, *key, *words)
+    return deploy("apply", "--yes", "--node", NODE, *key, *words, **environment)
 
 
 def left(plane: KubePlane) -> list[str]:
@@ -204,6 +204,23 @@ def test_muster_is_installed_and_removed(ready: KubePlane, deploy: Deploy, tmp_p
     assert "/var/lib/muster" in removed.out
     assert left(ready) == []
     assert deploy("status").code == 4
+
+
+def test_a_password_of_the_database_comes_by_the_environment(
+    ready: KubePlane, deploy: Deploy, tmp_path: Path
+) -> None:
+    address = "postgresql://muster:hunter2@db.example/muster"
+    refused = applied(deploy, tmp_path, "--database-url", address)
+    assert (refused.code, "Set MUSTER_DATABASE_URL" in refused.err) == (2, True)
+    assert left(ready) == []
+
+    ran = applied(deploy, tmp_path, "--no-wait", MUSTER_DATABASE_URL=address)
+    assert ran.code == 0, ran.err
+    assert "database: that of MUSTER_DATABASE_URL" in ran.out
+    assert "hunter2" not in ran.out + ran.err
+    assert applied(deploy, tmp_path, "--no-wait").code == 0
+    secret = json.loads(ready.kubectl("get", "secret", "database", "-n", SYSTEM, "-o", "json"))
+    assert decoded(secret, "muster_database_url") == address
 
 
 def test_keys_for_secrets_of_jobs_come_and_stay(

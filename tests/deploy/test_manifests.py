@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+import yaml
 from alerting.settings import AlertingSettings
 from cli.deploy.credentials import ADMINISTRATOR, enrolment, secret_of_users, secrets_of_services
 from kubernetes_asyncio.config.incluster_config import SERVICE_TOKEN_FILENAME
@@ -13,7 +14,7 @@ from manifests import Json, Workload, named, variables, workload, workloads
 from muster.contracts.acls import agent_user
 from muster.contracts.topics import Service
 from muster.settings import ServiceSettings
-from rendering import K8S, render
+from rendering import K8S, render, render_with
 from rest.settings import RestSettings
 from runtime_agent.fence import FenceSettings
 from runtime_agent.settings import AgentSettings, OnStop
@@ -423,6 +424,14 @@ def test_prometheus_has_the_token(with_components: Callable[..., Sequence[Json]]
     }
     (selected,) = named(objects, "PodMonitor", "muster")["spec"]["selector"]["matchExpressions"]
     assert set(selected["values"]) == components
+
+
+def test_the_patch_for_kube_prometheus_stack_labels_the_monitor(tmp_path: Path) -> None:
+    page = (K8S / "README.md").read_text().partition("### kube-prometheus-stack")[2]
+    patch = yaml.safe_load(page.split("```")[1].removeprefix("yaml\n"))
+    objects = render_with(["monitoring"], tmp_path, **patch)
+    labels = named(objects, "PodMonitor", "muster")["metadata"]["labels"]
+    assert labels["release"] == "kube-prometheus-stack"
 
 
 def test_policies_open_the_ports_that_exist(

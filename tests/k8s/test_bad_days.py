@@ -3,14 +3,26 @@
 import asyncio
 import json
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from cli.embedded.broker import EmbeddedBroker
-from kube_muster import JOBS, KubeMuster, a_kube_muster, size
+from job_stream import a_seed
+from kube_muster import (
+    JOBS,
+    KubeMuster,
+    a_kube_muster,
+    size,
+    until_nothing_is_left,
+    with_pull_secret,
+)
 from kube_plane import KubePlane
+from kube_proxy import KubeProxy, Pass, lost, passed
 from muster.contracts.topics import Service
 from scheduler_watched import until
 from tcp_proxy import Proxy
@@ -19,6 +31,7 @@ from whole_muster import a_job, eventually, until_there
 pytestmark = [pytest.mark.k8s, pytest.mark.system, pytest.mark.timeout(size(600, 1800))]
 
 QUICK = {"retry_backoff_first_s": 0.1, "stop_grace_s": 2.0}
+STORM_JOBS = size(9, 60)
 OUTPUT_KB = size(20_000, 100_000)
 AWAY_S = size(0, 600)
 """How long the API server is away, and how long a request to it is held up."""
@@ -112,30 +125,30 @@ async def test_an_agent_that_was_away_learns_the_end_and_reads_the_rest_of_the_l
 async def test_a_create_that_is_held_up_until_its_job_is_stopped_runs_nothing(
     kube_plane: KubePlane, database_url: str, fresh_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
-    async with Proxy(kube_plane.url).running() as proxy:
-        config = tmp_path / "proxied.json"
-        config.write_text(kube_plane.kubeconfig.read_text().replace(kube_plane.url, proxy.url))
-        async with a_kube_muster(
+    async with (
+        Proxy(kube_plane.url).running() as proxy,
+        a_kube_muster(
             kube_plane,
             database_url,
             fresh_broker.bootstrap,
             tmp_path,
+            proxy.url,
             launcher=QUICK,
-            runtime_agent={"kube_config": config},
-        ) as kube:
-            await kube.muster.end_of(await kube.muster.submit(a_job("first", "true")))
-            proxy.freeze()
-            job = await kube.muster.submit(a_job("held", marked(tmp_path, "true")))
-            await eventually(lambda: pods_of(kube, job), lambda found: len(found) == 1)
-            await stop(kube, job)
-            assert await kube.muster.end_of(job) == "STOPPED"
-            await asyncio.sleep(HELD_S)
-            proxy.thaw()
-            again = await kube.muster.submit(a_job("again", marked(tmp_path, "true")))
-            assert await kube.muster.end_of(again) == "SUCCEEDED"
-            await until(lambda: not kube.pods())
-            (ran,) = runs(tmp_path)
-            assert ran == (await pods_of(kube, again))[0]
+        ) as kube,
+    ):
+        await kube.muster.end_of(await kube.muster.submit(a_job("first", "true")))
+        proxy.freeze()
+        job = await kube.muster.submit(a_job("held", marked(tmp_path, "true")))
+        await eventually(lambda: pods_of(kube, job), lambda found: len(found) == 1)
+        await stop(kube, job)
+        assert await kube.muster.end_of(job) == "STOPPED"
+        await asyncio.sleep(HELD_S)
+        proxy.thaw()
+        again = await kube.muster.submit(a_job("again", marked(tmp_path, "true")))
+        assert await kube.muster.end_of(again) == "SUCCEEDED"
+        await until(lambda: not kube.pods())
+        (ran,) = runs(tmp_path)
+        assert ran == (await pods_of(kube, again))[0]
 
 
 async def pods_of(kube: KubeMuster, job: str) -> list[str]:
@@ -143,6 +156,79 @@ async def pods_of(kube: KubeMuster, job: str) -> list[str]:
     roles = (await kube.muster.job(job))["taskRoles"].values()
     found = [task["containerId"] for role in roles for task in role["taskStatuses"]]
     return [str(each) for each in found if each]
+
+
+@dataclass
+class Storm:
+    """Most requests fail: the API server is overloaded, or takes them and its answer is lost."""
+
+    rng: random.Random
+    met: Counter[str] = field(default_factory=Counter)
+
+    async def treat(self, request: web.BaseRequest, answer: Pass) -> web.StreamResponse:
+        """As the weather is."""
+        kind = self.rng.choice(("passed", "passed", "429", "500", "503", "lost"))
+        if kind == "lost" and request.method == "GET":
+            kind = "passed"
+        self.met[kind] += 1
+        match kind:
+            case "429":
+                body = {"kind": "Status", "reason": "TooManyRequests", "message": "too many"}
+                return web.json_response(body, status=429, headers={"Retry-After": "2"})
+            case "500":
+                body = {"kind": "Status", "reason": "InternalError", "message": "etcd: no leader"}
+                return web.json_response(body, status=500)
+            case "503":  # of a load balancer
+                return web.Response(status=503, text="no healthy upstream")
+            case "lost":
+                await answer()
+                return lost(request)
+        return await answer()
+
+
+async def test_a_storm_of_refusals_and_lost_answers_loses_and_doubles_nothing(
+    kube_plane: KubePlane, database_url: str, fresh_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    seed = a_seed()
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    for_ever = until_there(tmp_path / "never")
+    async with (
+        KubeProxy(kube_plane).running() as proxy,
+        a_kube_muster(
+            kube_plane,
+            database_url,
+            fresh_broker.bootstrap,
+            tmp_path,
+            proxy.url,
+            launcher=QUICK,
+        ) as kube,
+    ):
+        wanted = {await running(kube, tmp_path, "before", for_ever): "STOPPED"}
+        storm = Storm(rng)
+        proxy.treat = storm.treat
+        proxy.cut()
+        for number in range(STORM_JOBS):
+            is_stopped = number % 3 == 0
+            command = marked(tmp_path, for_ever if is_stopped else "true")
+            text = a_job(f"job-{number}", command, instances=1 + number % 2)
+            text = text.replace("cpu: 1", "cpu: 0")  # kubelet frees late what was never permitted
+            job = await kube.muster.submit(with_pull_secret(text) if number % 4 < 2 else text)
+            wanted[job] = "STOPPED" if is_stopped else "SUCCEEDED"
+        for job in (job for job, state in wanted.items() if state == "STOPPED"):
+            await stop(kube, job)
+        await until(lambda: all(storm.met[kind] > 2 for kind in ("429", "500", "503", "lost")))
+        proxy.treat = passed
+        for job, state in wanted.items():
+            assert await kube.muster.end_of(job) == state
+            assert set((await retries(kube, job)).values()) == {0}
+        await until_nothing_is_left(kube_plane)
+        given = {job: await pods_of(kube, job) for job in wanted}
+    ran = runs(tmp_path)
+    assert len(ran) == len(set(ran))
+    assert set(ran) <= {pod for pods in given.values() for pod in pods}
+    finished = (job for job, state in wanted.items() if state == "SUCCEEDED")
+    assert set(ran) >= {pod for job in finished for pod in given[job]}
 
 
 async def test_a_container_that_kubelet_starts_again_runs_nothing(
@@ -246,7 +332,7 @@ async def test_much_output_arrives_byte_for_byte(kube: KubeMuster, tmp_path: Pat
     content = b"".join(rng.randbytes(1000) + rng.choice((b"", b"\n")) for _ in range(OUTPUT_KB))
     (tmp_path / "output").write_bytes(content)
     job = await kube.muster.submit(a_job("much", f"cat {tmp_path}/output"))
-    assert await kube.muster.end_of(job) == "SUCCEEDED"
+    assert await kube.muster.end_of(job, size(240, 1200)) == "SUCCEEDED"
     found = b""
     while len(found) < len(content):  # an answer has 16 MiB at the most
         params = {"offset": str(len(found))}

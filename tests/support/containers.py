@@ -30,7 +30,7 @@ from container_shim import (
 )
 
 SHIM = Path(container_shim.__file__)
-LOST = "lost"
+LOST, LAST_WORDS = "lost", "termination-log"
 END_TIMEOUT_S = 30
 
 
@@ -90,9 +90,8 @@ class Attempt:
             found = {"exitCode": ended["code"], "reason": reason, "containerID": self.identity()}
             for name, at in (("startedAt", "started_at"), ("finishedAt", "finished_at")):
                 found[name] = seconds(ended[at])
-            return {
-                "terminated": found | ({"message": ended["message"]} if ended["message"] else {})
-            }
+            message = ended["message"] or self.last_words().read_text()
+            return {"terminated": found | ({"message": message} if message else {})}
         if running is None:
             return None
         if is_alive:
@@ -101,6 +100,15 @@ class Attempt:
         unknown = {"code": 255, "reason": "Unknown", "message": "", "finished_at": time.time_ns()}
         write_json(self.directory / ENDED, unknown | {"started_at": running["started_at"]})
         return self.state()
+
+    def last_words(self) -> Path:
+        """The file for its termination message, which any user may write."""
+        path = self.directory / LAST_WORDS
+        if not path.exists():
+            self.directory.mkdir(parents=True, exist_ok=True)
+            path.touch()
+            path.chmod(0o666)
+        return path
 
     def age_s(self) -> float:
         """How long ago it ended."""

@@ -15,12 +15,17 @@ from kubelet_double import KubeletDouble, Settings
 from real_kubelet import STEP_IMAGE, RealKubelet
 from scheduler_watched import until
 from step_image import step_image
-from whole_muster import Muster, a_muster
+from whole_muster import Muster, a_muster, eventually
 
 IS_FULL = "MUSTER_KUBE_FULL" in os.environ
 NODE = "node-1"
 JOBS, HOST_JOBS = "muster-jobs", "muster-jobs-host"
 BASE = Path(__file__).parents[2] / "deploy" / "k8s" / "base"
+KINDS = (
+    *("api/v1/pods", "api/v1/secrets", "api/v1/persistentvolumeclaims"),
+    "apis/resource.k8s.io/v1/resourceclaims",
+)
+"""Of the objects that a job may have."""
 MANIFESTS = ("namespaces", "agent-rights", "own-node-policy", "rest-rights")
 
 
@@ -62,6 +67,27 @@ class KubeMuster(OnCluster):
     kubelet: KubeletDouble
 
 
+async def until_nothing_is_left(plane: KubePlane) -> None:
+    """Wait until agents have deleted all that they make, in all namespaces."""
+    query = "labelSelector=app.kubernetes.io/managed-by%3Dmuster"
+
+    async def left() -> list[str]:
+        found = []
+        for kind in KINDS:
+            status, answer = plane.ask("GET", f"/{kind}?{query}")
+            items = answer["items"] if status == 200 else [{"metadata": {"name": "?"}}]
+            found += [f"{kind}/{each['metadata']['name']}" for each in items]
+        return found
+
+    await eventually(left, lambda found: not found)
+
+
+def with_pull_secret(job: str) -> str:
+    """The job file, whose images are private."""
+    auth = "auth: {username: ann, password: a-password, registryuri: registry.example}"
+    return job.replace("{type: dockerimage,", f"{{type: dockerimage, {auth},")
+
+
 def grant(plane: KubePlane) -> None:
     """The namespaces, the rights and the policy of agents, as an operator applies them."""
     files = [f"--filename={BASE / name}.yaml" for name in MANIFESTS]
@@ -97,13 +123,17 @@ def agent_token(plane: KubePlane, node: str = NODE) -> str:
 
 
 def agent_settings(
-    plane: KubePlane, kubelet: KubeletDouble | RealKubelet, home: Path
+    plane: KubePlane,
+    kubelet: KubeletDouble | RealKubelet,
+    home: Path,
+    api_url: str | None = None,
 ) -> dict[str, Any]:
-    """Of an agent of this node."""
+    """Of an agent of this node. `api_url`: of a proxy before the API server."""
+    token = agent_token(plane)
     return {
         "runner": "kubernetes",
         "kube_host_network": "*",
-        "kube_config": plane.write_kubeconfig(home / "kube.json", token=agent_token(plane)),
+        "kube_config": plane.write_kubeconfig(home / "kube.json", token=token, url=api_url),
         "kube_step_image": STEP_IMAGE,
         "kube_logs": kubelet.home / "log" / "pods",
         "kube_pods": kubelet.home / "pods",
@@ -154,12 +184,19 @@ def rest_settings(plane: KubePlane, home: Path) -> dict[str, Any]:
 
 @contextlib.asynccontextmanager
 async def a_kube_muster(
-    plane: KubePlane, database_url: str, bootstrap: str, home: Path, **settings: dict[str, Any]
+    plane: KubePlane,
+    database_url: str,
+    bootstrap: str,
+    home: Path,
+    api_url: str | None = None,
+    **settings: dict[str, Any],
 ) -> AsyncIterator[KubeMuster]:
-    """All five services; the agent's node is one of the cluster."""
+    """All five services; the agent's node is one of the cluster. `api_url`: of the agent's proxy
+    before the API server.
+    """
     grant(plane)
     with a_kubelet(plane, home / "kubelet") as kubelet:
-        own = agent_settings(plane, kubelet, home) | {"agent_on_stop": "keep"}
+        own = agent_settings(plane, kubelet, home, api_url) | {"agent_on_stop": "keep"}
         agent = own | settings.pop("runtime_agent", {})
         rest = rest_settings(plane, home / "rest") | settings.pop("rest", {})
         async with a_muster(

@@ -237,13 +237,20 @@ class KubePlane:
         return done.stdout
 
     def write_kubeconfig(
-        self, path: Path, *, token: str | None = None, acting_as: User | None = None
+        self,
+        path: Path,
+        *,
+        token: str | None = None,
+        acting_as: User | None = None,
+        url: str | None = None,
     ) -> Path:
-        """A kubeconfig file for programs: the administrator's, or the owner's of a token."""
+        """A kubeconfig file for programs: the administrator's, or the owner's of a token. `url`: of
+        a proxy.
+        """
         user: Json = {"token": token or self.token}
         if acting_as is not None:
             user |= {"as": acting_as.name, "as-groups": [acting_as.group]}
-        cluster = {"server": self.url, "certificate-authority": str(self.ca_path)}
+        cluster = {"server": url or self.url, "certificate-authority": str(self.ca_path)}
         write_json(
             path,
             {

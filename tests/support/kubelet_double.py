@@ -684,10 +684,9 @@ class Pod:
             return held_s
         if (wait_s := self._pull(container)) is not None:
             return wait_s
-        number = len(attempts(self._place(container)))
-        attempt = Attempt(self._place(container) / str(number))
+        attempt = Attempt(self._place(container) / str(len(attempts(self._place(container)))))
         try:
-            specification = await self._specify(container, number)
+            specification = await self._specify(container, attempt)
         except (FileNotFoundError, NotImplementedError) as problem:
             reason = {"reason": "CreateContainerConfigError", "message": str(problem)}
             self._waiting[container["name"]] = reason
@@ -711,13 +710,13 @@ class Pod:
         self._waiting[name] = {"reason": "ImagePullBackOff", "message": backing_off}
         return float(self._kubelet.settings.pull_backoff_s * 2 ** (tries // 2))
 
-    async def _specify(self, container: Json, number: int) -> Container:
+    async def _specify(self, container: Json, attempt: Attempt) -> Container:
         """What the shim gets. An attempt's log is named by its number, as in kubelet."""
         spec, metadata = self.body["spec"], self.body["metadata"]
         settings, inputs = self._kubelet.settings, self._inputs()
         security = spec.get("securityContext", {}) | container.get("securityContext", {})
         image = settings.image(container["image"])
-        log = self._logs / container["name"] / f"{number}.log"
+        log = self._logs / container["name"] / f"{attempt.number}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         limit = container.get("resources", {}).get("limits", {}).get("memory")
         user = security.get("runAsUser", image.user)
@@ -735,6 +734,7 @@ class Pod:
             read_only_root=security.get("readOnlyRootFilesystem", False),
             mounts=[
                 *(Mount(source, target, read_only=True) for target, source in files.items()),
+                Mount(str(attempt.last_words()), container["terminationMessagePath"]),
                 *[
                     Mount(
                         str(await inputs.mounted(mount)),
@@ -748,7 +748,7 @@ class Pod:
                 ],
             ],
             log=str(log),
-            cgroup=f"{cgroup_of(settings.home)}/pod{self._uid}/{container['name']}-{number}",
+            cgroup=f"{cgroup_of(settings.home)}/pod{self._uid}/{container['name']}-{attempt.number}",
             memory_bytes=int(quantity(limit)) if limit else None,
             capabilities=added if "ALL" in rights.get("drop", []) else None,
             host_pids=spec.get("hostPID", False),

@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import kube_programs
 import yaml
@@ -30,14 +31,14 @@ def render(folder: Path) -> Sequence[Json]:
     return list(yaml.safe_load_all(done.stdout))
 
 
-def render_with(components: Sequence[str], work: Path) -> Sequence[Json]:
-    """The overlay `minimal` with components. `work` is an empty folder."""
+def render_with(components: Sequence[str], work: Path, **more: Any) -> Sequence[Json]:
+    """The overlay `minimal` with components and more. `work` is an empty folder."""
     k8s = os.path.relpath(K8S, work)
     text = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "resources": [f"{k8s}/overlays/minimal"],
         "components": [f"{k8s}/components/{name}" for name in components],
-    }
+    } | more
     (work / "kustomization.yaml").write_text(yaml.safe_dump(text))
     return render(work)

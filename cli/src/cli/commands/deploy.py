@@ -1,5 +1,6 @@
 """`muster deploy`: Muster on a Kubernetes cluster, by the user's kubectl."""
 
+import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from cli.deploy.applying import (
     take_out,
 )
 from cli.deploy.cluster_file import LEVELS, cluster_file, written
+from cli.deploy.credentials import DATABASE_VARIABLE, address_of_database
 from cli.deploy.difference import Change, changes, summary
 from cli.deploy.findings import Finding, Level, Plan, agents, cells, findings, is_ready, some
 from cli.deploy.key import enrolments, first_password, key_for, secrets_of, users_of
@@ -51,6 +53,7 @@ from cli.deploy.objects import (
     with_images,
     with_marks,
 )
+from cli.deploy.probe_pods import try_gpus
 from cli.deploy.rollout import Progress, Step, images_in, look, short, steps, troubles
 from cli.home import checkout_root
 from cli.output import Format, print_json, print_line, print_note, print_table
@@ -93,14 +96,23 @@ def check(
     *,
     overlay: Overlay = None,
     node: Nodes = (),
+    no_gpu_pods: Annotated[
+        bool, Parameter(name="--no-gpu-pods", help="Start no pods.", negative=())
+    ] = False,
     cluster: Cluster = CONNECTION,
     output: Output = Format.TABLE,
 ) -> Exit:
-    """Whether a cluster can run Muster, and what to do where not. It changes nothing. The exit
-    status is 1 where something refuses.
+    """Whether a cluster can run Muster, and what to do where not. Where containers are to get GPUs,
+    it starts two short pods in muster-jobs on one node of each kind, at most on three, sees whether
+    they get them, and deletes them. It changes nothing else. The exit status is 1 where something
+    refuses.
     """
     kubectl = Kubectl(cluster)
-    found = _checked(kubectl, _plan(kubectl, overlay, node))
+    plan = _plan(kubectl, overlay, node)
+    looked_at = look_at(kubectl, plan.objects)
+    found = findings(looked_at, plan)
+    if not no_gpu_pods:
+        found += try_gpus(kubectl, looked_at, plan, print_note)
     if output is Format.JSON:
         print_json([vars(each) for each in found])
     else:
@@ -116,7 +128,10 @@ class Applying:
     key_file: KeyFile = KEY
     database_url: Annotated[
         str | None,
-        Parameter(help="Your PostgreSQL; {password} stands for the one in the Secret postgres."),
+        Parameter(
+            help="Your PostgreSQL; {password} stands for the one in the Secret postgres. An address"
+            " with a password of yours goes into the environment as MUSTER_DATABASE_URL."
+        ),
     ] = None
     yes: Yes = False
     no_wait: Annotated[
@@ -141,6 +156,10 @@ def apply(
     """
     kubectl = Kubectl(cluster)
     timeout_s = _seconds(options.timeout)
+    try:
+        database_url = address_of_database(options.database_url, os.environ)
+    except ValueError as error:
+        raise CommandError(Exit.USAGE, str(error)) from error
     plan = _plan(kubectl, overlay, node)
     _refuse_or_warn(kubectl, plan)
     before = live_secrets(kubectl)
@@ -148,12 +167,14 @@ def apply(
     named = job_nodes(kubectl, node)
     _show(kubectl, with_marks(plan.objects, before))
     print_line(f"nodes for jobs: {', '.join(named) or 'none'}")
+    if database_url and not options.database_url:
+        print_line(f"database: that of {DATABASE_VARIABLE} in your environment")
     _confirm("Apply this?", yes=options.yes)
     had_key = options.key_file.exists()
     key = key_for(options.key_file, rest)
     if not had_key:
         print_line(f"Made the key {options.key_file}. Keep it: later commands need it.")
-    secrets = secrets_of(key, before, named, options.database_url)
+    secrets = secrets_of(key, before, named, database_url)
     enrolled = enrolments(key, named, plan.images.muster)
     first, *_ = steps(plan.objects)
     roll_out(kubectl, [first, Step("credentials", [*secrets, *enrolled])], None)
@@ -396,12 +417,8 @@ def _refuse_other_installation(kubectl: Kubectl, objects: Sequence[Json]) -> Non
         raise CommandError(Exit.USAGE, f"{message} {fix}")
 
 
-def _checked(kubectl: Kubectl, plan: Plan) -> list[Finding]:
-    return findings(look_at(kubectl, plan.objects), plan)
-
-
 def _refuse_or_warn(kubectl: Kubectl, plan: Plan) -> None:
-    found = _checked(kubectl, plan)
+    found = findings(look_at(kubectl, plan.objects), plan)
     _print_findings([each for each in found if each.level is not Level.OK])
     if refusals := _refusals(found):
         message = f"Nothing is changed: {refusals} of the findings above refuse."

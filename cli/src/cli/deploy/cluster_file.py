@@ -22,16 +22,16 @@ HEAD = "# Made by `muster deploy cluster-file` from the labels "
 
 def cluster_file(nodes: Sequence[Json], levels: Sequence[str] = LEVELS) -> Json:
     """The content of the file. Nodes without GPUs are in no cell."""
-    with_gpus = sorted((each for each in nodes if gpus_of(each)), key=_order)
+    with_gpus = sorted((each for each in nodes if gpus_of(each)), key=by_name)
     used = [each for each in levels if any(each in _labels(node) for node in with_gpus)]
     types: Json = {}
     found: list[Json] = []
-    kinds = list(dict.fromkeys(_kind(each) for each in with_gpus))
+    kinds = list(dict.fromkeys(kind_of(each) for each in with_gpus))
     counts = {leaf: sum(1 for other, _ in kinds if other == leaf) for leaf, _ in kinds}
     for leaf, gpus in kinds:
         stem = leaf if counts[leaf] == 1 else f"{leaf}-{gpus}"
         types[f"{stem}-node"] = {"child": leaf, "count": gpus, "node": True}
-        of_kind = [each for each in with_gpus if _kind(each) == (leaf, gpus)]
+        of_kind = [each for each in with_gpus if kind_of(each) == (leaf, gpus)]
         found += _cells(of_kind, stem, used, types)
     content: Json = {"cellTypes": types, "physicalCells": found}
     if without := sorted(name_of(each) for each in nodes if not gpus_of(each)):
@@ -127,7 +127,7 @@ def _cells(nodes: Sequence[Json], stem: str, levels: Sequence[str], types: Json)
             yield {"type": name, "name": value, "children": of_child}
 
 
-def _kind(node: Json) -> tuple[str, int]:
+def kind_of(node: Json) -> tuple[str, int]:
     """The type of its GPUs, and their number."""
     labels = _labels(node)
     name = labels.get(PRODUCT) or labels.get(INSTANCE_TYPE) or "gpu"
@@ -138,7 +138,7 @@ def _short(label: str) -> str:
     return re.split(r"[/.]", label)[-1]
 
 
-def _order(node: Json) -> list[int | str]:
+def by_name(node: Json) -> list[int | str]:
     """By name, numbers by their value: node-2 before node-10."""
     parts = re.split(r"(\d+)", name_of(node))
     return [int(part) if index % 2 else part for index, part in enumerate(parts)]

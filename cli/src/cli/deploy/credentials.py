@@ -10,6 +10,8 @@ import base64
 import hashlib
 import hmac
 import json
+import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,7 +27,10 @@ ADMINISTRATOR = "administrator"
 """Kafka's user that makes the topics, and sets the passwords of the others."""
 SERVICES = tuple(each for each in Service if each is not Service.RUNTIME_AGENT)
 IMAGE = "localhost/muster:0.1.0"
-DATABASE_URL = "postgresql://muster:{password}@postgres:5432/muster"
+PLACEHOLDER = "{password}"
+DATABASE_URL = f"postgresql://muster:{PLACEHOLDER}@postgres:5432/muster"
+DATABASE_VARIABLE = "MUSTER_DATABASE_URL"
+HAS_PASSWORD = re.compile(r"//[^/?#@:]*:(?!\{password\}@)[^/?#]+@|[?&]password=(?!\{password\})")
 FOLDER = "/var/lib/muster"
 NODE_ANNOTATION = "muster/node"
 SECRETS_KEYS = "muster_secrets_keys"
@@ -81,10 +86,20 @@ def secrets_of_services(key: str, database_url: str, secrets_keys: str | None = 
         *found,
         _secret("metrics", metrics),
         _secret("bus", administrator),
-        _secret("database", {"muster_database_url": database_url.format(password=password)}),
+        _secret("database", {"muster_database_url": database_url.replace(PLACEHOLDER, password)}),
         _secret("postgres", {"password": password}),
         _secret("kafka", {"password": administrator["muster_kafka_password"]}),
     ]
+
+
+def address_of_database(option: str | None, environment: Mapping[str, str]) -> str | None:
+    """The one that the operator gives. Raises ValueError where the option has a password."""
+    if option is not None and HAS_PASSWORD.search(option):
+        raise ValueError(
+            "--database-url has a password, which every user of this machine can read."
+            f" Set {DATABASE_VARIABLE} to the address instead, or write {PLACEHOLDER} in it."
+        )
+    return option or environment.get(DATABASE_VARIABLE) or None
 
 
 def secret_of_users(key: str, nodes: Sequence[str]) -> Json:
@@ -180,14 +195,17 @@ def main() -> None:
     parser.add_argument("--image", default=IMAGE, help="Muster's image, for the nodes' Jobs")
     parser.add_argument(
         "--database-url",
-        default=DATABASE_URL,
-        help="{password} stands for the one of the overlay `minimal`",
+        help="{password} stands for the one of the overlay `minimal`; else MUSTER_DATABASE_URL",
     )
     arguments = parser.parse_args()
     try:
+        database_url = address_of_database(arguments.database_url, os.environ) or DATABASE_URL
+    except ValueError as error:
+        parser.error(str(error))
+    try:
         key = arguments.key_file.read_text().strip()
         found = [
-            *secrets_of_services(key, arguments.database_url),
+            *secrets_of_services(key, database_url),
             secret_of_users(key, arguments.node),
         ]
         for node in arguments.node:

@@ -263,8 +263,7 @@ def _gpus(cluster: Cluster, plan: Plan) -> Iterator[Finding]:
         fix = "Install NVIDIA's container toolkit with it. Until then nodes show no GPUs."
         yield Finding("GPUs", Level.WARNING, text, fix)
     elif chosen == suits:
-        tried = "" if chosen == NO_GPUS else "; no pod has tried it"
-        yield Finding("GPUs", Level.OK, f"{seen}; mode {chosen}{tried}")
+        yield Finding("GPUs", Level.OK, f"{seen}; mode {chosen}")
     else:
         add = "Name" if suits == VISIBLE_DEVICES else "Remove"
         fix = f"{add} the component `nvidia` under `components` of your overlay."
