@@ -1,0 +1,1 @@
+"""The core with one state, one undo journal and one question."""

@@ -1,0 +1,255 @@
+"""The core: gangs come and go, and each cycle decides about all that wait.
+
+`Core.cycle` reads as the rules do. Everything that it asks is `fit` under a trial.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from scheduler.domain.core.building import build
+from scheduler.domain.core.config import ClusterConfig
+from scheduler.domain.core.model import (
+    Decision,
+    Deferred,
+    Gang,
+    Placed,
+    PodPlace,
+    Preempted,
+    PreemptionCancelled,
+    Reason,
+)
+from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy, ordering_of
+from scheduler.domain.newcore.explain import PREEMPTING, Explainer
+from scheduler.domain.newcore.fit import ROOM, Fit, No, fit
+from scheduler.domain.newcore.gangs import workload_of
+from scheduler.domain.newcore.nodes import Phase, Place, Slot, Workload
+from scheduler.domain.newcore.queue import Failed, Freed, Order, Queue, Rank, WorkloadClass
+from scheduler.domain.newcore.state import State
+from scheduler.domain.newcore.tolls import Run, Tolls
+
+ROUNDS = 4
+"""In one cycle who waits is tried so often, where decisions free something for others."""
+
+
+@dataclass(eq=False)
+class Record:
+    """What the core keeps of a gang beside its places. ``told``: the code of its last reason."""
+
+    workload: Workload
+    order: Order
+    told: str | None = None
+
+
+class Core:
+    """``gangs``: by id, all that are not over."""
+
+    def __init__(
+        self, config: ClusterConfig, policies: Mapping[str, OrderPolicy] = BUILT_IN
+    ) -> None:
+        self.policy = config.policy
+        self.state = State(build(config))
+        self.gangs: dict[str, Record] = {}
+        self._ordering = ordering_of(config.policy, policies)
+        self._queue = Queue(self.state)
+        self._records: dict[Workload, Record] = {}
+        self._runs: dict[Workload, Run] = {}
+        self._nominated: dict[Workload, None] = {}
+        self._new: dict[Workload, WorkloadClass] = {}
+        self._tolls = Tolls(self._runs, self.policy.min_run_s, self.policy.preemptions_per_hour)
+        self._explainer = Explainer(self.state)
+
+    # What happens.
+
+    def request(self, gang: Gang) -> None:
+        """A gang wants its pods."""
+        assert gang.id not in self.gangs, gang.id
+        workload = workload_of(self.state, gang, gang.roles)
+        record = Record(workload, self._ordering.order(gang))
+        self.gangs[gang.id] = self._records[workload] = record
+        self._enqueue(workload)
+
+    def withdraw(self, gang: str) -> None:
+        """A gang is not wanted any more."""
+        self.release(gang)
+
+    def release(self, gang: str) -> None:
+        """A gang is over: what it held is free at once. Unknown ones are ignored."""
+        record = self.gangs.pop(gang, None)
+        if record is None:
+            return
+        workload = record.workload
+        self.state.remove(workload)
+        del self._records[workload]
+        self._runs.pop(workload, None)
+        self._nominated.pop(workload, None)
+        found = self._new.pop(workload, None)
+        if found is not None and found.head(self._rank_of) is None:
+            self._queue.forget(found)
+
+    def set_node_health(self, name: str, is_healthy: bool) -> None:
+        """A node is healthy, or not."""
+        node = self.state.nodes[name]
+        node.is_healthy = is_healthy
+        for slot in node.slots:
+            good = slot.shape.full & ~slot.sick & ~slot.blocked if node.is_open else 0
+            self.state.set_good(slot, good)
+
+    # The cycle.
+
+    def cycle(self, now: float) -> list[Decision]:
+        """Decide about all that wait."""
+        self._tolls.now = now
+        decisions: list[Decision] = []
+        failed = Failed()
+        tried: dict[WorkloadClass, None] = {}
+        for _ in range(ROUNDS):
+            # 1. Nominated gangs start where the others have left; who has lost its place waits.
+            # 2. Classes are woken that may be helped by what has become free.
+            if self.state.freed:
+                decisions += self._wake(now)
+                failed.clear()
+            if not self._queue.ready:
+                break
+            # 3. All that are to be tried, in order: placed, or others leave for them, or not.
+            decisions += self._admit(failed, tried, now)
+        # 4. Who waits is told why, where that is new.
+        decisions += self._explain(tried)
+        return decisions
+
+    def _wake(self, now: float) -> Iterator[Decision]:
+        freed = Freed(self.state, self.state.freed)
+        self.state.freed.clear()
+        for workload in list(self._nominated):
+            places = [place for place in workload.places if place.slot in freed.slots]
+            if not places:
+                continue
+            if any(place.charge & ~place.slot.good for place in places):
+                yield self._wait_again(workload)
+            elif self.state.is_ready(workload):
+                yield from self._start(workload, now)
+        for found in list(self._queue.classes.values()):
+            if found.no is not None and freed.helps(found):
+                self._queue.try_again(found)
+
+    def _admit(
+        self, failed: Failed, tried: dict[WorkloadClass, None], now: float
+    ) -> Iterator[Decision]:
+        ready, self._queue.ready = self._queue.ready, {}
+        heap: list[tuple[Rank, int, WorkloadClass, Workload]] = []
+        for number, found in enumerate(ready):
+            if (head := found.head(self._rank_of)) is not None:
+                heap.append((head[0], number, found, head[1]))
+            else:
+                self._queue.forget(found)
+        heap.sort(key=lambda each: each[:2])
+        while heap:
+            _, number, found, workload = heappop(heap)
+            answer = No(ROOM) if failed.covers(found) else self._attempt(workload)
+            if isinstance(answer, No):
+                found.no = answer
+                tried[found] = None
+                if answer.code == ROOM:
+                    failed.add(found)
+                continue
+            yield from self._decided(workload, answer, now)
+            if answer.victims:
+                failed.clear()
+            if (head := found.head(self._rank_of)) is not None:
+                heappush(heap, (head[0], number, found, head[1]))
+            else:
+                self._queue.forget(found)
+
+    def _attempt(self, workload: Workload) -> Fit | No:
+        """In its own cells; without GPUs, where there is no room for it in them, as a guest."""
+        answer = fit(self.state, workload, self._tolls.of)
+        if isinstance(answer, No) and workload.owner is not None and _costs_no_gpus(workload):
+            with self.state.trial() as trial:
+                self.state.be_guest(workload)
+                as_guest = fit(self.state, workload, self._tolls.of)
+                if isinstance(as_guest, Fit):
+                    trial.commit()
+                    return as_guest
+        return answer
+
+    def _decided(self, workload: Workload, answer: Fit, now: float) -> Iterator[Decision]:
+        self._new.pop(workload, None)
+        for victim in answer.victims:
+            if victim.phase is Phase.WAITING:  # it was nominated
+                yield self._wait_again(victim)
+                continue
+            reason = Reason("preempted", f"It leaves for {workload.gang.id}.", {})
+            until = now + self.policy.grace_s
+            yield Preempted(victim.gang.id, workload.gang.id, until, reason)
+        if not answer.is_waiting or self.state.is_ready(workload):
+            yield from self._start(workload, now)
+            return
+        self._nominated[workload] = None
+        yield from self._tell(workload, PREEMPTING)
+
+    def _start(self, workload: Workload, now: float) -> Iterator[Decision]:
+        self._nominated.pop(workload, None)
+        if workload.phase is Phase.NOMINATED:
+            self.state.start(workload)
+        self._runs[workload] = Run(now)
+        self._records[workload].told = None
+        yield Placed(workload.gang.id, tuple(_pod_place(place) for place in workload.places))
+
+    def _wait_again(self, workload: Workload) -> Decision:
+        self._nominated.pop(workload, None)
+        if workload.phase is Phase.NOMINATED:
+            self.state.remove(workload, Phase.WAITING)
+        self._records[workload].told = None
+        self._queue.try_again(self._enqueue(workload))
+        return PreemptionCancelled(workload.gang.id)
+
+    def _enqueue(self, workload: Workload) -> WorkloadClass:
+        record = self._records[workload]
+        user = workload.gang.user if self._ordering.has_users else ""
+        found = self._new[workload] = self._queue.add(workload, record.order, user)
+        return found
+
+    def _rank_of(self, _: Gang, order: Order) -> Rank:
+        return order
+
+    def _explain(self, tried: dict[WorkloadClass, None]) -> Iterator[Decision]:
+        if not (tried or self._new):
+            return
+        waiting = {found: head[1] for found in tried if (head := found.head(self._rank_of))}
+        for found, reason in self._explainer.reasons(waiting):
+            if found.reason is None or found.reason.code != reason.code:
+                for workload in found.waiting():
+                    yield from self._tell(workload, reason)
+            found.reason = reason
+        for workload, found in self._new.items():
+            if found.reason is not None and workload.phase is Phase.WAITING:
+                yield from self._tell(workload, found.reason)
+        self._new.clear()
+
+    def _tell(self, workload: Workload, reason: Reason) -> Iterator[Decision]:
+        record = self._records[workload]
+        if record.told != reason.code:
+            record.told = reason.code
+            yield Deferred(workload.gang.id, reason)
+
+
+def _costs_no_gpus(workload: Workload) -> bool:
+    return all(want.kind.costs_nothing for want, _ in workload.wants)
+
+
+def _pod_place(place: Place) -> PodPlace:
+    slot = place.slot
+    if slot.fixed is None:
+        return PodPlace(place.pod, slot.node.name, (), _ports(slot, place.ports))
+    more = place.charge & ~place.gpus
+    gpus, charged = slot.fixed.indices(place.gpus), slot.fixed.indices(more) if more else ()
+    return PodPlace(place.pod, slot.node.name, gpus, _ports(slot, place.ports), charged)
+
+
+def _ports(slot: Slot, mask: int) -> tuple[int, ...]:
+    first, found = slot.node.port_range[0], []
+    while mask:
+        low = mask & -mask
+        found.append(first + low.bit_length() - 1)
+        mask ^= low
+    return tuple(found)

@@ -1,0 +1,122 @@
+"""Does it fit? The one question: admission, preemption, reservations and explanations ask it, each
+under its own overlay.
+
+Example: an operator asks why a gang waits. Under a trial in which all nodes are healthy it fits: it
+waits for health.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from scheduler.domain.newcore.evict import NOBODY, Choice, TollOf, choose
+from scheduler.domain.newcore.models import NEVER
+from scheduler.domain.newcore.nodes import Place, Slot, Workload
+from scheduler.domain.newcore.place import Placer
+from scheduler.domain.newcore.state import State
+from scheduler.domain.newcore.views import When
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The workload has its places. ``victims`` were told to leave for it; ``is_waiting``: its
+    places are held until others have left them.
+    """
+
+    victims: tuple[Workload, ...] = ()
+    is_waiting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class No:
+    """Why it does not fit, with numbers."""
+
+    code: str
+    numbers: dict[str, int] = field(default_factory=dict)
+
+
+QUOTA, ROOM = "quota", "room"
+SPARED = 24
+"""Victims that are tried to be spared one by one."""
+
+
+def fit(
+    state: State, workload: Workload, tolls_of: Callable[[Workload], TollOf] | None
+) -> Fit | No:
+    """Place a workload: at nobody's cost; else where others leave already; else by making others
+    leave. Nothing has changed where the answer is no. ``tolls_of``: what it costs that others leave
+    for a workload; None: at nobody's cost alone.
+    """
+    no = lacks(state, workload)
+    if no is not None:
+        return no
+    if Placer(state, workload, When.NOW).place():
+        return Fit()
+    if tolls_of is None:
+        return No(ROOM)
+    if state.leaving and Placer(state, workload, When.SOON).place():
+        return Fit(is_waiting=True)
+    claimed = () if workload.is_guest else claim(state, workload)
+    if not claimed:
+        return No(ROOM)
+    toll_of = tolls_of(workload)
+    choice = choose(state, workload, toll_of, claimed)
+    if choice is None:
+        return No(ROOM)
+    victims = _spare(state, workload, choice, toll_of)
+    with state.trial() as trial:
+        if not _with_victims(state, workload, victims, choice.slots):
+            return No(ROOM)
+        trial.commit()
+    return Fit(victims, is_waiting=True)
+
+
+def claim(state: State, workload: Workload) -> tuple[Place, ...]:
+    """Where it would be if all were gone that it can make leave, and nothing but leaves counted;
+    nowhere if it does not fit even so. Nothing is changed.
+    """
+    placer = Placer(state, workload, When.CLAIM)
+    with state.trial():
+        return tuple(placer.taken) if placer.place() else ()
+
+
+def lacks(state: State, workload: Workload) -> No | None:
+    """Which quota is too small for it, beside gangs of its priority or a higher one."""
+    wanted: dict[tuple[str, tuple[str, ...]], int] = {}
+    every = tuple(state.forest.racks)
+    for want, pods in workload.wants:
+        owner = workload.owner_of(want)
+        least = want.least(state.models)
+        if owner is None or least == NEVER:
+            continue
+        for types in {want.gpu_types or every, every}:
+            key = (owner, types)
+            wanted[key] = wanted.get(key, 0) + least * len(pods)
+    for (owner, types), leaves in wanted.items():
+        spare = state.spare(owner, types, workload.priority)
+        if leaves > spare:
+            return No(QUOTA, {"leaves": leaves, "spare": spare})
+    return None
+
+
+def _with_victims(
+    state: State, workload: Workload, victims: Iterable[Workload], slots: Sequence[Slot]
+) -> bool:
+    """Make them leave and place it: as well as can be, else just where they were."""
+    for victim in victims:
+        state.evict(victim)
+    placer = Placer(state, workload, When.SOON)
+    return placer.place() or placer.place_on(slots)
+
+
+def _spare(
+    state: State, workload: Workload, choice: Choice, toll_of: TollOf
+) -> tuple[Workload, ...]:
+    """Without those that need not leave, the costliest spared first."""
+    victims = sorted(choice.victims, key=lambda each: toll_of(each) or NOBODY, reverse=True)
+    if len(victims) > 1:
+        for victim in victims[:SPARED]:
+            rest = [each for each in victims if each is not victim]
+            with state.trial():
+                if _with_victims(state, workload, rest, choice.slots):
+                    victims = rest
+    return tuple(victims)

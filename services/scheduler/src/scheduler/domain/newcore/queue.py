@@ -1,0 +1,211 @@
+"""Who waits, in classes: workloads that want the same of the same virtual cluster start alike, or
+wait for the same reason.
+
+Example: 400 jobs of one pod with 8 GPUs wait in `research` at priority 5. They are one class. Its
+first fails, so none of the others is tried until something is free that could help.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+from scheduler.domain.core.model import Gang, Reason
+from scheduler.domain.newcore.fit import QUOTA, No
+from scheduler.domain.newcore.models import NEVER, Want
+from scheduler.domain.newcore.nodes import Phase, Slot, Workload
+from scheduler.domain.newcore.state import State, claimable
+from scheduler.domain.newcore.views import When
+
+Order = tuple[tuple[float, ...], str]
+"""What of a gang's rank stays the same while it waits, then its id."""
+
+Rank = tuple[tuple[float, ...], str]
+"""A gang's place among all that wait, now: the lower goes first."""
+
+RankOf = Callable[[Gang, Order], Rank]
+
+Key = tuple[object, ...]
+
+
+@dataclass(eq=False)
+class WorkloadClass:
+    """``no``: what its first failed on; None while it is to be tried. ``reason``: what its gangs
+    were told. ``leaves``: that the whole workload takes at least; ``leaves_of_pod``: that its
+    smallest pod does.
+    """
+
+    key: Key
+    wants: tuple[tuple[Want, int], ...]
+    owner: str | None
+    priority: int
+    leaves: int
+    leaves_of_pod: int
+    no: No | None = None
+    reason: Reason | None = None
+    _by_user: dict[str, list[tuple[Order, Workload]]] = field(default_factory=dict)
+
+    def push(self, workload: Workload, order: Order, user: str) -> None:
+        """A workload waits. ``user``: gangs of one keep their order among one another."""
+        heappush(self._by_user.setdefault(user, []), (order, workload))
+
+    def head(self, rank_of: RankOf) -> tuple[Rank, Workload] | None:
+        """The first that waits, with its rank."""
+        best: tuple[Rank, Workload] | None = None
+        for user in list(self._by_user):
+            heap = self._by_user[user]
+            while heap and heap[0][1].phase is not Phase.WAITING:
+                heappop(heap)
+            if not heap:
+                del self._by_user[user]
+                continue
+            order, workload = heap[0]
+            rank = rank_of(workload.gang, order)
+            if best is None or rank < best[0]:
+                best = rank, workload
+        return best
+
+    def waiting(self) -> Iterator[Workload]:
+        """All that wait, in no order."""
+        for heap in self._by_user.values():
+            yield from (each for _, each in heap if each.phase is Phase.WAITING)
+
+
+class Queue:
+    """``classes``: those of which somebody waits. ``ready``: those whose first is to be tried."""
+
+    def __init__(self, state: State) -> None:
+        self.classes: dict[Key, WorkloadClass] = {}
+        self.ready: dict[WorkloadClass, None] = {}
+        self._state = state
+
+    def add(self, workload: Workload, order: Order, user: str = "") -> WorkloadClass:
+        """A workload waits."""
+        found = self._class_of(workload)
+        found.push(workload, order, user)
+        if found.no is None:
+            self.ready[found] = None
+        return found
+
+    def _class_of(self, workload: Workload) -> WorkloadClass:
+        wants = tuple((want, len(pods)) for want, pods in workload.wants)
+        gang = workload.gang
+        key = (gang.virtual_cluster, workload.owner, workload.priority, wants, gang.allowed_nodes)
+        found = self.classes.get(key)
+        if found is None:
+            least = [want.least(self._state.models) for want, _ in wants]
+            leaves = sum(n * count for n, (_, count) in zip(least, wants, strict=True))
+            found = WorkloadClass(
+                key, wants, workload.owner, workload.priority, leaves, min(least, default=0)
+            )
+            self.classes[key] = found
+        return found
+
+    def try_again(self, found: WorkloadClass) -> None:
+        """The class's first may be helped by what has changed."""
+        found.no = None
+        self.ready[found] = None
+
+    def forget(self, found: WorkloadClass) -> None:
+        """Nobody of the class waits."""
+        self.ready.pop(found, None)
+        self.classes.pop(found.key, None)
+
+
+class Freed:
+    """What has become free, as classes ask: whether it could help any of them."""
+
+    def __init__(self, state: State, freed: Iterable[Slot | str]) -> None:
+        self._state = state
+        self.slots: dict[Slot, None] = {}
+        self._owners: set[str] = set()
+        for each in freed:
+            if isinstance(each, Slot):
+                self.slots[each] = None
+            else:
+                self._owners.add(each)
+        self._most: dict[tuple[str, int], int] = {}
+        self._spare: dict[tuple[str, int], int] = {}
+        self._keys: set[int] | None = None
+
+    def helps(self, waiting: WorkloadClass) -> bool:
+        """The class's first may fit now. A class that lacks quota is noted as such."""
+        if waiting.owner is None or waiting.leaves_of_pod in (0, NEVER):
+            return self._helps_guests(waiting)
+        key = waiting.owner, waiting.priority
+        spare = self._spare.get(key)
+        if spare is None:
+            spare = self._spare[key] = self._state.spare(
+                waiting.owner, self._state.forest.racks, waiting.priority
+            )
+        if spare < waiting.leaves:
+            waiting.no = No(QUOTA, {"leaves": waiting.leaves, "spare": spare})
+            return False
+        if waiting.no is None or waiting.no.code == QUOTA or waiting.owner in self._owners:
+            return True
+        most = self._most.get(key)
+        if most is None:
+            most = self._most[key] = max(
+                (claimable(slot, *key, may_bind=True).bit_count() for slot in self.slots), default=0
+            )
+        return waiting.leaves_of_pod <= most
+
+    def _helps_guests(self, waiting: WorkloadClass) -> bool:
+        if self._keys is None:
+            self._keys = {
+                self._state.idle(slot.pool, when).key_of(slot)
+                for slot in self.slots
+                for when in (When.NOW, When.SOON)
+            } - {-1}
+        return any(want.rank(key) is not None for want, _ in waiting.wants for key in self._keys)
+
+
+class Failed:
+    """What found no room: who wants at least as much finds none either. Of classes with one kind,
+    by owner.
+    """
+
+    def __init__(self) -> None:
+        self._sizes: dict[object, list[tuple[int, Want, int]]] = {}
+
+    def add(self, waiting: WorkloadClass) -> None:
+        """The class's first found no room."""
+        if len(waiting.wants) == 1:
+            (want, count) = waiting.wants[0]
+            kept = self._sizes.setdefault(self._key(waiting), [])
+            kept.append((waiting.priority, want, count))
+
+    def covers(self, waiting: WorkloadClass) -> bool:
+        """One with no higher priority, of fewer or smaller pods, found none."""
+        if len(waiting.wants) != 1:
+            return False
+        want, count = waiting.wants[0]
+        return any(
+            waiting.priority <= priority and count >= others and is_within(other, want)
+            for priority, other, others in self._sizes.get(self._key(waiting), ())
+        )
+
+    def is_covered(self, waiting: WorkloadClass) -> bool:
+        """The other way round: one that wants at least as much was added."""
+        if len(waiting.wants) != 1:
+            return False
+        want, count = waiting.wants[0]
+        return any(
+            waiting.priority >= priority and count <= others and is_within(want, other)
+            for priority, other, others in self._sizes.get(self._key(waiting), ())
+        )
+
+    def clear(self) -> None:
+        """Something has become free."""
+        self._sizes.clear()
+
+    @staticmethod
+    def _key(waiting: WorkloadClass) -> object:
+        kind = waiting.wants[0][0].kind
+        return waiting.owner, kind.gpu_types, kind.pin, waiting.key[-1]
+
+
+def is_within(small: Want, large: Want) -> bool:
+    """A pod of one wants no more of anything than a pod of the other."""
+    return small.gpus <= large.gpus and all(
+        a <= b for a, b in zip(small.amounts, large.amounts, strict=True)
+    )

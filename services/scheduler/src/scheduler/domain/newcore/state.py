@@ -1,0 +1,635 @@
+"""The state: who is where, who is charged what, which cells are bound to whom.
+
+Everything that decisions read is here, and only the methods of `State` change it, by the journal.
+So any of them can be tried and undone. Views are derived, and follow.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from scheduler.domain.core.forest import Cell, Forest
+from scheduler.domain.core.model import Kind
+from scheduler.domain.core.owning import owner_of, pin_owner
+from scheduler.domain.core.shapes import Shape
+from scheduler.domain.newcore.buddy import Buddy
+from scheduler.domain.newcore.journal import MISSING, Journal, Trial
+from scheduler.domain.newcore.models import Looks, Model, Resources, Want, distinct_limits
+from scheduler.domain.newcore.nodes import (
+    Binding,
+    Node,
+    Phase,
+    Place,
+    Pool,
+    QuotaLeft,
+    Slot,
+    Workload,
+    mask_on,
+)
+from scheduler.domain.newcore.views import View, When
+
+UNLIMITED = 1 << 60
+"""What is left of a resource without a limit."""
+
+NOTHING = (0, 0)
+WITHOUT_GPUS = Shape((), (0, 0))
+
+Account = tuple[str, str]
+"""An owner and a GPU type."""
+
+_Dirty = dict[Slot, None]
+
+
+class State:
+    """``pools``: by chain; that of nodes without GPUs last. ``models``: of all pools.
+    ``quotas``: by owner, lowest first. ``owned`` and ``charged``: leaves by account, and of charged
+    ones by priority. ``guests`` and ``leaving``: how many workloads are so. ``unwell``: slots with
+    leaves that are not good. ``freed``: slots where something became free, and owners of which a
+    cell was unbound, since the cycle took them.
+    """
+
+    def __init__(self, forest: Forest) -> None:
+        self.forest = forest
+        self.journal = Journal()
+        self.looks = Looks()
+        self.resources = Resources(distinct_limits(forest))
+        self.nodes: dict[str, Node] = {}
+        self.pools: list[Pool] = []
+        self.models: list[Model] = []
+        self.buddies = {name: Buddy(c, self.journal) for name, c in forest.chains.items()}
+        self.quotas: dict[str, list[QuotaLeft]] = {}
+        self.owned: dict[Account, int] = {}
+        self.charged: dict[Account, dict[int, int]] = {}
+        self.guests = 0
+        self.leaving = 0
+        self.unwell: dict[Slot, None] = {}
+        self.freed: list[Slot | str] = []
+        self._slots_of: dict[Cell, list[Slot]] = {}
+        self._racks_of: dict[Cell, int] = {}
+        self._wants: dict[tuple[Kind, bool], Want] = {}
+        self._views: dict[tuple[object, ...], View] = {}
+        _Builder(self).build()
+
+    def trial(self) -> Trial:
+        """What is changed in the ``with`` block is undone, unless it is committed."""
+        return self.journal.trial()
+
+    # Questions.
+
+    def want(self, kind: Kind, *, is_charged: bool) -> Want:
+        """What pods of a kind want."""
+        found = self._wants.get((kind, is_charged))
+        if found is None:
+            found = Want(kind, self.resources, self.looks, is_charged=is_charged)
+            self._wants[kind, is_charged] = found
+        return found
+
+    def slots_of(self, cell: Cell) -> list[Slot]:
+        """The slots in a cell, in order."""
+        return self._slots_of[cell]
+
+    def spare(self, owner: str, gpu_types: Iterable[str], priority: int) -> int:
+        """Leaves of an owner that no gang of this priority or a higher one is charged."""
+        spare = 0
+        for name in gpu_types:
+            account = (owner, name)
+            spare += self.owned.get(account, 0)
+            for other, leaves in self.charged.get(account, {}).items():
+                if other >= priority:
+                    spare -= leaves
+        return spare
+
+    def has_lower(self, owner: str, priority: int) -> bool:
+        """A gang of a lower priority is charged some of an owner's leaves."""
+        return any(
+            leaves and other < priority
+            for name in self.forest.racks
+            for other, leaves in self.charged.get((owner, name), {}).items()
+        )
+
+    def openable(self, pool: Pool, owner: str) -> int:
+        """Racks in which an owner may bind more cells, as a bit set; in some of them it turns out
+        not to be so.
+        """
+        if pool.chain is None:
+            return 0
+        chain, buddy, racks = pool.chain, self.buddies[pool.chain.name], 0
+        for quota in self.quotas.get(owner, ()):
+            if quota.chain is not chain or not quota.left:
+                continue
+            spare, most = buddy.spare(), quota.level  # larger free cells only if they may be split
+            while most < chain.top and spare[most + 1] >= 1:
+                most += 1
+            if quota.level > chain.node_level or most < chain.top:
+                racks |= self._racks_up_to(pool, quota.level, most)
+            else:
+                return -1
+        return racks
+
+    def _racks_up_to(self, pool: Pool, level: int, most: int) -> int:
+        """Racks around or in free cells from one level to another; of quota of nodes or less all
+        racks but those in larger free cells.
+        """
+        chain = pool.chain
+        assert chain is not None
+        buddy = self.buddies[chain.name]
+        if level > chain.node_level:
+            racks = 0
+            for above in range(level, most + 1):
+                racks |= self._racks_in(pool, above, buddy.free[above])
+            return racks
+        kept = 0
+        for above in range(max(most, chain.node_level) + 1, chain.top + 1):
+            kept |= self._racks_in(pool, above, buddy.free[above])
+        return ~kept
+
+    def _racks_in(self, pool: Pool, level: int, cells: int) -> int:
+        """Racks with slots in these cells, of racks or above."""
+        chain = pool.chain
+        assert chain is not None
+        if level <= min(chain.node_level + 1, chain.top):
+            return cells  # a rack has its cell's number
+        racks = 0
+        while cells:
+            low = cells & -cells
+            cells ^= low
+            racks |= self._racks_of[chain.cells[level][low.bit_length() - 1]]
+        return racks
+
+    def has_parts(self, pool: Pool, owner: str) -> bool:
+        """An owner has quota inside the nodes of a pool."""
+        return any(
+            quota.chain is pool.chain and quota.level < quota.chain.node_level
+            for quota in self.quotas.get(owner, ())
+        )
+
+    # Views.
+
+    def own(self, pool: Pool, owner: str, when: When) -> View:
+        """Free leaves in cells that are bound to an owner."""
+
+        def now(slot: Slot) -> int:
+            mine = slot.bound.get(owner, 0)
+            return mine & slot.good & ~(slot.used | slot.held | slot.charged)
+
+        def soon(slot: Slot) -> int:
+            return slot.bound.get(owner, 0) & slot.good & ~(slot.staying | slot.charged)
+
+        watchers = pool.dirty_of.setdefault(owner, [])
+        return self._view(("own", pool, owner, when), soon if when is When.SOON else now, watchers)
+
+    def unowned(self, pool: Pool, when: When) -> View:
+        """Free leaves in no bound cell."""
+
+        def now(slot: Slot) -> int:
+            return slot.open & slot.good & ~(slot.used | slot.held)
+
+        def soon(slot: Slot) -> int:
+            return slot.open & slot.good & ~slot.staying
+
+        mask = soon if when is When.SOON else now
+        return self._view(("unowned", pool, when), mask, pool.dirty_open)
+
+    def mixed(self, pool: Pool, owner: str, when: When) -> View:
+        """Both together, for owners with quota inside nodes."""
+
+        def mask(slot: Slot) -> int:
+            busy = slot.staying if when is When.SOON else slot.used | slot.held
+            return (slot.open | slot.bound.get(owner, 0)) & slot.good & ~(busy | slot.charged)
+
+        return self._view(("mixed", pool, owner, when), mask, pool.dirty)
+
+    def idle(self, pool: Pool, when: When) -> View:
+        """Leaves that nobody uses or holds, in whosever cells."""
+
+        def now(slot: Slot) -> int:
+            return slot.good & ~(slot.used | slot.held)
+
+        def soon(slot: Slot) -> int:
+            return slot.good & ~slot.staying
+
+        mask = soon if when is When.SOON else now
+        return self._view(("idle", pool, when), mask, pool.dirty, shows_full=True)
+
+    def claim(self, pool: Pool, owner: str, priority: int, *, may_bind: bool) -> View:
+        """Leaves that a gang could have if all were gone that it can make leave."""
+
+        def mask(slot: Slot) -> int:
+            return claimable(slot, owner, priority, may_bind=may_bind)
+
+        watchers = pool.dirty if may_bind else pool.dirty_of.setdefault(owner, [])
+        return self._view(("claim", pool, owner, priority, may_bind), mask, watchers, When.CLAIM)
+
+    def _view(
+        self,
+        key: tuple[object, ...],
+        mask: Callable[[Slot], int],
+        watchers: list[_Dirty],
+        when: When | None = None,
+        *,
+        shows_full: bool = False,
+    ) -> View:
+        found = self._views.get(key)
+        if found is None:
+            pool = key[1]
+            assert isinstance(pool, Pool)
+            when = when or (When.SOON if key[-1] is When.SOON else When.NOW)
+            found = View(pool, self.looks, mask, when, shows_full=shows_full)
+            self._views[key] = found
+            watchers.append(found.dirty)
+        return found
+
+    def views(self) -> Iterator[View]:
+        """Those that were ever asked, for the audit."""
+        yield from self._views.values()
+
+    def _touch(self, slot: Slot) -> None:
+        """The slot, or its node's amounts, are about to change or have changed."""
+        pool = slot.pool
+        for owner in slot.bound:
+            for dirty in pool.dirty_of.get(owner, ()):
+                dirty[slot] = None
+        for dirty in pool.dirty:
+            dirty[slot] = None
+        if slot.open:
+            for dirty in pool.dirty_open:
+                dirty[slot] = None
+        self.journal.note(self._touch, slot)
+
+    def _touch_node(self, place: Place) -> None:
+        slot = place.slot
+        if len(slot.node.slots) == 1 or not slot.model.limited:
+            self._touch(slot)
+            return
+        for each in slot.node.slots:
+            self._touch(each)
+
+    def _free(self, what: Slot | str) -> None:
+        self.freed.append(what)
+        self.journal.note(self._unfree, None)
+
+    def _unfree(self, _: None) -> None:
+        self.freed.pop()
+
+    # Cells.
+
+    def bind_around(self, owner: str, slot: Slot, leaves: int, floor: int = 0) -> bool:
+        """Have these leaves in bound cells of the owner. What is missing is bound: the smallest
+        cell of its quota that has all of it, else the one that has most, and so on; none of a level
+        below ``floor``. False, with some perhaps bound, where that is not allowed.
+        """
+        rest = leaves & ~slot.bound.get(owner, 0)
+        while rest:
+            found = self._bindable(owner, slot, rest, floor)
+            if found is None:
+                return False
+            self.bind(found)
+            rest &= ~slot.bound[owner]
+        return True
+
+    def _bindable(self, owner: str, slot: Slot, rest: int, floor: int) -> Binding | None:
+        chain = slot.model.chain
+        if chain is None or slot.fixed is None:
+            return None
+        most, best, buddy = 0, None, self.buddies[chain.name]
+        for quota in self.quotas.get(owner, ()):
+            if quota.chain is not chain or not quota.left or quota.level < floor:
+                continue
+            if quota.level >= chain.node_level:
+                cell = slot.fixed.cell
+                while cell.level < quota.level and cell.parent is not None:
+                    cell = cell.parent
+                if cell.level == quota.level and buddy.may_bind(cell, None, slot):
+                    return Binding(owner, quota, cell, None)
+                continue
+            for part in slot.shape.parts[quota.level]:
+                count = (part.mask & rest).bit_count()
+                if count > most and buddy.may_bind(slot.fixed.cell, part, slot):
+                    if not rest & ~part.mask:
+                        return Binding(owner, quota, slot.fixed.cell, part)
+                    most, best = count, Binding(owner, quota, slot.fixed.cell, part)
+        return best
+
+    def may_bind_any(self, owner: str, slot: Slot) -> bool:
+        """The owner may bind some cell with open leaves of a slot."""
+        return slot.open > 0 and self._bindable(owner, slot, slot.open, 0) is not None
+
+    def bind(self, binding: Binding) -> None:
+        """The cell is its owner's. The caller has asked `Buddy.may_bind`."""
+        set_, cell, part, owner = self.journal.set, binding.cell, binding.part, binding.owner
+        buddy, slots = self.buddies[cell.chain.name], self._slots_of[cell]
+        if (quota := binding.quota) is not None:
+            set_(quota, "left", quota.left - 1)
+            buddy.owe(quota.level, -1)
+        buddy.begin_bind(cell, part, slots[0])
+        for slot in slots:
+            mask = mask_on(binding, slot)
+            self._touch(slot)
+            set_(slot, "open", slot.open & ~mask)
+            set_(slot, "bound", {**slot.bound, owner: slot.bound.get(owner, 0) | mask})
+            set_(slot, "bindings", (*slot.bindings, (mask, binding)))
+            self._touch(slot)
+        buddy.end_bind(part, slots[0])
+
+    def _unbind(self, binding: Binding) -> None:
+        set_, cell, part, owner = self.journal.set, binding.cell, binding.part, binding.owner
+        buddy, slots, quota = self.buddies[cell.chain.name], self._slots_of[cell], binding.quota
+        assert quota is not None
+        set_(quota, "left", quota.left + 1)
+        buddy.owe(quota.level, 1)
+        buddy.begin_unbind(cell, part, slots[0])
+        for slot in slots:
+            self._touch(slot)
+            mask = mask_on(binding, slot)
+            bound = dict(slot.bound)
+            bound[owner] &= ~mask
+            if not bound[owner]:
+                del bound[owner]
+            set_(slot, "bound", bound)
+            set_(slot, "bindings", tuple(each for each in slot.bindings if each[1] is not binding))
+            set_(slot, "open", slot.open | mask)
+            self._touch(slot)
+            self._free(slot)
+        buddy.end_unbind(cell, part, slots[0])
+        self._free(owner)
+
+    # Workloads.
+
+    def take(self, workload: Workload, place: Place, *, is_held: bool) -> None:
+        """A pod takes its place, or holds it until others have left. `settle` says of whom all have
+        one.
+        """
+        slot, gpus, charge = place.slot, place.gpus, place.charge
+        set_ = self.journal.set
+        if charge:
+            self._charge(workload, place)
+        if gpus:
+            name = "held" if is_held else "used"
+            set_(slot, name, getattr(slot, name) | gpus)
+            set_(slot, "staying", slot.staying | gpus)
+        if place.ports:
+            set_(slot.node, "ports", slot.node.ports | place.ports)
+        before = slot.pods.get(workload, NOTHING)
+        self.journal.put(slot.pods, workload, (before[0] | gpus, before[1] | charge))
+        self._add_amounts(place, -1, left=True, soon=True)
+        self._touch_node(place)
+
+    def settle(self, workload: Workload, places: Iterable[Place], phase: Phase) -> None:
+        """The workload has these places, which its pods took: it runs, or is nominated."""
+        if workload.is_guest:
+            self.journal.set(self, "guests", self.guests + 1)
+        self.journal.set(workload, "places", tuple(places))
+        self.journal.set(workload, "phase", phase)
+
+    def start(self, workload: Workload) -> None:
+        """A nominated workload whose places nobody uses any more runs."""
+        for place in workload.places:
+            slot, gpus = place.slot, place.gpus
+            if gpus:
+                self.journal.set(slot, "used", slot.used | gpus)
+                self.journal.set(slot, "held", slot.held & ~gpus)
+                self._touch(slot)
+        self.journal.set(workload, "phase", Phase.RUNNING)
+
+    def is_ready(self, workload: Workload) -> bool:
+        """Nobody uses anything of a nominated workload's places any more."""
+        return not any(
+            place.gpus & place.slot.used or min(place.slot.node.left) < 0
+            for place in workload.places
+        )
+
+    def evict(self, workload: Workload) -> None:
+        """The workload is told to leave: it is charged nothing from now on, and runs until it is
+        removed. A nominated one waits again.
+        """
+        if workload.phase is Phase.NOMINATED:
+            self.remove(workload, Phase.WAITING)
+            return
+        self._uncharge(workload)
+        for place in workload.places:
+            slot = place.slot
+            if place.gpus:
+                self.journal.set(slot, "staying", slot.staying & ~place.gpus)
+            self._add_amounts(place, 1, left=False, soon=True)
+            self._touch_node(place)
+            self._free(slot)
+        self.journal.set(workload, "phase", Phase.LEAVING)
+        self.journal.set(self, "leaving", self.leaving + 1)
+
+    def remove(self, workload: Workload, phase: Phase = Phase.OVER) -> None:
+        """The workload gives up its places: it is over, or waits again."""
+        for place in workload.places:
+            self._give_up(workload, place)
+        if workload.is_guest and workload.phase is not Phase.WAITING:
+            self.journal.set(self, "guests", self.guests - 1)
+        if workload.phase is Phase.LEAVING:
+            self.journal.set(self, "leaving", self.leaving - 1)
+        self.journal.set(workload, "phase", phase)
+        self.journal.set(workload, "places", ())
+
+    def _give_up(self, workload: Workload, place: Place) -> None:
+        slot, gpus = place.slot, place.gpus
+        set_, is_leaving = self.journal.set, workload.phase is Phase.LEAVING
+        if place.charge and not is_leaving and not workload.is_guest:
+            self._discharge(workload, place)
+        if gpus:
+            name = "held" if workload.phase is Phase.NOMINATED else "used"
+            set_(slot, name, getattr(slot, name) & ~gpus)
+            if not is_leaving:
+                set_(slot, "staying", slot.staying & ~gpus)
+        if place.ports:
+            set_(slot.node, "ports", slot.node.ports & ~place.ports)
+        self._add_amounts(place, 1, left=True, soon=not is_leaving)
+        before = slot.pods.get(workload)
+        if before is not None:
+            rest = (before[0] & ~gpus, before[1] & ~place.charge)
+            self.journal.put(slot.pods, workload, rest if any(rest) else MISSING)
+        self._touch_node(place)
+        self._free(slot)
+
+    def downgrade(self, workload: Workload) -> None:
+        """A running workload goes on without cells, as a guest."""
+        self._uncharge(workload)
+        for place in workload.places:
+            self._free(place.slot)
+        self.journal.set(workload, "owner", None)
+        self.journal.set(self, "guests", self.guests + 1)
+
+    def be_guest(self, workload: Workload) -> None:
+        """A waiting workload asks for what is idle, in whosever cells."""
+        wants = tuple((self.want(w.kind, is_charged=False), pods) for w, pods in workload.wants)
+        self.journal.set(workload, "wants", wants)
+        self.journal.set(workload, "owner", None)
+
+    def upgrade(self, workload: Workload, owner: str, priority: int) -> None:
+        """A running guest has cells of an owner around its places, which the caller has bound."""
+        self.journal.set(self, "guests", self.guests - 1)
+        self.journal.set(workload, "owner", owner)
+        self.journal.set(workload, "priority", priority)
+        places = tuple(place._replace(owner=owner) for place in workload.places)
+        self.journal.set(workload, "places", places)
+        for place in places:
+            if place.charge:
+                self._charge(workload, place)
+                gpus, charge = place.slot.pods[workload]
+                self.journal.put(place.slot.pods, workload, (gpus, charge | place.charge))
+                self._touch(place.slot)
+
+    def _uncharge(self, workload: Workload) -> None:
+        for place in workload.places:
+            if place.charge and not workload.is_guest:
+                self._discharge(workload, place)
+                self._touch(place.slot)
+
+    def _charge(self, workload: Workload, place: Place) -> None:
+        slot, charge = place.slot, place.charge
+        self.journal.set(slot, "charged", slot.charged | charge)
+        for mask, binding in slot.bindings:
+            if mask & charge:
+                self.journal.set(binding, "users", binding.users + 1)
+        self._count(workload, place, charge.bit_count())
+
+    def _discharge(self, workload: Workload, place: Place) -> None:
+        slot, charge = place.slot, place.charge
+        self.journal.set(slot, "charged", slot.charged & ~charge)
+        self._count(workload, place, -charge.bit_count())
+        gpus, charges = slot.pods[workload]
+        self.journal.put(slot.pods, workload, (gpus, charges & ~charge))
+        for mask, binding in slot.bindings:
+            if mask & charge:
+                self.journal.set(binding, "users", binding.users - 1)
+                if not binding.users and binding.quota is not None:
+                    self._unbind(binding)
+
+    def _count(self, workload: Workload, place: Place, leaves: int) -> None:
+        chain = place.slot.model.chain
+        assert chain is not None
+        account = self.charged[place.owner, chain.leaf]
+        before = account.get(workload.priority, 0)
+        self.journal.put(account, workload.priority, before + leaves)
+
+    def _add_amounts(self, place: Place, sign: int, *, left: bool, soon: bool) -> None:
+        if not place.slot.model.limited:
+            return
+        node, amounts = place.slot.node, place.amounts
+        if soon:
+            values = tuple(a + sign * b for a, b in zip(node.soon, amounts, strict=True))
+            self.journal.set(node, "soon", values)
+        if left:
+            values = tuple(a + sign * b for a, b in zip(node.left, amounts, strict=True))
+            self.journal.set(node, "left", values)
+
+    # Nodes.
+
+    def set_good(self, slot: Slot, good: int) -> None:
+        """Which leaves of a slot may be used."""
+        if good == slot.good:
+            return
+        self.journal.set(slot, "good", good)
+        self.journal.put(self.unwell, slot, MISSING if good == slot.shape.full else None)
+        self._touch(slot)
+        self._free(slot)
+
+
+def claimable(slot: Slot, owner: str, priority: int, *, may_bind: bool) -> int:
+    """Leaves of a slot that an owner's gang of a priority could have, whomever that would cost.
+    ``may_bind``: those in no bound cell too.
+    """
+    mask = slot.bound.get(owner, 0)
+    if mask & slot.charged:
+        for other, (_, charge) in slot.pods.items():
+            if charge and other.priority >= priority:
+                mask &= ~charge
+    if may_bind:
+        mask |= slot.open
+    return mask & slot.good
+
+
+class _Builder:
+    """Makes the state of a forest in which nothing runs."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.forest = state.forest
+        self._models: dict[tuple[object, ...], Model] = {}
+
+    def build(self) -> None:
+        """Nodes, pools, quotas, pins."""
+        for number, name in enumerate(self.forest.machines):
+            limits = self.forest.limits(name)
+            totals = self.state.resources.totals(limits)
+            left = tuple(UNLIMITED if total is None else total for total in totals)
+            self.state.nodes[name] = Node(name, number, limits, left, left)
+        for chain in self.forest.chains.values():
+            self._add_pool(Pool(chain))
+        self._add_without_gpus()
+        self.state.models += self._models.values()
+        self._own()
+
+    def _add_pool(self, pool: Pool) -> None:
+        chain = pool.chain
+        assert chain is not None
+        for cell in chain.cells[min(chain.node_level + 1, chain.top)]:
+            rack: list[Slot] = []
+            for fixed in cell.slots():
+                node = self.state.nodes[fixed.machine]
+                model = self._model(pool, node, fixed.shape, self.forest.gpus_of(node.name))
+                slot = Slot(
+                    node, pool, fixed, model, fixed.shape, len(pool.slots), len(pool.racks),
+                    1 << len(rack), fixed.shape.full, open=fixed.shape.full,
+                )  # fmt: skip
+                rack.append(slot)
+                pool.slots.append(slot)
+                node.slots = (*node.slots, slot)
+                self._note_in_cells(slot, fixed.cell)
+            pool.racks.append(rack)
+        self.state.pools.append(pool)
+
+    def _note_in_cells(self, slot: Slot, cell: Cell) -> None:
+        above: Cell | None = cell
+        while above is not None:
+            self.state._slots_of.setdefault(above, []).append(slot)
+            self.state._racks_of[above] = self.state._racks_of.get(above, 0) | 1 << slot.rack
+            above = above.parent
+
+    def _add_without_gpus(self) -> None:
+        pool = Pool(None)
+        for node in self.state.nodes.values():
+            if not node.slots:
+                model = self._model(pool, node, WITHOUT_GPUS, 0)
+                number = len(pool.slots)
+                slot = Slot(node, pool, None, model, WITHOUT_GPUS, number, number, 1, 0)
+                pool.slots.append(slot)
+                pool.racks.append([slot])
+                node.slots = (slot,)
+        self.state.pools.append(pool)
+
+    def _model(self, pool: Pool, node: Node, shape: Shape, gpus: int) -> Model:
+        totals = self.state.resources.totals(node.limits)
+        key = (pool.chain and pool.chain.name, shape, gpus, totals)
+        model = self._models.get(key)
+        if model is None:
+            model = self._models[key] = Model(pool.chain, shape, gpus, totals)
+            pool.models[model] = None
+        return model
+
+    def _own(self) -> None:
+        state = self.state
+        for name, quotas in self.forest.quotas.items():
+            owner = owner_of(name)
+            lefts = [QuotaLeft(quota, quota.count) for quota in quotas]
+            state.quotas[owner] = sorted(lefts, key=lambda left: left.level)
+            for quota in quotas:
+                state.buddies[quota.chain.name].owe(quota.level, quota.count)
+                leaves = quota.count * quota.chain.leaves(quota.level)
+                self._add_owned((owner, quota.chain.leaf), leaves)
+        for pin, (place, part) in self.forest.pins.items():
+            owner = pin_owner(pin)
+            cell = place if isinstance(place, Cell) else place.cell
+            binding = Binding(owner, None, cell, part)
+            state.bind(binding)
+            leaves = sum(mask_on(binding, s).bit_count() for s in state.slots_of(cell))
+            self._add_owned((owner, cell.chain.leaf), leaves)
+
+    def _add_owned(self, account: Account, leaves: int) -> None:
+        state = self.state
+        state.owned[account] = state.owned.get(account, 0) + leaves
+        state.charged.setdefault(account, {})

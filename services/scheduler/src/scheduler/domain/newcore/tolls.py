@@ -1,0 +1,94 @@
+"""What it costs that somebody leaves, and who need not: the rules of quiet preemption."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from scheduler.domain.core.model import Gang
+from scheduler.domain.core.owning import owner_of
+from scheduler.domain.core.preemptions import Hour
+from scheduler.domain.core.saving import saved_s
+from scheduler.domain.newcore.evict import NOBODY, Toll, TollOf
+from scheduler.domain.newcore.nodes import Phase, Workload
+
+
+@dataclass(eq=False)
+class Run:
+    """A workload that runs: since when, and up to when its work is saved, as it said."""
+
+    started_at: float
+    checkpointed_at: float | None = None
+
+    def lost_ms(self, gang: Gang, now: float) -> int:
+        """Work that would be lost, in milliseconds."""
+        saved = self.started_at + saved_s(now - self.started_at, gang.checkpoint_s)
+        return round((now - max(saved, self.checkpointed_at or saved)) * 1_000)
+
+
+@dataclass(eq=False)
+class Tolls:
+    """``min_run_s`` and ``per_hour``: the policy's minimum run time and budget of preemptions in a
+    virtual cluster. ``hour``: the preemptions of the last hour.
+    """
+
+    runs: Mapping[Workload, Run]
+    min_run_s: float
+    per_hour: int | None
+    hour: Hour = field(default_factory=Hour)
+    now: float = 0.0
+
+    def of(self, asking: Workload) -> TollOf:
+        """What it costs that others leave for a workload."""
+        pairs = self.hour.pairs(job_of(asking.gang))
+        is_spent = self._is_spent(asking.gang.virtual_cluster)
+
+        def toll_of(other: Workload) -> Toll | None:
+            if other is asking or other.phase not in (Phase.RUNNING, Phase.NOMINATED):
+                return None
+            if not self._is_below(asking, other):
+                return None
+            if other.phase is Phase.NOMINATED:
+                return NOBODY
+            gpus = other.gpus
+            run = self.runs.get(other)
+            lost_ms = max(gpus, 1) * (0 if run is None else run.lost_ms(other.gang, self.now))
+            if other.parent is not None:
+                return Toll(surplus=gpus)
+            is_protected = job_of(other.gang) in pairs or self._is_young(other)
+            if other.is_guest:
+                is_protected |= self._is_spent(other.gang.virtual_cluster)
+                guests = max(gpus, 1)
+                return Toll(guests if is_protected else 0, guests, lost_ms=lost_ms)
+            if is_loan(other):
+                return Toll(loaned=gpus, lost_ms=lost_ms)
+            if is_protected or is_spent:
+                return None
+            return Toll(gpus=max(gpus, 1), lost_ms=lost_ms)
+
+        return toll_of
+
+    def _is_below(self, asking: Workload, other: Workload) -> bool:
+        """It may have to leave, whoever is protected. Nobody leaves for a gang of equal or lower
+        priority of its own virtual cluster.
+        """
+        if other.is_guest:
+            is_same = other.gang.virtual_cluster == asking.gang.virtual_cluster
+            return not is_same or other.gang.priority < asking.priority
+        return other.owner == asking.owner and other.priority < asking.priority
+
+    def _is_young(self, other: Workload) -> bool:
+        run, least = self.runs.get(other), other.gang.min_run_s
+        least = self.min_run_s if least is None else least
+        return run is not None and self.now < run.started_at + least
+
+    def _is_spent(self, virtual_cluster: str) -> bool:
+        return self.per_hour is not None and self.hour.inside(virtual_cluster) >= self.per_hour
+
+
+def job_of(gang: Gang) -> str:
+    """The job of a gang, else the gang."""
+    return gang.job or gang.id
+
+
+def is_loan(workload: Workload) -> bool:
+    """It is in another virtual cluster's quota."""
+    return workload.owner not in (None, owner_of(workload.gang.virtual_cluster))

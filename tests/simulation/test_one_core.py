@@ -1,0 +1,56 @@
+"""Random histories of the core with one state: after every cycle its accounting is right, gangs are
+whole, and nobody left for an equal.
+"""
+
+import random
+
+import pytest
+from oracle.hardware import Hardware
+from random_clusters import a_cluster, a_gang
+from scheduler.domain.core.model import Placed, Preempted
+from scheduler.domain.newcore.audit import drifts
+from scheduler.domain.newcore.cycle import Core
+from scheduler.domain.newcore.nodes import Phase
+
+CLUSTERS, STEPS = 20, 40
+
+
+def whole(core: Core) -> None:
+    """Every gang has all its places, or none."""
+    for name, record in core.gangs.items():
+        workload = record.workload
+        pods = sorted(pod for _, names in workload.wants for pod in names)
+        placed = sorted(place.pod for place in workload.places)
+        assert placed == ([] if workload.phase is Phase.WAITING else pods), name
+
+
+@pytest.mark.parametrize("seed", range(CLUSTERS))
+def test_the_accounting_is_right_and_gangs_whole_after_every_cycle(seed: int) -> None:
+    chance = random.Random(seed)
+    config = a_cluster(chance)
+    hardware, core = Hardware(config), Core(config)
+    leaving: list[str] = []
+    running: set[str] = set()
+    for number in range(STEPS):
+        kind = chance.random()
+        if kind < 0.6:
+            core.request(a_gang(chance, hardware, f"g{number}", float(number), 0.15))
+        elif kind < 0.75 and core.gangs:
+            core.release(chance.choice(sorted(core.gangs)))
+        elif kind < 0.85:
+            core.set_node_health(chance.choice(hardware.machines), chance.random() < 0.7)
+        elif leaving:
+            core.release(leaving.pop(chance.randrange(len(leaving))))
+        before = {name: record.workload for name, record in core.gangs.items()}
+        for decision in core.cycle(float(number)):
+            if isinstance(decision, Preempted):
+                assert decision.gang in running
+                victim, other = before[decision.gang], before[decision.for_gang or ""]
+                if victim.gang.virtual_cluster == other.gang.virtual_cluster:
+                    assert victim.gang.priority < other.gang.priority
+                leaving.append(decision.gang)
+            elif isinstance(decision, Placed):
+                running.add(decision.gang)
+        workloads = [record.workload for record in core.gangs.values()]
+        assert list(drifts(core.state, workloads)) == [], number
+        whole(core)
