@@ -161,7 +161,12 @@ def test_a_check_that_is_interrupted_leaves_no_pod(
     command = [sys.executable, "-m", "cli", *check(plane, tmp_path)]
     environment = {**OURS, "MUSTER_HOME": str(tmp_path), "HOME": str(plane.home)}
     with subprocess.Popen(
-        command, env=environment, start_new_session=True, stdout=subprocess.DEVNULL
+        command,
+        env=environment,
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        # A shell's background job, such as these tests may be, passes on that it ignores SIGINT.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as running:
         until(lambda: pods(plane))
         os.killpg(running.pid, signal.SIGINT)
