@@ -3,6 +3,8 @@ whole, and nobody left for an equal.
 """
 
 import random
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from oracle.hardware import Hardware
@@ -24,10 +26,14 @@ def whole(core: Core) -> None:
         assert placed == ([] if workload.phase is Phase.WAITING else pods), name
 
 
+@pytest.mark.parametrize("policy", [{}, {"is_backfilling": True, "assumed_s": 20.0}])
 @pytest.mark.parametrize("seed", range(CLUSTERS))
-def test_the_accounting_is_right_and_gangs_whole_after_every_cycle(seed: int) -> None:
+def test_the_accounting_is_right_and_gangs_whole_after_every_cycle(
+    seed: int, policy: dict[str, Any]
+) -> None:
     chance = random.Random(seed)
     config = a_cluster(chance)
+    config = replace(config, policy=replace(config.policy, **policy))
     hardware, core = Hardware(config), Core(config)
     leaving: list[str] = []
     running: set[str] = set()
@@ -51,6 +57,6 @@ def test_the_accounting_is_right_and_gangs_whole_after_every_cycle(seed: int) ->
                 leaving.append(decision.gang)
             elif isinstance(decision, Placed):
                 running.add(decision.gang)
-        workloads = [record.workload for record in core.gangs.values()]
+        workloads = [*core.workloads()]
         assert list(drifts(core.state, workloads)) == [], number
         whole(core)

@@ -3,7 +3,7 @@
 `Core.cycle` reads as the rules do. Everything that it asks is `fit` under a trial.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -18,18 +18,25 @@ from scheduler.domain.core.model import (
     Preempted,
     PreemptionCancelled,
     Reason,
+    Reserved,
 )
 from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy, ordering_of
+from scheduler.domain.newcore.ends import ends_at
 from scheduler.domain.newcore.explain import PREEMPTING, Explainer
 from scheduler.domain.newcore.fit import ROOM, Fit, No, fit
 from scheduler.domain.newcore.gangs import workload_of
-from scheduler.domain.newcore.nodes import Phase, Place, Slot, Workload
+from scheduler.domain.newcore.models import NEVER
+from scheduler.domain.newcore.nodes import Phase, Place, Pool, Slot, Workload
 from scheduler.domain.newcore.queue import Failed, Freed, Order, Queue, Rank, WorkloadClass
+from scheduler.domain.newcore.reserve import Reservation, lift, may_pass, plan, renew
 from scheduler.domain.newcore.state import State
 from scheduler.domain.newcore.tolls import Run, Tolls
 
 ROUNDS = 4
 """In one cycle who waits is tried so often, where decisions free something for others."""
+
+PLANNED = 4
+"""Gangs of a virtual cluster for which a reservation is sought in one cycle."""
 
 
 @dataclass(eq=False)
@@ -58,6 +65,13 @@ class Core:
         self._new: dict[Workload, WorkloadClass] = {}
         self._tolls = Tolls(self._runs, self.policy.min_run_s, self.policy.preemptions_per_hour)
         self._explainer = Explainer(self.state)
+        self._reservations: dict[Workload, Reservation] = {}
+        self._hopeless: dict[WorkloadClass, None] = {}
+
+    def workloads(self) -> Iterator[Workload]:
+        """All that may have places."""
+        yield from (record.workload for record in self.gangs.values())
+        yield from (reservation.hold for reservation in self._reservations.values())
 
     # What happens.
 
@@ -79,6 +93,8 @@ class Core:
         if record is None:
             return
         workload = record.workload
+        if (reservation := self._reservations.pop(workload, None)) is not None:
+            lift(self.state, reservation)
         self.state.remove(workload)
         del self._records[workload]
         self._runs.pop(workload, None)
@@ -94,6 +110,7 @@ class Core:
         for slot in node.slots:
             good = slot.shape.full & ~slot.sick & ~slot.blocked if node.is_open else 0
             self.state.set_good(slot, good)
+        self._hopeless.clear()
 
     # The cycle.
 
@@ -113,7 +130,10 @@ class Core:
                 break
             # 3. All that are to be tried, in order: placed, or others leave for them, or not.
             decisions += self._admit(failed, tried, now)
-        # 4. Who waits is told why, where that is new.
+        # 4. The first of each virtual cluster that can't start gets a reservation.
+        if self.policy.is_keeping and tried:
+            decisions += self._reserve(tried, now)
+        # 5. Who waits is told why, where that is new.
         decisions += self._explain(tried)
         return decisions
 
@@ -128,6 +148,12 @@ class Core:
                 yield self._wait_again(workload)
             elif self.state.is_ready(workload):
                 yield from self._start(workload, now)
+        for reservation in list(self._reservations.values()):
+            if reservation.is_broken(now):
+                yield self._unreserve(reservation)
+            elif any(slot in freed.slots for slot in reservation.cells):
+                renew(self.state, reservation)
+                self._queue.try_again(self._queue.class_of(reservation.workload))
         for found in list(self._queue.classes.values()):
             if found.no is not None and freed.helps(found):
                 self._queue.try_again(found)
@@ -145,7 +171,7 @@ class Core:
         heap.sort(key=lambda each: each[:2])
         while heap:
             _, number, found, workload = heappop(heap)
-            answer = No(ROOM) if failed.covers(found) else self._attempt(workload)
+            answer = No(ROOM) if failed.covers(found) else self._attempt(workload, now)
             if isinstance(answer, No):
                 found.no = answer
                 tried[found] = None
@@ -160,17 +186,104 @@ class Core:
             else:
                 self._queue.forget(found)
 
-    def _attempt(self, workload: Workload) -> Fit | No:
-        """In its own cells; without GPUs, where there is no room for it in them, as a guest."""
-        answer = fit(self.state, workload, self._tolls.of)
-        if isinstance(answer, No) and workload.owner is not None and _costs_no_gpus(workload):
-            with self.state.trial() as trial:
+    def _attempt(self, workload: Workload, now: float) -> Fit | No:
+        """On its own reservation and those of gangs behind it; else, where it will be gone in time,
+        at nobody's cost on those of gangs before it. Without GPUs, where there is no room for it in
+        its cells, as a guest.
+        """
+        mine = self._reservations.pop(workload, None)
+        others = self._beside(workload)
+        behind = [each for each in others if workload.priority > each.workload.priority]
+        before = [each for each in others if each not in behind]
+        with self.state.trial() as trial:
+            self._lift([*behind, *([] if mine is None else [mine])])
+            answer = fit(self.state, workload, self._tolls.of)
+            passed = [each for each in before if may_pass(workload, each, self.policy, now)]
+            if isinstance(answer, No) and passed:
+                self._lift(passed)
+                answer = fit(self.state, workload, None)
+            if isinstance(answer, No) and not workload.is_guest and _costs_no_gpus(workload):
                 self.state.be_guest(workload)
-                as_guest = fit(self.state, workload, self._tolls.of)
-                if isinstance(as_guest, Fit):
-                    trial.commit()
-                    return as_guest
+                answer = fit(self.state, workload, self._tolls.of)
+            if isinstance(answer, Fit):
+                for each in (*behind, *passed):
+                    renew(self.state, each)
+                trial.commit()
+        if isinstance(answer, No) and mine is not None:
+            self._reservations[workload] = mine
         return answer
+
+    def _beside(self, workload: Workload) -> list[Reservation]:
+        return [
+            each for each in self._reservations.values() if each.workload.owner == workload.owner
+        ]
+
+    def _lift(self, reservations: Iterable[Reservation]) -> None:
+        with self.state.unnoticed():
+            for each in reservations:
+                lift(self.state, each)
+
+    def _reserve(self, tried: Iterable[WorkloadClass], now: float) -> Iterator[Decision]:
+        """One reservation for each virtual cluster and pool, for the first gangs that failed."""
+        for owner in dict.fromkeys(found.owner for found in tried if found.owner is not None):
+            heads = [
+                (head[0], found, head[1])
+                for found in self._queue.classes.values()
+                if found.owner == owner
+                and found.no is not None
+                and found not in self._hopeless
+                and (head := found.head(self._rank_of)) is not None
+            ]
+            heads.sort(key=lambda each: each[0])
+            for _, found, workload in heads[:PLANNED]:
+                yield from self._reserve_for(found, workload, now)
+
+    def _reserve_for(
+        self, found: WorkloadClass, workload: Workload, now: float
+    ) -> Iterator[Decision]:
+        if workload in self._reservations:
+            return
+        others = self._beside(workload)
+        behind = [each for each in others if workload.priority > each.workload.priority]
+        taken = {pool for each in others if each not in behind for pool in each.pools}
+        if taken and not self._may_be_elsewhere(workload, taken):
+            return
+        toll_of = self._tolls.of(workload)
+        ends = [
+            (ends_at(each.gang, run.started_at, self.policy, now), each)
+            for each, run in self._runs.items()
+            if each.owner == workload.owner and each.phase is Phase.RUNNING and not toll_of(each)
+        ]
+        with self.state.trial():
+            self._lift(behind)
+            planned = plan(self.state, workload, ends, now, taken)
+        if planned is None:
+            self._hopeless[found] = None
+            return
+        for each in behind:
+            if each.pools & planned.pools:
+                yield self._unreserve(each)
+        renew(self.state, planned)
+        self._reservations[workload] = planned
+        cells = tuple(
+            (s.node.name, s.fixed.indices(m)) for s, m in planned.cells.items() if s.fixed
+        )
+        yield Reserved(workload.gang.id, cells, planned.starts_at)
+
+    def _may_be_elsewhere(self, workload: Workload, taken: Collection[Pool]) -> bool:
+        pools = [pool for pool in self.state.pools if pool not in taken]
+        return all(
+            any(want.least(pool.models) != NEVER for pool in pools) for want, _ in workload.wants
+        )
+
+    def _unreserve(self, reservation: Reservation) -> Decision:
+        """The cells are anybody's again, and the gang is tried and planned anew."""
+        workload = reservation.workload
+        lift(self.state, reservation)
+        del self._reservations[workload]
+        if workload.phase is Phase.WAITING and workload.gang.id in self.gangs:
+            self._queue.try_again(self._queue.class_of(workload))
+        return Reserved(workload.gang.id, (), None)
 
     def _decided(self, workload: Workload, answer: Fit, now: float) -> Iterator[Decision]:
         self._new.pop(workload, None)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from scheduler.domain.core.model import Gang, Reason
+from scheduler.domain.newcore.ends import lasts_s
 from scheduler.domain.newcore.fit import QUOTA, No
 from scheduler.domain.newcore.models import NEVER, Want
 from scheduler.domain.newcore.nodes import Phase, Slot, Workload
@@ -80,16 +81,24 @@ class Queue:
 
     def add(self, workload: Workload, order: Order, user: str = "") -> WorkloadClass:
         """A workload waits."""
-        found = self._class_of(workload)
+        found = self.class_of(workload)
         found.push(workload, order, user)
         if found.no is None:
             self.ready[found] = None
         return found
 
-    def _class_of(self, workload: Workload) -> WorkloadClass:
+    def class_of(self, workload: Workload) -> WorkloadClass:
+        """The class that a workload is in while it waits."""
         wants = tuple((want, len(pods)) for want, pods in workload.wants)
         gang = workload.gang
-        key = (gang.virtual_cluster, workload.owner, workload.priority, wants, gang.allowed_nodes)
+        key = (
+            gang.virtual_cluster,
+            workload.owner,
+            workload.priority,
+            wants,
+            lasts_s(gang),
+            gang.allowed_nodes,
+        )
         found = self.classes.get(key)
         if found is None:
             least = [want.least(self._state.models) for want, _ in wants]

@@ -5,6 +5,7 @@ So any of them can be tried and undone. Views are derived, and follow.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 from scheduler.domain.core.forest import Cell, Forest
 from scheduler.domain.core.model import Kind
@@ -62,6 +63,7 @@ class State:
         self.leaving = 0
         self.unwell: dict[Slot, None] = {}
         self.freed: list[Slot | str] = []
+        self._is_noticed = True
         self._slots_of: dict[Cell, list[Slot]] = {}
         self._racks_of: dict[Cell, int] = {}
         self._wants: dict[tuple[Kind, bool], Want] = {}
@@ -262,7 +264,18 @@ class State:
         for each in slot.node.slots:
             self._touch(each)
 
+    @contextmanager
+    def unnoticed(self) -> Iterator[None]:
+        """What becomes free in the ``with`` block is taken again in it: it helps nobody."""
+        before, self._is_noticed = self._is_noticed, False
+        try:
+            yield
+        finally:
+            self._is_noticed = before
+
     def _free(self, what: Slot | str) -> None:
+        if not self._is_noticed:
+            return
         self.freed.append(what)
         self.journal.note(self._unfree, None)
 

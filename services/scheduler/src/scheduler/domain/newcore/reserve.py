@@ -1,0 +1,122 @@
+"""Reservations: the first gang of a virtual cluster that can't start gets cells at the moment when
+they will be free. Source: EASY backfill (Lifka, 1995).
+
+What is reserved and nobody's is charged to a *hold*: a workload without pods, with the priority of
+the gang that waits. So nothing else has to know of reservations. Who may look past one does so in
+a trial that lifts the hold.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from scheduler.domain.core.config import Policy
+from scheduler.domain.newcore.ends import lasts_s
+from scheduler.domain.newcore.fit import claim, lacks
+from scheduler.domain.newcore.nodes import Phase, Place, Pool, Slot, Workload
+from scheduler.domain.newcore.state import State, claimable
+
+End = tuple[float, Workload]
+"""When a workload that runs will end."""
+
+
+@dataclass(eq=False)
+class Reservation:
+    """``cells``: leaves by slot; ``starts_at``: when the workload can start; ``since``: when its
+    first reservation began.
+    """
+
+    workload: Workload
+    cells: dict[Slot, int]
+    starts_at: float
+    since: float
+    hold: Workload = field(init=False)
+
+    def __post_init__(self) -> None:
+        asking = self.workload
+        name = f"{asking.name}\nreserved"
+        self.hold = Workload(name, asking.gang, (), asking.owner, asking.priority)
+
+    @property
+    def pools(self) -> set[Pool]:
+        """Where its cells are."""
+        return {slot.pool for slot in self.cells}
+
+    def is_broken(self, now: float) -> bool:
+        """Its time has passed, or one of its cells can't be used."""
+        return self.starts_at < now or any(m & ~slot.good for slot, m in self.cells.items())
+
+
+def lift(state: State, reservation: Reservation) -> None:
+    """Nothing is charged for it."""
+    if reservation.hold.phase is Phase.NOMINATED:
+        state.remove(reservation.hold, Phase.WAITING)
+
+
+def renew(state: State, reservation: Reservation) -> None:
+    """Charge what is free of its cells now."""
+    with state.unnoticed():
+        _renew(state, reservation)
+
+
+def _renew(state: State, reservation: Reservation) -> None:
+    lift(state, reservation)
+    hold, places = reservation.hold, list[Place]()
+    none = (0,) * len(state.resources.names)
+    for slot, mask in reservation.cells.items():
+        free = mask & slot.good & ~slot.charged
+        owner = _owner_on(reservation.workload, slot, free)
+        with state.trial() as trial:
+            if free and state.bind_around(owner, slot, free):
+                place = Place("", slot, 0, none, free, owner)
+                state.take(hold, place, is_held=True)
+                places.append(place)
+                trial.commit()
+    state.settle(hold, places, Phase.NOMINATED)
+
+
+def _owner_on(workload: Workload, slot: Slot, leaves: int) -> str:
+    """The pin that the leaves are in, if the workload names it; else its virtual cluster."""
+    owners = {workload.owner_of(want) for want, _ in workload.wants}
+    return next((o for o in owners if o and slot.bound.get(o, 0) & leaves), workload.owner or "")
+
+
+def may_pass(workload: Workload, reservation: Reservation, policy: Policy, now: float) -> bool:
+    """The workload may be on reserved cells: it will be gone before they are needed."""
+    seconds = lasts_s(workload.gang)
+    is_late = now > reservation.since + policy.max_pass_s
+    return not is_late and seconds is not None and now + seconds <= reservation.starts_at
+
+
+def plan(
+    state: State, workload: Workload, ends: Iterable[End], now: float, taken: Collection[Pool] = ()
+) -> Reservation | None:
+    """Where and when the workload starts soonest: those that it can't make leave end one after the
+    other, until it fits. ``taken``: pools in which others have reservations. Nothing is changed.
+    """
+    in_order = sorted(((max(end, now), each.name, each) for end, each in ends), key=lambda e: e[:2])
+    least = min((want.least(state.models) for want, _ in workload.wants), default=0)
+    with state.trial():
+        starts_at, is_new = now, True
+        for number in range(len(in_order) + 1):
+            if number:
+                starts_at, _, each = in_order[number - 1]
+                slots = [place.slot for place in each.places]
+                state.remove(each)
+                is_new = is_new or any(_has(slot, workload, least) for slot in slots)
+            if not is_new or lacks(state, workload) is not None:
+                continue
+            is_new = False
+            places = claim(state, workload)
+            cells: dict[Slot, int] = {}
+            for place in places:
+                if place.charge:
+                    cells[place.slot] = cells.get(place.slot, 0) | place.charge
+            if cells and not any(slot.pool in taken for slot in cells):
+                return Reservation(workload, cells, starts_at, now)
+    return None
+
+
+def _has(slot: Slot, workload: Workload, least: int) -> bool:
+    owner = workload.owner or ""
+    mask = claimable(slot, owner, workload.priority, may_bind=True)
+    return mask.bit_count() >= least
