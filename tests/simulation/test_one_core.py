@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from oracle.hardware import Hardware
 from random_clusters import a_cluster, a_gang
+from scheduler.domain.core.config import USUAL_ORDER
 from scheduler.domain.core.model import Placed, Preempted
 from scheduler.domain.newcore.audit import drifts
 from scheduler.domain.newcore.cycle import Core
@@ -26,7 +27,9 @@ def whole(core: Core) -> None:
         assert placed == ([] if workload.phase is Phase.WAITING else pods), name
 
 
-@pytest.mark.parametrize("policy", [{}, {"is_backfilling": True, "assumed_s": 20.0}])
+@pytest.mark.parametrize(
+    "policy", [{}, {"is_backfilling": True, "assumed_s": 20.0, "order_by": USUAL_ORDER}]
+)
 @pytest.mark.parametrize("seed", range(CLUSTERS))
 def test_the_accounting_is_right_and_gangs_whole_after_every_cycle(
     seed: int, policy: dict[str, Any]

@@ -31,6 +31,7 @@ from scheduler.domain.newcore.queue import Failed, Freed, Order, Queue, Rank, Wo
 from scheduler.domain.newcore.reserve import Reservation, lift, may_pass, plan, renew
 from scheduler.domain.newcore.state import State
 from scheduler.domain.newcore.tolls import Run, Tolls
+from scheduler.domain.newcore.usage import Usage
 
 ROUNDS = 4
 """In one cycle who waits is tried so often, where decisions free something for others."""
@@ -64,6 +65,7 @@ class Core:
         self._nominated: dict[Workload, None] = {}
         self._new: dict[Workload, WorkloadClass] = {}
         self._tolls = Tolls(self._runs, self.policy.min_run_s, self.policy.preemptions_per_hour)
+        self._usage = Usage(self.state, self.policy, self._ordering)
         self._explainer = Explainer(self.state)
         self._reservations: dict[Workload, Reservation] = {}
         self._hopeless: dict[WorkloadClass, None] = {}
@@ -95,6 +97,8 @@ class Core:
         workload = record.workload
         if (reservation := self._reservations.pop(workload, None)) is not None:
             lift(self.state, reservation)
+        if workload in self._runs:
+            self._usage.end(workload.gang, workload.places)
         self.state.remove(workload)
         del self._records[workload]
         self._runs.pop(workload, None)
@@ -117,6 +121,7 @@ class Core:
     def cycle(self, now: float) -> list[Decision]:
         """Decide about all that wait."""
         self._tolls.now = now
+        self._usage.settle(now)
         decisions: list[Decision] = []
         failed = Failed()
         tried: dict[WorkloadClass, None] = {}
@@ -170,7 +175,12 @@ class Core:
                 self._queue.forget(found)
         heap.sort(key=lambda each: each[:2])
         while heap:
-            _, number, found, workload = heappop(heap)
+            rank, number, found, workload = heappop(heap)
+            if self._ordering.has_users and (head := found.head(self._rank_of)) is not None:
+                if head[0] > rank:  # its user has more by now
+                    heappush(heap, (head[0], number, found, head[1]))
+                    continue
+                workload = head[1]
             answer = No(ROOM) if failed.covers(found) else self._attempt(workload, now)
             if isinstance(answer, No):
                 found.no = answer
@@ -305,6 +315,7 @@ class Core:
         if workload.phase is Phase.NOMINATED:
             self.state.start(workload)
         self._runs[workload] = Run(now)
+        self._usage.begin(workload.gang, workload.places, now)
         self._records[workload].told = None
         yield Placed(workload.gang.id, tuple(_pod_place(place) for place in workload.places))
 
@@ -322,8 +333,11 @@ class Core:
         found = self._new[workload] = self._queue.add(workload, record.order, user)
         return found
 
-    def _rank_of(self, _: Gang, order: Order) -> Rank:
-        return order
+    def _rank_of(self, gang: Gang, order: Order) -> Rank:
+        """Its place among all that wait, now."""
+        if not self._ordering.has_users:
+            return order
+        return self._ordering.rank(order, self._usage.ranks(gang, self._tolls.now))
 
     def _explain(self, tried: dict[WorkloadClass, None]) -> Iterator[Decision]:
         if not (tried or self._new):
