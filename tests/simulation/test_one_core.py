@@ -27,6 +27,21 @@ def whole(core: Core) -> None:
         assert placed == ([] if workload.phase is Phase.WAITING else pods), name
 
 
+def fault(core: Core, chance: random.Random, machines: list[str]) -> None:
+    """A node or GPU goes bad or is well again, an operator's order, what foreign pods hold."""
+    name = chance.choice(machines)
+    kind, is_well = chance.randrange(4), chance.random() < 0.7
+    if kind == 0:
+        core.nodes.set_node_health(name, is_well)
+    elif kind == 1:
+        core.nodes.set_gpu_health(name, chance.randrange(4), is_well)
+    elif kind == 2:
+        (core.nodes.uncordon if is_well else core.nodes.cordon)(name)
+    else:
+        amounts = {} if is_well else {"cpu": 1}
+        core.nodes.block(name, () if is_well else (0,), amounts, () if is_well else (20_000,))
+
+
 @pytest.mark.parametrize(
     "policy", [{}, {"is_backfilling": True, "assumed_s": 20.0, "order_by": USUAL_ORDER}]
 )
@@ -47,7 +62,7 @@ def test_the_accounting_is_right_and_gangs_whole_after_every_cycle(
         elif kind < 0.75 and core.gangs:
             core.release(chance.choice(sorted(core.gangs)))
         elif kind < 0.85:
-            core.set_node_health(chance.choice(hardware.machines), chance.random() < 0.7)
+            fault(core, chance, hardware.machines)
         elif leaving:
             core.release(leaving.pop(chance.randrange(len(leaving))))
         before = {name: record.workload for name, record in core.gangs.items()}

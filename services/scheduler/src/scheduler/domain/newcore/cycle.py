@@ -21,6 +21,7 @@ from scheduler.domain.core.model import (
     Reserved,
 )
 from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy, ordering_of
+from scheduler.domain.newcore.conditions import Conditions
 from scheduler.domain.newcore.ends import ends_at
 from scheduler.domain.newcore.explain import PREEMPTING, Explainer
 from scheduler.domain.newcore.fit import ROOM, Fit, No, fit
@@ -67,8 +68,10 @@ class Core:
         self._tolls = Tolls(self._runs, self.policy.min_run_s, self.policy.preemptions_per_hour)
         self._usage = Usage(self.state, self.policy, self._ordering)
         self._explainer = Explainer(self.state)
+        self.nodes = Conditions(self.state)
         self._reservations: dict[Workload, Reservation] = {}
         self._hopeless: dict[WorkloadClass, None] = {}
+        self._unwell: tuple[Slot, ...] = ()
 
     def workloads(self) -> Iterator[Workload]:
         """All that may have places."""
@@ -107,15 +110,6 @@ class Core:
         if found is not None and found.head(self._rank_of) is None:
             self._queue.forget(found)
 
-    def set_node_health(self, name: str, is_healthy: bool) -> None:
-        """A node is healthy, or not."""
-        node = self.state.nodes[name]
-        node.is_healthy = is_healthy
-        for slot in node.slots:
-            good = slot.shape.full & ~slot.sick & ~slot.blocked if node.is_open else 0
-            self.state.set_good(slot, good)
-        self._hopeless.clear()
-
     # The cycle.
 
     def cycle(self, now: float) -> list[Decision]:
@@ -144,6 +138,9 @@ class Core:
 
     def _wake(self, now: float) -> Iterator[Decision]:
         freed = Freed(self.state, self.state.freed)
+        if self._unwell != (unwell := tuple(self.state.unwell)):
+            self._unwell = unwell
+            self._hopeless.clear()
         self.state.freed.clear()
         for workload in list(self._nominated):
             places = [place for place in workload.places if place.slot in freed.slots]

@@ -4,7 +4,7 @@ Everything that decisions read is here, and only the methods of `State` change i
 So any of them can be tried and undone. Views are derived, and follow.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 from scheduler.domain.core.forest import Cell, Forest
@@ -540,6 +540,46 @@ class State:
         self.journal.put(self.unwell, slot, MISSING if good == slot.shape.full else None)
         self._touch(slot)
         self._free(slot)
+
+    def set_open(
+        self, node: Node, *, is_healthy: bool, is_cordoned: bool, is_drained: bool
+    ) -> None:
+        """Whether new pods may come."""
+        self.journal.set(node, "is_healthy", is_healthy)
+        self.journal.set(node, "is_cordoned", is_cordoned)
+        self.journal.set(node, "is_drained", is_drained)
+        self._set_usable(node)
+
+    def set_sick(self, slot: Slot, sick: int) -> None:
+        """Which leaves are bad GPUs."""
+        self.journal.set(slot, "sick", sick)
+        self._set_usable(slot.node)
+
+    def block(
+        self, node: Node, gpus: Collection[int], amounts: tuple[int, ...], ports: int
+    ) -> bool:
+        """Nobody's pods hold these now: GPU indices, amounts by resource, ports as bits. Whether
+        they held something else before.
+        """
+        before = (node.blocked, node.blocked_ports, [slot.blocked for slot in node.slots])
+        old = node.blocked or (0,) * len(amounts)
+        for name in ("left", "soon"):
+            values = zip(getattr(node, name), old, amounts, strict=True)
+            self.journal.set(node, name, tuple(left + a - b for left, a, b in values))
+        self.journal.set(node, "blocked", amounts)
+        self.journal.set(node, "blocked_ports", ports & ~node.ports)
+        for slot in node.slots:
+            mask = 0 if slot.fixed is None else slot.fixed.mask_of(tuple(gpus))
+            self.journal.set(slot, "blocked", mask)
+            self._touch(slot)
+            self._free(slot)
+        self._set_usable(node)
+        return before != (node.blocked, node.blocked_ports, [slot.blocked for slot in node.slots])
+
+    def _set_usable(self, node: Node) -> None:
+        for slot in node.slots:
+            full = slot.shape.full if node.is_open else 0
+            self.set_good(slot, full & ~slot.sick & ~slot.blocked)
 
 
 def claimable(slot: Slot, owner: str, priority: int, *, may_bind: bool) -> int:

@@ -1,0 +1,56 @@
+"""What is said of nodes: well or bad, open or not, held by nobody known."""
+
+from collections.abc import Collection, Mapping
+
+from scheduler.domain.newcore.models import PORTS
+from scheduler.domain.newcore.state import State
+
+
+class Conditions:
+    """``draining``: nodes on which every gang is told to leave."""
+
+    def __init__(self, state: State) -> None:
+        self.draining: set[str] = set()
+        self._state = state
+
+    def set_node_health(self, name: str, is_healthy: bool) -> None:
+        """A node is healthy, or not."""
+        self._set(name, is_healthy=is_healthy)
+
+    def cordon(self, name: str) -> None:
+        """No new pods come to a node."""
+        self._set(name, is_cordoned=True)
+
+    def drain(self, name: str) -> None:
+        """No new pods come to a node, and those there are told to leave."""
+        self._set(name, is_drained=True)
+        self.draining.add(name)
+
+    def uncordon(self, name: str) -> None:
+        """An operator's orders about a node end."""
+        self._set(name, is_cordoned=False, is_drained=False)
+        self.draining.discard(name)
+
+    def _set(self, name: str, **facts: bool) -> None:
+        node = self._state.nodes[name]
+        now = {each: getattr(node, each) for each in ("is_healthy", "is_cordoned", "is_drained")}
+        self._state.set_open(node, **(now | facts))
+
+    def set_gpu_health(self, name: str, gpu: int, is_healthy: bool) -> None:
+        """A GPU is healthy, or not."""
+        for slot in self._state.nodes[name].slots:
+            mask = 0 if slot.fixed is None else slot.fixed.mask_of((gpu,))
+            if mask:
+                self._state.set_sick(slot, slot.sick & ~mask if is_healthy else slot.sick | mask)
+
+    def block(
+        self, name: str, gpus: Collection[int], amounts: Mapping[str, int], ports: Collection[int]
+    ) -> bool:
+        """Nobody's pods hold these now; whether it is another state than before."""
+        node = self._state.nodes[name]
+        first, last = node.port_range
+        known = [port - first for port in ports if first <= port <= last]
+        mask = sum(1 << bit for bit in set(known)) & ~node.ports
+        wanted = {**amounts, PORTS: mask.bit_count()}
+        held = tuple(wanted.get(each, 0) for each in self._state.resources.names)
+        return self._state.block(node, gpus, held, mask)
