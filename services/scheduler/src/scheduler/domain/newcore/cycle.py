@@ -12,6 +12,7 @@ from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.model import (
     Decision,
     Deferred,
+    Downgraded,
     Gang,
     Placed,
     PodPlace,
@@ -19,13 +20,16 @@ from scheduler.domain.core.model import (
     PreemptionCancelled,
     Reason,
     Reserved,
+    Upgraded,
 )
 from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy, ordering_of
+from scheduler.domain.core.owning import owner_of
 from scheduler.domain.newcore.conditions import Conditions
 from scheduler.domain.newcore.ends import ends_at
 from scheduler.domain.newcore.explain import PREEMPTING, Explainer
 from scheduler.domain.newcore.fit import ROOM, Fit, No, fit
 from scheduler.domain.newcore.gangs import workload_of
+from scheduler.domain.newcore.home import come_home
 from scheduler.domain.newcore.models import NEVER
 from scheduler.domain.newcore.nodes import Phase, Place, Pool, Slot, Workload
 from scheduler.domain.newcore.queue import Failed, Freed, Order, Queue, Rank, WorkloadClass
@@ -64,8 +68,12 @@ class Core:
         self._records: dict[Workload, Record] = {}
         self._runs: dict[Workload, Run] = {}
         self._nominated: dict[Workload, None] = {}
+        self._downgraded: dict[Workload, None] = {}
         self._new: dict[Workload, WorkloadClass] = {}
-        self._tolls = Tolls(self._runs, self.policy.min_run_s, self.policy.preemptions_per_hour)
+        policy = self.policy
+        self._tolls = Tolls(
+            self._runs, policy.min_run_s, policy.preemptions_per_hour, policy.is_lazy
+        )
         self._usage = Usage(self.state, self.policy, self._ordering)
         self._explainer = Explainer(self.state)
         self.nodes = Conditions(self.state)
@@ -106,6 +114,7 @@ class Core:
         del self._records[workload]
         self._runs.pop(workload, None)
         self._nominated.pop(workload, None)
+        self._downgraded.pop(workload, None)
         found = self._new.pop(workload, None)
         if found is not None and found.head(self._rank_of) is None:
             self._queue.forget(found)
@@ -129,10 +138,12 @@ class Core:
                 break
             # 3. All that are to be tried, in order: placed, or others leave for them, or not.
             decisions += self._admit(failed, tried, now)
-        # 4. The first of each virtual cluster that can't start gets a reservation.
+        # 4. Downgraded gangs get their cells again where there is room, the oldest first.
+        decisions += self._upgrade()
+        # 5. The first of each virtual cluster that can't start gets a reservation.
         if self.policy.is_keeping and tried:
             decisions += self._reserve(tried, now)
-        # 5. Who waits is told why, where that is new.
+        # 6. Who waits is told why, where that is new.
         decisions += self._explain(tried)
         return decisions
 
@@ -186,7 +197,7 @@ class Core:
                     failed.add(found)
                 continue
             yield from self._decided(workload, answer, now)
-            if answer.victims:
+            if answer.victims or answer.downgraded:
                 failed.clear()
             if (head := found.head(self._rank_of)) is not None:
                 heappush(heap, (head[0], number, found, head[1]))
@@ -204,14 +215,14 @@ class Core:
         before = [each for each in others if each not in behind]
         with self.state.trial() as trial:
             self._lift([*behind, *([] if mine is None else [mine])])
-            answer = fit(self.state, workload, self._tolls.of)
+            answer = fit(self.state, workload, self._tolls)
             passed = [each for each in before if may_pass(workload, each, self.policy, now)]
             if isinstance(answer, No) and passed:
                 self._lift(passed)
                 answer = fit(self.state, workload, None)
             if isinstance(answer, No) and not workload.is_guest and _costs_no_gpus(workload):
                 self.state.be_guest(workload)
-                answer = fit(self.state, workload, self._tolls.of)
+                answer = fit(self.state, workload, self._tolls)
             if isinstance(answer, Fit):
                 for each in (*behind, *passed):
                     renew(self.state, each)
@@ -229,6 +240,13 @@ class Core:
         with self.state.unnoticed():
             for each in reservations:
                 lift(self.state, each)
+
+    def _upgrade(self) -> Iterator[Decision]:
+        for workload in sorted(self._downgraded, key=_age):
+            owner = owner_of(workload.gang.virtual_cluster)
+            if come_home(self.state, workload, owner, workload.gang.priority):
+                del self._downgraded[workload]
+                yield Upgraded(workload.gang.id)
 
     def _reserve(self, tried: Iterable[WorkloadClass], now: float) -> Iterator[Decision]:
         """One reservation for each virtual cluster and pool, for the first gangs that failed."""
@@ -298,9 +316,13 @@ class Core:
             if victim.phase is Phase.WAITING:  # it was nominated
                 yield self._wait_again(victim)
                 continue
+            self._downgraded.pop(victim, None)
             reason = Reason("preempted", f"It leaves for {workload.gang.id}.", {})
             until = now + self.policy.grace_s
             yield Preempted(victim.gang.id, workload.gang.id, until, reason)
+        for each in answer.downgraded:
+            self._downgraded[each] = None
+            yield Downgraded(each.gang.id, workload.gang.id)
         if not answer.is_waiting or self.state.is_ready(workload):
             yield from self._start(workload, now)
             return
@@ -355,6 +377,10 @@ class Core:
         if record.told != reason.code:
             record.told = reason.code
             yield Deferred(workload.gang.id, reason)
+
+
+def _age(workload: Workload) -> tuple[float, str]:
+    return workload.gang.submitted_at, workload.name
 
 
 def _costs_no_gpus(workload: Workload) -> bool:

@@ -5,9 +5,9 @@ that could hold all four the one is chosen whose pods have the fewest GPUs, not 
 racks. Inside a node a pod likewise gets a whole switch, where one can be had.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from scheduler.domain.newcore.models import Want
 from scheduler.domain.newcore.nodes import Phase, Place, Slot, Workload
@@ -40,6 +40,16 @@ NOBODY = Toll()
 
 TollOf = Callable[[Workload], Toll | None]
 """What it costs that a workload leaves for the one that is asked for; None: it need not."""
+
+
+class Rules(Protocol):
+    """Who may have to leave, or go on without cells, for whom."""
+
+    def of(self, asking: Workload) -> TollOf:
+        """What it costs that others leave for a workload."""
+
+    def lazy(self, asking: Workload) -> Iterable[Workload]:
+        """Those that are downgraded before they are preempted for a workload."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ Example: an operator asks why a gang waits. Under a trial in which all nodes are
 waits for health.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from scheduler.domain.newcore.evict import NOBODY, Choice, TollOf, choose
+from scheduler.domain.newcore.evict import NOBODY, Choice, Rules, TollOf, choose
 from scheduler.domain.newcore.models import NEVER
 from scheduler.domain.newcore.nodes import Place, Slot, Workload
 from scheduler.domain.newcore.place import Placer
@@ -18,12 +18,13 @@ from scheduler.domain.newcore.views import When
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The workload has its places. ``victims`` were told to leave for it; ``is_waiting``: its
-    places are held until others have left them.
+    """The workload has its places. ``victims`` were told to leave for it, and ``downgraded`` go on
+    without cells; ``is_waiting``: its places are held until others have left them.
     """
 
     victims: tuple[Workload, ...] = ()
     is_waiting: bool = False
+    downgraded: tuple[Workload, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,27 +39,33 @@ QUOTA, ROOM = "quota", "room"
 SPARED = 24
 """Victims that are tried to be spared one by one."""
 
+DOWNGRADED = 128
+"""Gangs that are downgraded together for one, at the most."""
 
-def fit(
-    state: State, workload: Workload, tolls_of: Callable[[Workload], TollOf] | None
-) -> Fit | No:
-    """Place a workload: at nobody's cost; else where others leave already; else by making others
-    leave. Nothing has changed where the answer is no. ``tolls_of``: what it costs that others leave
-    for a workload; None: at nobody's cost alone.
+
+def fit(state: State, workload: Workload, rules: Rules | None) -> Fit | No:
+    """Place a workload: at nobody's cost; else where others leave already; else by downgrading
+    others; else by making them leave. Nothing has changed where the answer is no. ``rules`` None:
+    at nobody's cost alone.
     """
     no = lacks(state, workload)
     if no is not None:
         return no
     if Placer(state, workload, When.NOW).place():
         return Fit()
-    if tolls_of is None:
+    if rules is None:
         return No(ROOM)
     if state.leaving and Placer(state, workload, When.SOON).place():
         return Fit(is_waiting=True)
-    claimed = () if workload.is_guest else claim(state, workload)
+    if workload.is_guest:
+        return No(ROOM)
+    found = _by_downgrades(state, workload, rules)
+    if found is not None:
+        return found
+    claimed = claim(state, workload)
     if not claimed:
         return No(ROOM)
-    toll_of = tolls_of(workload)
+    toll_of = rules.of(workload)
     choice = choose(state, workload, toll_of, claimed)
     if choice is None:
         return No(ROOM)
@@ -68,6 +75,34 @@ def fit(
             return No(ROOM)
         trial.commit()
     return Fit(victims, is_waiting=True)
+
+
+def _by_downgrades(state: State, workload: Workload, rules: Rules) -> Fit | None:
+    """The smallest ones lose their cells; those that need not keep them, the largest first."""
+    lazy = sorted(rules.lazy(workload), key=lambda each: (each.gpus, each.name))[:DOWNGRADED]
+    if not lazy or not _without_cells(state, workload, lazy, is_kept=False):
+        return None
+    for each in lazy[: -SPARED - 1 : -1]:
+        rest = [other for other in lazy if other is not each]
+        if rest and _without_cells(state, workload, rest, is_kept=False):
+            lazy = rest
+    when = _without_cells(state, workload, lazy, is_kept=True)
+    return Fit((), is_waiting=when is When.SOON, downgraded=tuple(lazy))
+
+
+def _without_cells(
+    state: State, workload: Workload, lazy: Sequence[Workload], *, is_kept: bool
+) -> When | None:
+    """Downgrade them and place the workload; None: it does not fit, and nothing has changed."""
+    with state.trial() as trial:
+        for each in lazy:
+            state.downgrade(each)
+        for when in (When.NOW, When.SOON):
+            if Placer(state, workload, when).place():
+                if is_kept:
+                    trial.commit()
+                return when
+    return None
 
 
 def claim(state: State, workload: Workload) -> tuple[Place, ...]:

@@ -4,7 +4,7 @@ Everything that decisions read is here, and only the methods of `State` change i
 So any of them can be tried and undone. Views are derived, and follow.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from scheduler.domain.core.forest import Cell, Forest
@@ -472,17 +472,18 @@ class State:
         self.journal.set(workload, "wants", wants)
         self.journal.set(workload, "owner", None)
 
-    def upgrade(self, workload: Workload, owner: str, priority: int) -> None:
+    def upgrade(
+        self, workload: Workload, places: Sequence[Place], owner: str, priority: int
+    ) -> None:
         """A running guest has cells of an owner around its places, which the caller has bound."""
         self.journal.set(self, "guests", self.guests - 1)
         self.journal.set(workload, "owner", owner)
         self.journal.set(workload, "priority", priority)
-        places = tuple(place._replace(owner=owner) for place in workload.places)
-        self.journal.set(workload, "places", places)
+        self.journal.set(workload, "places", tuple(places))
         for place in places:
             if place.charge:
                 self._charge(workload, place)
-                gpus, charge = place.slot.pods[workload]
+                gpus, charge = place.slot.pods.get(workload, NOTHING)
                 self.journal.put(place.slot.pods, workload, (gpus, charge | place.charge))
                 self._touch(place.slot)
 

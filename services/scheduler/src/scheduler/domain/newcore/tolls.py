@@ -1,6 +1,6 @@
 """What it costs that somebody leaves, and who need not: the rules of quiet preemption."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from scheduler.domain.core.model import Gang
@@ -26,13 +26,15 @@ class Run:
 
 @dataclass(eq=False)
 class Tolls:
-    """``min_run_s`` and ``per_hour``: the policy's minimum run time and budget of preemptions in a
-    virtual cluster. ``hour``: the preemptions of the last hour.
+    """``min_run_s``, ``per_hour``, ``is_lazy``: the policy's minimum run time, its budget of
+    preemptions in a virtual cluster, and whether gangs are downgraded before they are preempted
+    there. ``hour``: the preemptions of the last hour.
     """
 
     runs: Mapping[Workload, Run]
     min_run_s: float
     per_hour: int | None
+    is_lazy: bool = False
     hour: Hour = field(default_factory=Hour)
     now: float = 0.0
 
@@ -65,6 +67,23 @@ class Tolls:
             return Toll(gpus=max(gpus, 1), lost_ms=lost_ms)
 
         return toll_of
+
+    def lazy(self, asking: Workload) -> Iterable[Workload]:
+        """Those that are downgraded before they are preempted for a workload."""
+        return [
+            other
+            for other in self.runs
+            if other.owner == asking.owner
+            and other.priority < asking.priority
+            and other.phase is Phase.RUNNING
+            and other.parent is None
+            and self._is_lazy(other)
+        ]
+
+    def _is_lazy(self, other: Workload) -> bool:
+        if other.gang.is_lazy is not None:
+            return other.gang.is_lazy
+        return self.is_lazy or is_loan(other)
 
     def _is_below(self, asking: Workload, other: Workload) -> bool:
         """It may have to leave, whoever is protected. Nobody leaves for a gang of equal or lower

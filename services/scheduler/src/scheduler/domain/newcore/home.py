@@ -1,0 +1,24 @@
+"""Cells for a workload that stays where it is: after a downgrade, a loan, a restart, a change."""
+
+from scheduler.domain.core.owning import pin_owner
+from scheduler.domain.newcore.nodes import Place, Workload
+from scheduler.domain.newcore.state import State
+
+
+def come_home(state: State, workload: Workload, owner: str, priority: int) -> bool:
+    """A running guest gets cells of an owner around its GPUs, if that is allowed and no gang is
+    charged these leaves. Nothing has changed where it does not.
+    """
+    wants = {pod: want for want, pods in workload.wants for pod in pods}
+    with state.trial() as trial:
+        places: list[Place] = []
+        for place in workload.places:
+            pin = wants[place.pod].kind.pin
+            mine = owner if pin is None else pin_owner(pin)
+            slot, charge = place.slot, place.charge
+            if charge & slot.charged or not state.bind_around(mine, slot, charge):
+                return False
+            places.append(place._replace(owner=mine))
+        state.upgrade(workload, places, owner, priority)
+        trial.commit()
+    return True
