@@ -58,7 +58,8 @@ def test_the_accounting_is_right_and_gangs_whole_after_every_cycle(
     for number in range(STEPS):
         kind = chance.random()
         if kind < 0.6:
-            core.request(a_gang(chance, hardware, f"g{number}", float(number), 0.15))
+            gang = a_gang(chance, hardware, f"g{number}", float(number), 0.15)
+            core.request(replace(gang, is_borrowing=chance.random() < 0.4))
         elif kind < 0.75 and core.gangs:
             core.release(chance.choice(sorted(core.gangs)))
         elif kind < 0.85:

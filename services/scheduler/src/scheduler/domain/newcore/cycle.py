@@ -30,6 +30,7 @@ from scheduler.domain.newcore.explain import PREEMPTING, Explainer
 from scheduler.domain.newcore.fit import ROOM, Fit, No, fit
 from scheduler.domain.newcore.gangs import workload_of
 from scheduler.domain.newcore.home import come_home
+from scheduler.domain.newcore.lend import Lending, lender_of
 from scheduler.domain.newcore.models import NEVER
 from scheduler.domain.newcore.nodes import Phase, Place, Pool, Slot, Workload
 from scheduler.domain.newcore.queue import Failed, Freed, Order, Queue, Rank, WorkloadClass
@@ -69,6 +70,8 @@ class Core:
         self._runs: dict[Workload, Run] = {}
         self._nominated: dict[Workload, None] = {}
         self._downgraded: dict[Workload, None] = {}
+        self._loans: dict[Workload, None] = {}
+        self._lending = Lending(self.state, config.virtual_clusters)
         self._new: dict[Workload, WorkloadClass] = {}
         policy = self.policy
         self._tolls = Tolls(
@@ -115,6 +118,7 @@ class Core:
         self._runs.pop(workload, None)
         self._nominated.pop(workload, None)
         self._downgraded.pop(workload, None)
+        self._loans.pop(workload, None)
         found = self._new.pop(workload, None)
         if found is not None and found.head(self._rank_of) is None:
             self._queue.forget(found)
@@ -138,12 +142,14 @@ class Core:
                 break
             # 3. All that are to be tried, in order: placed, or others leave for them, or not.
             decisions += self._admit(failed, tried, now)
-        # 4. Downgraded gangs get their cells again where there is room, the oldest first.
+            # 4. Those that may borrow are placed in others' idle quota, after all others.
+            decisions += self._borrow(tried, now)
+        # 5. Downgraded gangs and loans get cells of their own where there is room, oldest first.
         decisions += self._upgrade()
-        # 5. The first of each virtual cluster that can't start gets a reservation.
+        # 6. The first of each virtual cluster that can't start gets a reservation.
         if self.policy.is_keeping and tried:
             decisions += self._reserve(tried, now)
-        # 6. Who waits is told why, where that is new.
+        # 7. Who waits is told why, where that is new.
         decisions += self._explain(tried)
         return decisions
 
@@ -241,11 +247,27 @@ class Core:
             for each in reservations:
                 lift(self.state, each)
 
+    def _borrow(self, tried: Iterable[WorkloadClass], now: float) -> Iterator[Decision]:
+        waiting = [
+            (self._rank_of(each.gang, self._records[each].order), each)
+            for found in tried
+            for each in found.waiting()
+            if each.gang.is_borrowing and each.owner is not None
+        ]
+        for _, workload in sorted(waiting, key=lambda each: each[0]):
+            if any(want.kind.pin for want, _ in workload.wants) or workload in self._reservations:
+                continue
+            lender = self._lending.borrow(workload, self._loans)
+            if lender is not None:
+                self._loans[workload] = None
+                yield from self._decided(workload, Fit(), now)
+
     def _upgrade(self) -> Iterator[Decision]:
-        for workload in sorted(self._downgraded, key=_age):
+        for workload in sorted([*self._downgraded, *self._loans], key=_age):
             owner = owner_of(workload.gang.virtual_cluster)
             if come_home(self.state, workload, owner, workload.gang.priority):
-                del self._downgraded[workload]
+                self._downgraded.pop(workload, None)
+                self._loans.pop(workload, None)
                 yield Upgraded(workload.gang.id)
 
     def _reserve(self, tried: Iterable[WorkloadClass], now: float) -> Iterator[Decision]:
@@ -317,10 +339,12 @@ class Core:
                 yield self._wait_again(victim)
                 continue
             self._downgraded.pop(victim, None)
+            self._loans.pop(victim, None)
             reason = Reason("preempted", f"It leaves for {workload.gang.id}.", {})
             until = now + self.policy.grace_s
             yield Preempted(victim.gang.id, workload.gang.id, until, reason)
         for each in answer.downgraded:
+            self._loans.pop(each, None)
             self._downgraded[each] = None
             yield Downgraded(each.gang.id, workload.gang.id)
         if not answer.is_waiting or self.state.is_ready(workload):
@@ -336,12 +360,14 @@ class Core:
         self._runs[workload] = Run(now)
         self._usage.begin(workload.gang, workload.places, now)
         self._records[workload].told = None
-        yield Placed(workload.gang.id, tuple(_pod_place(place) for place in workload.places))
+        places = tuple(_pod_place(place) for place in workload.places)
+        yield Placed(workload.gang.id, places, lender_of(workload))
 
     def _wait_again(self, workload: Workload) -> Decision:
         self._nominated.pop(workload, None)
         if workload.phase is Phase.NOMINATED:
             self.state.remove(workload, Phase.WAITING)
+        self.state.ask_anew(workload, workload_of(self.state, workload.gang, workload.gang.roles))
         self._records[workload].told = None
         self._queue.try_again(self._enqueue(workload))
         return PreemptionCancelled(workload.gang.id)

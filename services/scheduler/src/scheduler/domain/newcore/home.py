@@ -6,11 +6,13 @@ from scheduler.domain.newcore.state import State
 
 
 def come_home(state: State, workload: Workload, owner: str, priority: int) -> bool:
-    """A running guest gets cells of an owner around its GPUs, if that is allowed and no gang is
-    charged these leaves. Nothing has changed where it does not.
+    """A running guest, or one on loan, gets cells of an owner around its GPUs, if that is allowed
+    and no gang is charged these leaves. Nothing has changed where it does not.
     """
     wants = {pod: want for want, pods in workload.wants for pod in pods}
     with state.trial() as trial:
+        if not workload.is_guest:
+            state.downgrade(workload)
         places: list[Place] = []
         for place in workload.places:
             pin = wants[place.pod].kind.pin

@@ -472,6 +472,16 @@ class State:
         self.journal.set(workload, "wants", wants)
         self.journal.set(workload, "owner", None)
 
+    def ask_anew(self, workload: Workload, like: Workload) -> None:
+        """A waiting workload asks for what it did at first, which ``like`` does."""
+        for name in ("wants", "owner", "priority"):
+            self.journal.set(workload, name, getattr(like, name))
+
+    def be_loan(self, workload: Workload, owner: str, priority: int) -> None:
+        """A waiting workload asks for cells of another owner."""
+        self.journal.set(workload, "owner", owner)
+        self.journal.set(workload, "priority", priority)
+
     def upgrade(
         self, workload: Workload, places: Sequence[Place], owner: str, priority: int
     ) -> None:

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from scheduler.domain.core.model import Gang
-from scheduler.domain.core.owning import owner_of
 from scheduler.domain.core.preemptions import Hour
 from scheduler.domain.core.saving import saved_s
 from scheduler.domain.newcore.evict import NOBODY, Toll, TollOf
+from scheduler.domain.newcore.lend import lender_of
 from scheduler.domain.newcore.nodes import Phase, Workload
 
 
@@ -60,7 +60,7 @@ class Tolls:
                 is_protected |= self._is_spent(other.gang.virtual_cluster)
                 guests = max(gpus, 1)
                 return Toll(guests if is_protected else 0, guests, lost_ms=lost_ms)
-            if is_loan(other):
+            if lender_of(other) is not None:
                 return Toll(loaned=gpus, lost_ms=lost_ms)
             if is_protected or is_spent:
                 return None
@@ -83,7 +83,7 @@ class Tolls:
     def _is_lazy(self, other: Workload) -> bool:
         if other.gang.is_lazy is not None:
             return other.gang.is_lazy
-        return self.is_lazy or is_loan(other)
+        return self.is_lazy or lender_of(other) is not None
 
     def _is_below(self, asking: Workload, other: Workload) -> bool:
         """It may have to leave, whoever is protected. Nobody leaves for a gang of equal or lower
@@ -106,8 +106,3 @@ class Tolls:
 def job_of(gang: Gang) -> str:
     """The job of a gang, else the gang."""
     return gang.job or gang.id
-
-
-def is_loan(workload: Workload) -> bool:
-    """It is in another virtual cluster's quota."""
-    return workload.owner not in (None, owner_of(workload.gang.virtual_cluster))
