@@ -19,6 +19,7 @@ from scheduler.domain.core.model import (
     Preempted,
     PreemptionCancelled,
     Reason,
+    Refused,
     Reserved,
     Upgraded,
 )
@@ -34,10 +35,12 @@ from scheduler.domain.newcore.lend import Lending, lender_of
 from scheduler.domain.newcore.models import NEVER
 from scheduler.domain.newcore.nodes import Phase, Place, Pool, Slot, Workload
 from scheduler.domain.newcore.queue import Failed, Freed, Order, Queue, Rank, WorkloadClass
+from scheduler.domain.newcore.refuse import refusal, wrong_name
 from scheduler.domain.newcore.reserve import Reservation, lift, may_pass, plan, renew
 from scheduler.domain.newcore.state import State
 from scheduler.domain.newcore.tolls import Run, Tolls
 from scheduler.domain.newcore.usage import Usage
+from scheduler.domain.newcore.wording import wanted
 
 ROUNDS = 4
 """In one cycle who waits is tried so often, where decisions free something for others."""
@@ -56,7 +59,7 @@ class Record:
 
 
 class Core:
-    """``gangs``: by id, all that are not over."""
+    """``gangs``: by id, all that are not over. ``is_settled``: what can never start is refused."""
 
     def __init__(
         self, config: ClusterConfig, policies: Mapping[str, OrderPolicy] = BUILT_IN
@@ -64,6 +67,7 @@ class Core:
         self.policy = config.policy
         self.state = State(build(config))
         self.gangs: dict[str, Record] = {}
+        self.is_settled = True
         self._ordering = ordering_of(config.policy, policies)
         self._queue = Queue(self.state)
         self._records: dict[Workload, Record] = {}
@@ -73,6 +77,7 @@ class Core:
         self._loans: dict[Workload, None] = {}
         self._lending = Lending(self.state, config.virtual_clusters)
         self._new: dict[Workload, WorkloadClass] = {}
+        self._misnamed: dict[Workload, Reason] = {}
         policy = self.policy
         self._tolls = Tolls(
             self._runs, policy.min_run_s, policy.preemptions_per_hour, policy.is_lazy
@@ -97,7 +102,11 @@ class Core:
         workload = workload_of(self.state, gang, gang.roles)
         record = Record(workload, self._ordering.order(gang))
         self.gangs[gang.id] = self._records[workload] = record
-        self._enqueue(workload)
+        wrong = wrong_name(self.state, gang)
+        if wrong is None:
+            self._enqueue(workload)
+        else:
+            self._misnamed[workload] = Reason(*wrong, wanted(workload))
 
     def withdraw(self, gang: str) -> None:
         """A gang is not wanted any more."""
@@ -116,6 +125,7 @@ class Core:
         self.state.remove(workload)
         del self._records[workload]
         self._runs.pop(workload, None)
+        self._misnamed.pop(workload, None)
         self._nominated.pop(workload, None)
         self._downgraded.pop(workload, None)
         self._loans.pop(workload, None)
@@ -384,9 +394,27 @@ class Core:
             return order
         return self._ordering.rank(order, self._usage.ranks(gang, self._tolls.now))
 
+    def _refuse(self, tried: dict[WorkloadClass, None]) -> Iterator[Decision]:
+        """Those of which counts or names prove that they can never start."""
+        for workload, reason in list(self._misnamed.items()):
+            yield Refused(workload.gang.id, reason)
+            self.release(workload.gang.id)
+        for found in list(tried):
+            head = found.head(self._rank_of)
+            if head is None or found.reason is not None:
+                continue  # it was looked at when it was told why it waits
+            reason = refusal(self.state, head[1])
+            if reason is not None:
+                del tried[found]
+                for workload in list(found.waiting()):
+                    yield Refused(workload.gang.id, reason)
+                    self.release(workload.gang.id)
+
     def _explain(self, tried: dict[WorkloadClass, None]) -> Iterator[Decision]:
-        if not (tried or self._new):
+        if not (tried or self._new or self._misnamed):
             return
+        if self.is_settled:
+            yield from self._refuse(tried)
         waiting = {found: head[1] for found in tried if (head := found.head(self._rank_of))}
         for found, reason in self._explainer.reasons(waiting):
             if found.reason is None or found.reason.code != reason.code:

@@ -8,6 +8,7 @@ from scheduler.domain.newcore.fit import QUOTA, claim
 from scheduler.domain.newcore.nodes import Workload
 from scheduler.domain.newcore.queue import Failed, WorkloadClass
 from scheduler.domain.newcore.state import State
+from scheduler.domain.newcore.wording import in_words, wanted
 
 HEALTH, SHAPE, RESOURCE = "health", "shape", "resource"
 PREEMPTING = Reason("preempting", "Others leave for it.", {})
@@ -50,14 +51,17 @@ class Explainer:
         for found, head in asked.items():
             assert found.no is not None
             if found.no.code == QUOTA:
-                yield found, _quota(found.no.numbers)
+                yield found, _quota(head, found.no.numbers)
             elif found in healthy:
-                yield found, self._health()
+                yield found, self._health(head)
             elif bare.fits(found, head):
-                text = "There is not enough CPU, memory, ports or counted resources with its GPUs."
-                yield found, Reason(RESOURCE, text, {})
+                text = (
+                    f"{in_words(head)}: not enough CPU, memory, ports or counted resources with it."
+                )
+                yield found, Reason(RESOURCE, text, wanted(head))
             else:
-                yield found, Reason(SHAPE, "No place has its GPUs near enough together.", {})
+                text = f"{in_words(head)}: no nodes have them free as each pod wants them."
+                yield found, Reason(SHAPE, text, wanted(head))
 
     def _fitting_if_healthy(self, asked: Mapping[WorkloadClass, Workload]) -> set[WorkloadClass]:
         rooms = {
@@ -79,7 +83,7 @@ class Explainer:
         )
         return bool(claim(self._state, replace(head, wants=wants)))
 
-    def _health(self) -> Reason:
+    def _health(self, head: Workload) -> Reason:
         names = sorted({slot.node.name for slot in self._state.unwell})
         count = len(names)
         nodes = "1 node is" if count == 1 else f"{count} nodes are"
@@ -87,13 +91,13 @@ class Explainer:
             f"It would be placed if all nodes were usable: {nodes} not"
             f" ({', '.join(names[:NODES_NAMED])}). `muster nodes` says why."
         )
-        return Reason(HEALTH, text, {"badNodes": count})
+        return Reason(HEALTH, text, wanted(head) | {"badNodes": count})
 
 
-def _quota(numbers: Mapping[str, int]) -> Reason:
-    leaves, spare = numbers["leaves"], numbers["spare"]
+def _quota(head: Workload, numbers: Mapping[str, int]) -> Reason:
+    leaves, spare = numbers["leaves"], max(numbers["spare"], 0)
     text = (
-        f"It needs {leaves} GPUs of its virtual cluster's quota, of which {max(spare, 0)} are left"
-        " beside gangs of its priority or higher."
+        f"{in_words(head)}: it needs {leaves} GPUs of the quota of {head.gang.virtual_cluster}, of"
+        f" which gangs of its priority or higher leave {spare}."
     )
-    return Reason(QUOTA, text, numbers)
+    return Reason(QUOTA, text, wanted(head) | {"leaves": leaves, "spare": spare})
