@@ -396,9 +396,9 @@ class Core:
 
     def _refuse(self, tried: dict[WorkloadClass, None]) -> Iterator[Decision]:
         """Those of which counts or names prove that they can never start."""
-        for workload, reason in list(self._misnamed.items()):
-            yield Refused(workload.gang.id, reason)
-            self.release(workload.gang.id)
+        for misnamed, why in list(self._misnamed.items()):
+            yield Refused(misnamed.gang.id, why)
+            self.release(misnamed.gang.id)
         for found in list(tried):
             head = found.head(self._rank_of)
             if head is None or found.reason is not None:
