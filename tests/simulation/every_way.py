@@ -3,7 +3,7 @@
 from itertools import combinations
 
 from scheduler.domain.newcore.models import NEVER, Want
-from scheduler.domain.newcore.nodes import Binding, Place, Slot, Workload
+from scheduler.domain.newcore.nodes import Binding, Phase, Place, Slot, Workload
 from scheduler.domain.newcore.state import State
 
 MOST_STEPS = 20_000
@@ -81,7 +81,7 @@ class EveryWay:
 
     def _take(self, number: int, index: int, place: Place) -> bool:
         with self._state.trial():
-            self._state.take(self._workload, place, is_held=True)
+            self._state.take(self._workload, place, Phase.NOMINATED)
             return self._place(number + 1, index)
 
     def _cover(self, number: int, index: int, place: Place) -> bool:

@@ -79,3 +79,46 @@ def test_the_accounting_is_right_and_gangs_whole_after_every_cycle(
         workloads = [*core.workloads()]
         assert list(drifts(core.state, workloads)) == [], number
         whole(core)
+
+
+def picture(core: Core) -> list[object]:
+    """All that decides, by names."""
+    slots = [slot for pool in core.state.pools for slot in pool.slots]
+    masks = [(s.good, s.used, s.held, s.staying, s.charged, s.open) for s in slots]
+    cells = [sorted((m, b.owner, b.users) for m, b in s.bindings) for s in slots]
+    pods = [sorted((w.name, each) for w, each in s.pods.items() if any(each)) for s in slots]
+    nodes = [(n.left, n.soon, n.ports) for n in core.state.nodes.values()]
+    spare = [(b.counts, b.owed, b.spare()) for b in core.state.buddies.values()]
+    charged = [{p: n for p, n in each.items() if n} for each in core.state.charged.values()]
+    counts = [core.state.guests, core.state.leaving]
+    gangs = {
+        name: (r.workload.phase, r.workload.owner, r.workload.priority)
+        for name, r in core.gangs.items()
+        if r.workload.places
+    }
+    return [masks, cells, pods, nodes, spare, charged, counts, gangs]
+
+
+@pytest.mark.parametrize("seed", range(CLUSTERS))
+def test_a_core_that_is_restored_is_the_same(seed: int) -> None:
+    chance = random.Random(seed)
+    config = a_cluster(chance)
+    hardware, core = Hardware(config), Core(config)
+    for number in range(STEPS):
+        kind = chance.random()
+        if kind < 0.7:
+            gang = a_gang(chance, hardware, f"g{number}", float(number), 0.15)
+            core.request(replace(gang, is_borrowing=chance.random() < 0.4))
+        elif kind < 0.85 and core.gangs:
+            core.release(chance.choice(sorted(core.gangs)))
+        else:
+            core.nodes.set_node_health(chance.choice(hardware.machines), chance.random() < 0.7)
+        core.cycle(float(number))
+        restored = Core(config)
+        for node in core.state.nodes.values():
+            restored.nodes.set_node_health(node.name, node.is_healthy)
+        placed = [name for name, record in core.gangs.items() if record.workload.places]
+        for name in placed:
+            restored.restore(core.exported(name))
+        assert picture(restored) == picture(core), number
+        assert [restored.exported(name) for name in placed] == [*map(core.exported, placed)]

@@ -4,23 +4,25 @@
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
 from scheduler.domain.core.building import build
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.model import (
+    OPPORTUNISTIC,
     Decision,
     Deferred,
     Downgraded,
     Gang,
+    GangClass,
     Placed,
-    PodPlace,
     Preempted,
     PreemptionCancelled,
     Reason,
     Refused,
     Reserved,
+    Restored,
     Upgraded,
 )
 from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy, ordering_of
@@ -33,10 +35,11 @@ from scheduler.domain.newcore.gangs import workload_of
 from scheduler.domain.newcore.home import come_home
 from scheduler.domain.newcore.lend import Lending, lender_of
 from scheduler.domain.newcore.models import NEVER
-from scheduler.domain.newcore.nodes import Phase, Place, Pool, Slot, Workload
+from scheduler.domain.newcore.nodes import Phase, Pool, Slot, Workload
 from scheduler.domain.newcore.queue import Failed, Freed, Order, Queue, Rank, WorkloadClass
 from scheduler.domain.newcore.refuse import refusal, wrong_name
 from scheduler.domain.newcore.reserve import Reservation, lift, may_pass, plan, renew
+from scheduler.domain.newcore.restore import exported, pod_place, restore
 from scheduler.domain.newcore.state import State
 from scheduler.domain.newcore.tolls import Run, Tolls
 from scheduler.domain.newcore.usage import Usage
@@ -51,11 +54,14 @@ PLANNED = 4
 
 @dataclass(eq=False)
 class Record:
-    """What the core keeps of a gang beside its places. ``told``: the code of its last reason."""
+    """What the core keeps of a gang beside its places. ``told``: the code of its last reason.
+    ``leaves_by``: when it was told to leave by, and for which gang.
+    """
 
     workload: Workload
     order: Order
     told: str | None = None
+    leaves_by: tuple[float | None, str | None] = (None, None)
 
 
 class Core:
@@ -78,6 +84,7 @@ class Core:
         self._lending = Lending(self.state, config.virtual_clusters)
         self._new: dict[Workload, WorkloadClass] = {}
         self._misnamed: dict[Workload, Reason] = {}
+        self._said: list[Decision] = []
         policy = self.policy
         self._tolls = Tolls(
             self._runs, policy.min_run_s, policy.preemptions_per_hour, policy.is_lazy
@@ -133,13 +140,50 @@ class Core:
         if found is not None and found.head(self._rank_of) is None:
             self._queue.forget(found)
 
+    def restore(self, restored: Restored) -> None:
+        """A gang was placed before. Where it can't have its cells again it is downgraded; the next
+        cycle says so.
+        """
+        gang = restored.gang
+        workload = restore(self.state, restored)
+        record = Record(workload, self._ordering.order(gang))
+        self.gangs[gang.id] = self._records[workload] = record
+        if restored.preempted_until is not None:
+            record.leaves_by = restored.preempted_until, restored.preempted_for
+        if not workload.places:
+            self._enqueue(workload)
+        elif workload.phase is Phase.NOMINATED:
+            self._nominated[workload] = None
+        else:
+            self._runs[workload] = Run(restored.started_at or 0.0, restored.checkpointed_at)
+            self._usage.begin(gang, workload.places, self._tolls.now)
+            self._sort_in(workload, restored)
+
+    def _sort_in(self, workload: Workload, restored: Restored) -> None:
+        if workload.phase is Phase.LEAVING:
+            return
+        if lender_of(workload) is not None:
+            self._loans[workload] = None
+        elif workload.is_guest and workload.gang.priority > OPPORTUNISTIC:
+            self._downgraded[workload] = None
+            if restored.gang_class in (None, GangClass.GUARANTEED):
+                self._said.append(Downgraded(workload.gang.id, None))
+
+    def exported(self, gang: str) -> Restored:
+        """All that is kept of a gang that has places."""
+        record = self.gangs[gang]
+        run = self._runs.get(record.workload)
+        until, by = record.leaves_by
+        found = exported(record.workload, None if run is None else run.started_at, until, by)
+        return found if run is None else replace(found, checkpointed_at=run.checkpointed_at)
+
     # The cycle.
 
     def cycle(self, now: float) -> list[Decision]:
         """Decide about all that wait."""
         self._tolls.now = now
         self._usage.settle(now)
-        decisions: list[Decision] = []
+        decisions, self._said = self._said, []
         failed = Failed()
         tried: dict[WorkloadClass, None] = {}
         for _ in range(ROUNDS):
@@ -352,6 +396,7 @@ class Core:
             self._loans.pop(victim, None)
             reason = Reason("preempted", f"It leaves for {workload.gang.id}.", {})
             until = now + self.policy.grace_s
+            self._records[victim].leaves_by = until, workload.gang.id
             yield Preempted(victim.gang.id, workload.gang.id, until, reason)
         for each in answer.downgraded:
             self._loans.pop(each, None)
@@ -370,7 +415,7 @@ class Core:
         self._runs[workload] = Run(now)
         self._usage.begin(workload.gang, workload.places, now)
         self._records[workload].told = None
-        places = tuple(_pod_place(place) for place in workload.places)
+        places = tuple(pod_place(place) for place in workload.places)
         yield Placed(workload.gang.id, places, lender_of(workload))
 
     def _wait_again(self, workload: Workload) -> Decision:
@@ -439,21 +484,3 @@ def _age(workload: Workload) -> tuple[float, str]:
 
 def _costs_no_gpus(workload: Workload) -> bool:
     return all(want.kind.costs_nothing for want, _ in workload.wants)
-
-
-def _pod_place(place: Place) -> PodPlace:
-    slot = place.slot
-    if slot.fixed is None:
-        return PodPlace(place.pod, slot.node.name, (), _ports(slot, place.ports))
-    more = place.charge & ~place.gpus
-    gpus, charged = slot.fixed.indices(place.gpus), slot.fixed.indices(more) if more else ()
-    return PodPlace(place.pod, slot.node.name, gpus, _ports(slot, place.ports), charged)
-
-
-def _ports(slot: Slot, mask: int) -> tuple[int, ...]:
-    first, found = slot.node.port_range[0], []
-    while mask:
-        low = mask & -mask
-        found.append(first + low.bit_length() - 1)
-        mask ^= low
-    return tuple(found)

@@ -31,7 +31,7 @@ class Placer:
         self._state = state
         self._workload = workload
         self._when = when
-        self._is_held = when is not When.NOW
+        self._phase = Phase.RUNNING if when is When.NOW else Phase.NOMINATED
         self._near: dict[Pool, int] = {}
         self._floor = 0
         self._owner: str | None = None
@@ -77,8 +77,7 @@ class Placer:
         return self._take(self._layers(slot.pool, want)[-1][0], want, slot, pod)
 
     def _settle(self) -> None:
-        phase = Phase.NOMINATED if self._is_held else Phase.RUNNING
-        self._state.settle(self._workload, self.taken, phase)
+        self._state.settle(self._workload, self.taken, self._phase)
 
     # Where to look.
 
@@ -184,7 +183,7 @@ class Placer:
                     if not state.bind_around(self._owner, slot, place.charge, self._floor):
                         return False
                     trial.commit()
-        state.take(workload, place, is_held=self._is_held)
+        state.take(workload, place, self._phase)
         self.taken.append(place)
         self._near[view.pool] = self._near.get(view.pool, 0) | 1 << slot.rack
         return True

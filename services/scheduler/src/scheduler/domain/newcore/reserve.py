@@ -68,7 +68,7 @@ def _renew(state: State, reservation: Reservation) -> None:
         with state.trial() as trial:
             if free and state.bind_around(owner, slot, free):
                 place = Place("", slot, 0, none, free, owner)
-                state.take(hold, place, is_held=True)
+                state.take(hold, place, Phase.NOMINATED)
                 places.append(place)
                 trial.commit()
     state.settle(hold, places, Phase.NOMINATED)

@@ -366,29 +366,33 @@ class State:
 
     # Workloads.
 
-    def take(self, workload: Workload, place: Place, *, is_held: bool) -> None:
-        """A pod takes its place, or holds it until others have left. `settle` says of whom all have
-        one.
+    def take(self, workload: Workload, place: Place, phase: Phase) -> None:
+        """A pod runs on its place, holds it until others have left, or runs there and leaves.
+        `settle` says of whom all have one.
         """
-        slot, gpus, charge = place.slot, place.gpus, place.charge
-        set_ = self.journal.set
+        slot, gpus, set_ = place.slot, place.gpus, self.journal.set
+        stays = phase is not Phase.LEAVING
+        charge = place.charge if stays and not workload.is_guest else 0
         if charge:
             self._charge(workload, place)
         if gpus:
-            name = "held" if is_held else "used"
+            name = "held" if phase is Phase.NOMINATED else "used"
             set_(slot, name, getattr(slot, name) | gpus)
-            set_(slot, "staying", slot.staying | gpus)
+            if stays:
+                set_(slot, "staying", slot.staying | gpus)
         if place.ports:
             set_(slot.node, "ports", slot.node.ports | place.ports)
         before = slot.pods.get(workload, NOTHING)
         self.journal.put(slot.pods, workload, (before[0] | gpus, before[1] | charge))
-        self._add_amounts(place, -1, left=True, soon=True)
+        self._add_amounts(place, -1, left=True, soon=stays)
         self._touch_node(place)
 
     def settle(self, workload: Workload, places: Iterable[Place], phase: Phase) -> None:
-        """The workload has these places, which its pods took: it runs, or is nominated."""
+        """The workload has these places, which its pods took."""
         if workload.is_guest:
             self.journal.set(self, "guests", self.guests + 1)
+        if phase is Phase.LEAVING:
+            self.journal.set(self, "leaving", self.leaving + 1)
         self.journal.set(workload, "places", tuple(places))
         self.journal.set(workload, "phase", phase)
 
@@ -464,6 +468,7 @@ class State:
         for place in workload.places:
             self._free(place.slot)
         self.journal.set(workload, "owner", None)
+        self.journal.set(workload, "priority", workload.gang.priority)  # it may have been on loan
         self.journal.set(self, "guests", self.guests + 1)
 
     def be_guest(self, workload: Workload) -> None:
