@@ -10,7 +10,6 @@ from heapq import heappop, heappush
 from scheduler.domain.core.building import build
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.model import (
-    OPPORTUNISTIC,
     Decision,
     Deferred,
     Downgraded,
@@ -164,7 +163,7 @@ class Core:
             return
         if lender_of(workload) is not None:
             self._loans[workload] = None
-        elif workload.is_guest and workload.gang.priority > OPPORTUNISTIC:
+        elif workload.is_guest and any(place.charge for place in workload.places):
             self._downgraded[workload] = None
             if restored.gang_class in (None, GangClass.GUARANTEED):
                 self._said.append(Downgraded(workload.gang.id, None))

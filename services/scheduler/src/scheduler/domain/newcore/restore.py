@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from scheduler.domain.core.model import CellUse, GangClass, PodPlace, Restored
+from scheduler.domain.core.model import OPPORTUNISTIC, CellUse, GangClass, PodPlace, Restored
 from scheduler.domain.core.owning import owner_of
 from scheduler.domain.newcore.gangs import workload_of
 from scheduler.domain.newcore.lend import LOAN, lender_of
@@ -74,7 +74,8 @@ def place_of(state: State, workload: Workload, want: Want, pod: PodPlace) -> Pla
     gpus = 0 if slot.fixed is None else slot.fixed.mask_of(pod.gpus)
     more = 0 if slot.fixed is None else slot.fixed.mask_of(pod.charged)
     owner = workload.owner_of(want)
-    charge = 0 if owner is None else gpus | more
+    is_opportunistic = workload.gang.priority == OPPORTUNISTIC
+    charge = 0 if is_opportunistic else gpus | more  # a guest may come home to it
     return Place(pod.pod, slot, gpus, want.amounts, charge, owner or "", ports)
 
 
