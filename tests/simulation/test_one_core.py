@@ -36,7 +36,7 @@ def fault(core: Core, chance: random.Random, machines: list[str]) -> None:
     elif kind == 1:
         core.nodes.set_gpu_health(name, chance.randrange(4), is_well)
     elif kind == 2:
-        (core.nodes.uncordon if is_well else core.nodes.cordon)(name)
+        chance.choice((core.nodes.uncordon, core.nodes.cordon, core.nodes.drain))(name)
     else:
         amounts = {} if is_well else {"cpu": 1}
         core.nodes.block(name, () if is_well else (0,), amounts, () if is_well else (20_000,))
@@ -64,16 +64,21 @@ def test_the_accounting_is_right_and_gangs_whole_after_every_cycle(
             core.release(chance.choice(sorted(core.gangs)))
         elif kind < 0.85:
             fault(core, chance, hardware.machines)
+        elif kind < 0.9 and core.gangs:
+            name = chance.choice(sorted(core.gangs))
+            core.release_pod(name, chance.choice(core.gangs[name].workload.gang.roles[0].pods))
         elif leaving:
             core.release(leaving.pop(chance.randrange(len(leaving))))
         before = {name: record.workload for name, record in core.gangs.items()}
         for decision in core.cycle(float(number)):
             if isinstance(decision, Preempted):
                 assert decision.gang in running
-                victim, other = before[decision.gang], before[decision.for_gang or ""]
+                leaving.append(decision.gang)
+                if decision.for_gang is None:
+                    continue
+                victim, other = before[decision.gang], before[decision.for_gang]
                 if victim.gang.virtual_cluster == other.gang.virtual_cluster:
                     assert victim.gang.priority < other.gang.priority
-                leaving.append(decision.gang)
             elif isinstance(decision, Placed):
                 running.add(decision.gang)
         workloads = [*core.workloads()]

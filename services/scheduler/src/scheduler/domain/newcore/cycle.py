@@ -139,6 +139,41 @@ class Core:
         if found is not None and found.head(self._rank_of) is None:
             self._queue.forget(found)
 
+    def release_pod(self, gang: str, pod: str) -> None:
+        """One pod is over; with its last pod the gang. Unknown ones are ignored."""
+        record = self.gangs.get(gang)
+        if record is None:
+            return
+        workload = record.workload
+        if workload.phase is Phase.NOMINATED:
+            self._said.append(self._wait_again(workload))
+        if workload in self._runs:
+            self._usage.end(workload.gang, [p for p in workload.places if p.pod == pod])
+        self.state.drop(workload, pod)
+        if not workload.wants:
+            self.release(gang)
+        elif workload.phase is Phase.WAITING:
+            self._ask_for_less(record)
+
+    def _ask_for_less(self, record: Record) -> None:
+        """A waiting gang wants fewer pods: it is of another class now."""
+        before = record.workload
+        if (reservation := self._reservations.get(before)) is not None:
+            self._said.append(self._unreserve(reservation))
+        workload = record.workload = replace(before)
+        self.state.remove(before)
+        for each in (self._new, self._records, self._misnamed):
+            each.pop(before, None)
+        self._records[workload] = record
+        self._enqueue(workload)
+
+    def checkpointed(self, gang: str, at: float) -> None:
+        """A gang's work up to then is saved. Unknown ones are ignored."""
+        record = self.gangs.get(gang)
+        run = None if record is None else self._runs.get(record.workload)
+        if run is not None and at > (run.checkpointed_at or run.started_at):
+            run.checkpointed_at = at
+
     def restore(self, restored: Restored) -> None:
         """A gang was placed before. Where it can't have its cells again it is downgraded; the next
         cycle says so.
@@ -185,26 +220,44 @@ class Core:
         decisions, self._said = self._said, []
         failed = Failed()
         tried: dict[WorkloadClass, None] = {}
+        # 1. Gangs on drained nodes are told to leave.
+        decisions += self._drain(now)
         for _ in range(ROUNDS):
-            # 1. Nominated gangs start where the others have left; who has lost its place waits.
-            # 2. Classes are woken that may be helped by what has become free.
+            # 2. Nominated gangs start where the others have left; who has lost its place waits.
+            # 3. Classes are woken that may be helped by what has become free.
             if self.state.freed:
                 decisions += self._wake(now)
                 failed.clear()
             if not self._queue.ready:
                 break
-            # 3. All that are to be tried, in order: placed, or others leave for them, or not.
+            # 4. All that are to be tried, in order: placed, or others leave for them, or not.
             decisions += self._admit(failed, tried, now)
-            # 4. Those that may borrow are placed in others' idle quota, after all others.
+            # 5. Those that may borrow are placed in others' idle quota, after all others.
             decisions += self._borrow(tried, now)
-        # 5. Downgraded gangs and loans get cells of their own where there is room, oldest first.
+        # 6. Downgraded gangs and loans get cells of their own where there is room, oldest first.
         decisions += self._upgrade()
-        # 6. The first of each virtual cluster that can't start gets a reservation.
+        # 7. The first of each virtual cluster that can't start gets a reservation.
         if self.policy.is_keeping and tried:
             decisions += self._reserve(tried, now)
-        # 7. Who waits is told why, where that is new.
+        # 8. Who waits is told why, where that is new.
         decisions += self._explain(tried)
         return decisions
+
+    def _drain(self, now: float) -> Iterator[Decision]:
+        for name in sorted(self.nodes.draining):
+            slots = self.state.nodes[name].slots
+            there = {each.name: each for slot in slots for each in slot.pods if each.wants}
+            for _, workload in sorted(there.items()):
+                if workload.phase is Phase.NOMINATED:
+                    yield self._wait_again(workload)
+                elif workload.phase is Phase.RUNNING:
+                    self.state.evict(workload)
+                    self._downgraded.pop(workload, None)
+                    self._loans.pop(workload, None)
+                    until = now + self.policy.grace_s
+                    self._records[workload].leaves_by = until, None
+                    reason = Reason("drained", f"The node {name} is drained.", {"node": name})
+                    yield Preempted(workload.gang.id, None, until, reason)
 
     def _wake(self, now: float) -> Iterator[Decision]:
         freed = Freed(self.state, self.state.freed)

@@ -157,6 +157,10 @@ class QuotaLeft:
         return self.quota.level
 
 
+Wants = tuple[tuple[Want, tuple[str, ...]], ...]
+"""Pods by what they want."""
+
+
 class Phase(Enum):
     """``NOMINATED``: its places are held until other pods have left them. ``LEAVING``: it was told
     to leave, and runs until it does.
@@ -194,7 +198,7 @@ class Workload:
 
     name: str
     gang: Gang
-    wants: tuple[tuple[Want, tuple[str, ...]], ...]
+    wants: Wants
     owner: str | None
     priority: int
     parent: "Workload | None" = None

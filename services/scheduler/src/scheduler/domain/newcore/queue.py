@@ -43,23 +43,25 @@ class WorkloadClass:
     leaves_of_pod: int
     no: No | None = None
     reason: Reason | None = None
-    _by_user: dict[str, list[tuple[Order, Workload]]] = field(default_factory=dict)
+    _by_user: dict[str, list[tuple[Order, int, Workload]]] = field(default_factory=dict)
+    _pushed: int = 0
 
     def push(self, workload: Workload, order: Order, user: str) -> None:
         """A workload waits. ``user``: gangs of one keep their order among one another."""
-        heappush(self._by_user.setdefault(user, []), (order, workload))
+        self._pushed += 1  # one that waits again may be in the heap still
+        heappush(self._by_user.setdefault(user, []), (order, self._pushed, workload))
 
     def head(self, rank_of: RankOf) -> tuple[Rank, Workload] | None:
         """The first that waits, with its rank."""
         best: tuple[Rank, Workload] | None = None
         for user in list(self._by_user):
             heap = self._by_user[user]
-            while heap and heap[0][1].phase is not Phase.WAITING:
+            while heap and heap[0][2].phase is not Phase.WAITING:
                 heappop(heap)
             if not heap:
                 del self._by_user[user]
                 continue
-            order, workload = heap[0]
+            order, _, workload = heap[0]
             rank = rank_of(workload.gang, order)
             if best is None or rank < best[0]:
                 best = rank, workload
@@ -67,8 +69,8 @@ class WorkloadClass:
 
     def waiting(self) -> Iterator[Workload]:
         """All that wait, in no order."""
-        for heap in self._by_user.values():
-            yield from (each for _, each in heap if each.phase is Phase.WAITING)
+        found = (each for heap in self._by_user.values() for _, _, each in heap)
+        yield from dict.fromkeys(each for each in found if each.phase is Phase.WAITING)
 
 
 class Queue:

@@ -22,6 +22,7 @@ from scheduler.domain.newcore.nodes import (
     Pool,
     QuotaLeft,
     Slot,
+    Wants,
     Workload,
     mask_on,
 )
@@ -442,6 +443,15 @@ class State:
         self.journal.set(workload, "phase", phase)
         self.journal.set(workload, "places", ())
 
+    def drop(self, workload: Workload, pod: str) -> None:
+        """One pod is over, or not wanted any more."""
+        for place in workload.places:
+            if place.pod == pod:
+                self._give_up(workload, place)
+        rest = tuple(place for place in workload.places if place.pod != pod)
+        self.journal.set(workload, "places", rest)
+        self.journal.set(workload, "wants", without(workload.wants, pod))
+
     def _give_up(self, workload: Workload, place: Place) -> None:
         slot, gpus = place.slot, place.gpus
         set_, is_leaving = self.journal.set, workload.phase is Phase.LEAVING
@@ -596,6 +606,12 @@ class State:
         for slot in node.slots:
             full = slot.shape.full if node.is_open else 0
             self.set_good(slot, full & ~slot.sick & ~slot.blocked)
+
+
+def without(wants: Wants, pod: str) -> Wants:
+    """The same without a pod."""
+    left = ((want, tuple(each for each in pods if each != pod)) for want, pods in wants)
+    return tuple((want, pods) for want, pods in left if pods)
 
 
 def claimable(slot: Slot, owner: str, priority: int, *, may_bind: bool) -> int:
