@@ -152,10 +152,10 @@ def test_the_command_writes_one_list_and_the_key_is_not_in_it(tmp_path: Path) ->
     ],
 )
 def test_no_option_takes_a_password_of_the_database(address: str) -> None:
-    with pytest.raises(ValueError, match="Set MUSTER_DATABASE_URL") as refused:
+    with pytest.raises(ValueError, match="Set MUSTER_DEPLOY_DATABASE_URL") as refused:
         address_of_database(address, {})
     assert "hunter2" not in str(refused.value)
-    assert address_of_database(None, {"MUSTER_DATABASE_URL": address}) == address
+    assert address_of_database(None, {"MUSTER_DEPLOY_DATABASE_URL": address}) == address
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,10 @@ def test_no_option_takes_a_password_of_the_database(address: str) -> None:
     ],
 )
 def test_an_address_without_a_password_may_be_an_option(address: str) -> None:
-    assert address_of_database(address, {"MUSTER_DATABASE_URL": "postgresql://other"}) == address
+    assert (
+        address_of_database(address, {"MUSTER_DEPLOY_DATABASE_URL": "postgresql://other"})
+        == address
+    )
 
 
 def test_a_password_of_the_operators_own_may_have_braces() -> None:

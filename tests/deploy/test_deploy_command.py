@@ -211,12 +211,12 @@ def test_a_password_of_the_database_comes_by_the_environment(
 ) -> None:
     address = "postgresql://muster:hunter2@db.example/muster"
     refused = applied(deploy, tmp_path, "--database-url", address)
-    assert (refused.code, "Set MUSTER_DATABASE_URL" in refused.err) == (2, True)
+    assert (refused.code, "Set MUSTER_DEPLOY_DATABASE_URL" in refused.err) == (2, True)
     assert left(ready) == []
 
-    ran = applied(deploy, tmp_path, "--no-wait", MUSTER_DATABASE_URL=address)
+    ran = applied(deploy, tmp_path, "--no-wait", MUSTER_DEPLOY_DATABASE_URL=address)
     assert ran.code == 0, ran.err
-    assert "database: that of MUSTER_DATABASE_URL" in ran.out
+    assert "database: that of MUSTER_DEPLOY_DATABASE_URL" in ran.out
     assert "hunter2" not in ran.out + ran.err
     assert applied(deploy, tmp_path, "--no-wait").code == 0
     secret = json.loads(ready.kubectl("get", "secret", "database", "-n", SYSTEM, "-o", "json"))

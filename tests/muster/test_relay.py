@@ -336,7 +336,9 @@ async def test_a_process_that_hangs_before_a_prepared_statement_loses_its_locks(
     async with both(database_url, fresh_broker.bootstrap, **short) as (rest, _launcher):
         await submit(rest, "j", "n")
         lock = "SELECT FROM rest.subject WHERE subject = 'j' FOR UPDATE"
-        hung = await asyncpg.connect(database_url)
+        hung = await asyncpg.connect(
+            database_url, server_settings={"application_name": "muster-rest"}
+        )
         try:
             await hung.execute("BEGIN")
             await hung.execute(lock)

@@ -4,6 +4,7 @@ the sessions of hung processes.
 
 import time
 
+import asyncpg
 import structlog
 
 from muster.db import Pool
@@ -63,10 +64,15 @@ class Upkeep:
         if time.monotonic() - self._ended_hung < END_HUNG_EVERY_S:
             return
         self._ended_hung = time.monotonic()
-        async with self._pool.acquire() as conn:
-            ended = await conn.fetchval(_END_HUNG, self._idle_s)
-        if ended:
-            _log.warning("sessions of hung processes are ended", sessions=ended)
+        try:
+            async with self._pool.acquire() as conn:
+                ended = await conn.fetch(_END_HUNG, self._idle_s)
+        except asyncpg.InsufficientPrivilegeError as error:
+            self._ended_hung = float("inf")
+            _log.warning("sessions of hung processes can't be ended", error=str(error))
+            return
+        for row in ended:
+            _log.warning("a hung process's session is ended", pid=row["pid"], of=row["of"])
 
 
 _FORGET = """
@@ -82,8 +88,9 @@ _COUNTS = """
                AS unacknowledged
 """
 _END_HUNG = """
-    SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM pg_stat_activity
+    SELECT pid, application_name AS of, pg_terminate_backend(pid) FROM pg_stat_activity
     WHERE datname = current_database() AND usename = current_user
-        AND state = 'active' AND wait_event = 'ClientRead' AND xact_start IS NOT NULL
+        AND application_name LIKE 'muster-%' AND state = 'active'
+        AND wait_event = 'ClientRead' AND xact_start IS NOT NULL
         AND state_change < clock_timestamp() - $1 * interval '1 s'
 """

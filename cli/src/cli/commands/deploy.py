@@ -130,7 +130,7 @@ class Applying:
         str | None,
         Parameter(
             help="Your PostgreSQL; {password} stands for the one in the Secret postgres. An address"
-            " with a password of yours goes into the environment as MUSTER_DATABASE_URL."
+            " with a password of yours goes into the environment as MUSTER_DEPLOY_DATABASE_URL."
         ),
     ] = None
     yes: Yes = False

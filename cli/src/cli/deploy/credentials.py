@@ -29,7 +29,8 @@ SERVICES = tuple(each for each in Service if each is not Service.RUNTIME_AGENT)
 IMAGE = "localhost/muster:0.1.0"
 PLACEHOLDER = "{password}"
 DATABASE_URL = f"postgresql://muster:{PLACEHOLDER}@postgres:5432/muster"
-DATABASE_VARIABLE = "MUSTER_DATABASE_URL"
+DATABASE_VARIABLE = "MUSTER_DEPLOY_DATABASE_URL"
+"""Not the services' own: a shell may have that for another Muster."""
 HAS_PASSWORD = re.compile(r"//[^/?#@:]*:(?!\{password\}@)[^/?#]+@|[?&]password=(?!\{password\})")
 FOLDER = "/var/lib/muster"
 NODE_ANNOTATION = "muster/node"
@@ -195,7 +196,7 @@ def main() -> None:
     parser.add_argument("--image", default=IMAGE, help="Muster's image, for the nodes' Jobs")
     parser.add_argument(
         "--database-url",
-        help="{password} stands for the one of the overlay `minimal`; else MUSTER_DATABASE_URL",
+        help=f"{PLACEHOLDER} stands for the one of the overlay `minimal`; else {DATABASE_VARIABLE}",
     )
     arguments = parser.parse_args()
     try:

@@ -35,6 +35,9 @@ from runtime_agent.store import Entry, Journal, new_subject
 
 ME = Service.RUNTIME_AGENT
 
+REASON_CHARS = 500
+"""Of the reason for which a pod waits, masked."""
+
 _log = structlog.get_logger()
 
 
@@ -223,9 +226,11 @@ class Step:
             self.put(entry, decide.checkpointed(pod, at, self._surroundings()))
 
     def _see_waiting(self, entry: Entry, reason: Reason | None) -> None:
+        if reason == entry.pod.reason:  # to mask it once more would make it another one
+            return
         if reason is not None:
             shown = self._memory.masked(entry.pod, Ending(detail=reason.text)).detail
-            reason = reason.model_copy(update={"text": shown})
+            reason = reason.model_copy(update={"text": (shown or "")[:REASON_CHARS]})
         if reason != entry.pod.reason:
             self.put(entry, decide.waits(entry.pod, reason, self._surroundings()))
 

@@ -217,7 +217,8 @@ class KubernetesPods:
         if not record.uid and not record.is_permitted:
             if work.is_free:
                 self._request(work, name, self._create(pod, record))
-            return Seen(name, reason=not_taken(work.why)) if work.why else running
+            # One refused request is no reason yet: the next is made a second later.
+            return Seen(name, reason=not_taken(work.why)) if work.tries > 1 else running
         if work.last is not None and work.last.uid == record.uid and work.last.is_terminal:
             return self._with_object(pod, record, work.last)
         if not self._mirror.pods_known.is_set():

@@ -39,11 +39,11 @@ _START_WAITS = frozenset(
 _SLOW = "; its image may still be pulled (MUSTER_IMAGE_WAIT_S), or a volume hangs"
 SLOW_S = 30.0
 """A start that takes longer is told."""
-REASON_CHARS = 500
 _PORT = "; a firewall or a network policy may close the agent's port"
 _AT_ONCE = frozenset(("InvalidImageName", "ErrImageNeverPull"))
 _FAILED = "ErrImagePull"
 """For seconds only: kubelet repeats the error in its next state."""
+_NOT_PULLED = "image-not-pulled"
 _RETRIED = "ImagePullBackOff"
 """kubelet has asked the registry and waits to ask again: an answer is not a slip of the line."""
 
@@ -253,9 +253,9 @@ def waits(seen: Observed, waited_s: float, known: Reason | None) -> Reason | Non
     last. `waited_s` as above.
     """
     if seen.waiting == _FAILED:
-        return known
+        return known if known is not None and known.code == _NOT_PULLED else None
     if seen.waiting:
-        code = "image-not-pulled" if seen.waiting in _IMAGE_WAITS else "not-started"
+        code = _NOT_PULLED if seen.waiting in _IMAGE_WAITS else "not-started"
         return _reason(code, ": ".join(filter(None, (seen.waiting, seen.text))))
     if waited_s <= SLOW_S:
         return None
@@ -265,4 +265,4 @@ def waits(seen: Observed, waited_s: float, known: Reason | None) -> Reason | Non
 
 
 def _reason(code: str, text: str) -> Reason:
-    return Reason(code=code, text=text[:REASON_CHARS])
+    return Reason(code=code, text=text)
