@@ -6,6 +6,7 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
+from math import inf
 
 from scheduler.domain.core.building import build
 from scheduler.domain.core.config import ClusterConfig
@@ -34,7 +35,7 @@ from scheduler.domain.newcore.gangs import workload_of
 from scheduler.domain.newcore.home import come_home
 from scheduler.domain.newcore.lend import Lending, lender_of
 from scheduler.domain.newcore.models import NEVER
-from scheduler.domain.newcore.nodes import Phase, Pool, Slot, Workload
+from scheduler.domain.newcore.nodes import Phase, Place, Pool, Slot, Workload
 from scheduler.domain.newcore.queue import Failed, Freed, Order, Queue, Rank, WorkloadClass
 from scheduler.domain.newcore.refuse import refusal, wrong_name
 from scheduler.domain.newcore.reserve import Reservation, lift, may_pass, plan, renew
@@ -61,6 +62,7 @@ class Record:
     order: Order
     told: str | None = None
     leaves_by: tuple[float | None, str | None] = (None, None)
+    reserved_since: float | None = None
 
 
 class Core:
@@ -93,7 +95,7 @@ class Core:
         self.nodes = Conditions(self.state)
         self._reservations: dict[Workload, Reservation] = {}
         self._hopeless: dict[WorkloadClass, None] = {}
-        self._unwell: tuple[Slot, ...] = ()
+        self._unwell: dict[Slot, int] = {}
 
     def workloads(self) -> Iterator[Workload]:
         """All that may have places."""
@@ -161,11 +163,15 @@ class Core:
         if (reservation := self._reservations.get(before)) is not None:
             self._said.append(self._unreserve(reservation))
         workload = record.workload = replace(before)
+        wrong = self._misnamed.get(before)
         self.state.remove(before)
         for each in (self._new, self._records, self._misnamed):
             each.pop(before, None)
         self._records[workload] = record
-        self._enqueue(workload)
+        if wrong is None:
+            self._enqueue(workload)
+        else:
+            self._misnamed[workload] = wrong
 
     def checkpointed(self, gang: str, at: float) -> None:
         """A gang's work up to then is saved. Unknown ones are ignored."""
@@ -225,7 +231,7 @@ class Core:
         for _ in range(ROUNDS):
             # 2. Nominated gangs start where the others have left; who has lost its place waits.
             # 3. Classes are woken that may be helped by what has become free.
-            if self.state.freed:
+            if self.state.freed or self._is_due(now):
                 decisions += self._wake(now)
                 failed.clear()
             if not self._queue.ready:
@@ -242,6 +248,16 @@ class Core:
         # 8. Who waits is told why, where that is new.
         decisions += self._explain(tried)
         return decisions
+
+    def _is_due(self, now: float) -> bool:
+        """Time alone may help somebody: a protection or a reservation has ended."""
+        if now >= self._tolls.again_at:
+            self._tolls.again_at = inf
+            for found in self._queue.classes.values():
+                if found.no is not None and found.owner is not None:
+                    self._queue.try_again(found)
+            return True
+        return any(each.is_broken(now) for each in self._reservations.values())
 
     def _drain(self, now: float) -> Iterator[Decision]:
         for name in sorted(self.nodes.draining):
@@ -261,7 +277,7 @@ class Core:
 
     def _wake(self, now: float) -> Iterator[Decision]:
         freed = Freed(self.state, self.state.freed)
-        if self._unwell != (unwell := tuple(self.state.unwell)):
+        if self._unwell != (unwell := {slot: slot.good for slot in self.state.unwell}):
             self._unwell = unwell
             self._hopeless.clear()
         self.state.freed.clear()
@@ -269,7 +285,7 @@ class Core:
             places = [place for place in workload.places if place.slot in freed.slots]
             if not places:
                 continue
-            if any(place.charge & ~place.slot.good for place in places):
+            if any(_is_bad(place) for place in places):
                 yield self._wait_again(workload)
             elif self.state.is_ready(workload):
                 yield from self._start(workload, now)
@@ -301,7 +317,10 @@ class Core:
                     heappush(heap, (head[0], number, found, head[1]))
                     continue
                 workload = head[1]
-            answer = No(ROOM) if failed.covers(found) else self._attempt(workload, now)
+            if failed.covers(found) and workload not in self._reservations:
+                answer: Fit | No = No(ROOM)
+            else:
+                answer = self._attempt(workload, now)
             if isinstance(answer, No):
                 found.no = answer
                 tried[found] = None
@@ -326,7 +345,9 @@ class Core:
         behind = [each for each in others if workload.priority > each.workload.priority]
         before = [each for each in others if each not in behind]
         with self.state.trial() as trial:
-            self._lift([*behind, *([] if mine is None else [mine])])
+            self._lift(behind)
+            if mine is not None:
+                lift(self.state, mine)
             answer = fit(self.state, workload, self._tolls)
             passed = [each for each in before if may_pass(workload, each, self.policy, now)]
             if isinstance(answer, No) and passed:
@@ -411,11 +432,16 @@ class Core:
             self._lift(behind)
             planned = plan(self.state, workload, ends, now, taken)
         if planned is None:
-            self._hopeless[found] = None
+            if not (taken or self._nominated):  # else these are perhaps in its way
+                self._hopeless[found] = None
             return
         for each in behind:
             if each.pools & planned.pools:
                 yield self._unreserve(each)
+        record = self._records[workload]
+        if record.reserved_since is None:
+            record.reserved_since = now
+        planned.since = record.reserved_since
         renew(self.state, planned)
         self._reservations[workload] = planned
         cells = tuple(
@@ -449,6 +475,7 @@ class Core:
             reason = Reason("preempted", f"It leaves for {workload.gang.id}.", {})
             until = now + self.policy.grace_s
             self._records[victim].leaves_by = until, workload.gang.id
+            self._tolls.preempted(workload, victim, now)
             yield Preempted(victim.gang.id, workload.gang.id, until, reason)
         for each in answer.downgraded:
             self._loans.pop(each, None)
@@ -474,7 +501,7 @@ class Core:
         self._nominated.pop(workload, None)
         if workload.phase is Phase.NOMINATED:
             self.state.remove(workload, Phase.WAITING)
-        self.state.ask_anew(workload, workload_of(self.state, workload.gang, workload.gang.roles))
+            self.state.ask_anew(workload)
         self._records[workload].told = None
         self._queue.try_again(self._enqueue(workload))
         return PreemptionCancelled(workload.gang.id)
@@ -528,6 +555,11 @@ class Core:
         if record.told != reason.code:
             record.told = reason.code
             yield Deferred(workload.gang.id, reason)
+
+
+def _is_bad(place: Place) -> bool:
+    leaves = place.charge | place.gpus
+    return leaves & ~place.slot.good != 0 or not place.slot.node.is_open
 
 
 def _age(workload: Workload) -> tuple[float, str]:

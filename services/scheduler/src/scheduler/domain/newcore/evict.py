@@ -268,17 +268,20 @@ class _Prices:
         """The slot where it costs least. None: it can be on none of them."""
         while self._rest and not self._is_best(self._rest[-1][0]):
             self._note(self._rest.pop()[2])
-        best = min(self._known, key=lambda slot: self._known[slot][:3], default=None)
+        best = min(self._known, key=self._order, default=None)
         return None if best is None else (best, self._known[best])
 
     def _is_best(self, least: int) -> bool:
         """No slot with at least so many GPUs of victims can be better than the best known one."""
         if not self._known:
             return False
-        best = min(self._known.items(), key=lambda each: each[1][:3])
-        price, shape = best[1], best[0].shape
+        best = min(self._known, key=self._order)
+        price, shape = self._known[best], best.shape
         is_nearest = price.level <= self._want.nearest(shape)
         return is_nearest and not price.protected and price.toll.gpus <= least
+
+    def _order(self, slot: Slot) -> tuple[object, ...]:
+        return *self._known[slot][:3], slot.node.number, slot.number
 
     def _note(self, slot: Slot) -> None:
         price = self._chooser.price(slot, self._want)

@@ -123,7 +123,7 @@ def lacks(state: State, workload: Workload) -> No | None:
         least = want.least(state.models)
         if owner is None or least == NEVER:
             continue
-        for types in {want.gpu_types or every, every}:
+        for types in dict.fromkeys((want.gpu_types or every, every)):
             key = (owner, types)
             wanted[key] = wanted.get(key, 0) + least * len(pods)
     for (owner, types), leaves in wanted.items():

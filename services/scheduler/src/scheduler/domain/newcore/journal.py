@@ -22,11 +22,6 @@ class Journal:
         self._entries: list[tuple[Any, Any, Any, int]] = []
         self._depth = 0
 
-    @property
-    def is_trying(self) -> bool:
-        """A trial is open."""
-        return self._depth > 0
-
     def set(self, owner: object, name: str, value: object) -> None:
         """Change an attribute."""
         if self._depth:

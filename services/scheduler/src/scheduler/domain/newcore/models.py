@@ -60,8 +60,14 @@ class Model:
     """
 
     def __init__(
-        self, chain: Chain | None, shape: Shape, gpus: int, totals: tuple[int | None, ...]
+        self,
+        number: int,
+        chain: Chain | None,
+        shape: Shape,
+        gpus: int,
+        totals: tuple[int | None, ...],
     ) -> None:
+        self.number = number
         self.chain = chain
         self.shape = shape
         self.gpus = gpus
@@ -111,6 +117,11 @@ class Looks:
                 self.all.append(Look(model, mask, form))
             model.looks[mask] = number
         return number << UNIT_BITS | units
+
+    def order(self, key: int) -> tuple[tuple[object, ...], int, int]:
+        """Of two keys of one rank the lower is better: whatever was seen before."""
+        look = self.of(key)
+        return look.form, look.model.number, key & MOST_UNITS
 
     def of(self, key: int) -> Look:
         """The look in a key."""

@@ -4,7 +4,6 @@ A node's GPUs in one tree are a *slot*; most nodes have one. A node without GPUs
 without leaves, so that pods without GPUs are placed like all others. Sets of leaves are bit masks.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -224,8 +223,3 @@ class Workload:
 def mask_on(binding: Binding, slot: Slot) -> int:
     """Leaves of a slot in a bound cell that it is in."""
     return slot.shape.full if binding.part is None else binding.part.mask
-
-
-def names_of(pods: Sequence[Place]) -> tuple[str, ...]:
-    """Names of placed pods."""
-    return tuple(place.pod for place in pods)

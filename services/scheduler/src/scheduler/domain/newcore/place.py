@@ -138,7 +138,7 @@ class Placer:
         found = []
         for view, racks in layers:
             near = self._near.get(view.pool, 0)
-            seen = view.seek(want, racks, near, is_guest=is_guest)
+            seen = filter(self._is_allowed, view.seek(want, racks, near, is_guest=is_guest))
             first = next(seen, None)
             if first is None:
                 continue
@@ -158,12 +158,15 @@ class Placer:
                     break
         return False
 
+    def _is_allowed(self, found: tuple[int, Slot]) -> bool:
+        allowed = self._workload.gang.allowed_nodes
+        return allowed is None or found[1].node.name in allowed
+
     def _take(self, view: View, want: Want, slot: Slot, pod: str) -> bool:
         """The pod takes its place on a slot, if there is one."""
         state, workload = self._state, self._workload
         leaves, _ = want.need(slot.model)
-        allowed = workload.gang.allowed_nodes
-        if allowed is not None and slot.node.name not in allowed:
+        if not self._is_allowed((0, slot)) or not (leaves or slot.node.is_open):
             return False
         if not self._has_amounts(want, slot):
             return False

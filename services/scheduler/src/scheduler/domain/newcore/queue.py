@@ -41,6 +41,7 @@ class WorkloadClass:
     priority: int
     leaves: int
     leaves_of_pod: int
+    is_borrowing: bool = False
     no: No | None = None
     reason: Reason | None = None
     _by_user: dict[str, list[tuple[Order, int, Workload]]] = field(default_factory=dict)
@@ -98,6 +99,7 @@ class Queue:
             workload.owner,
             workload.priority,
             wants,
+            gang.is_borrowing,
             lasts_s(gang),
             gang.allowed_nodes,
         )
@@ -106,7 +108,13 @@ class Queue:
             least = [want.least(self._state.models) for want, _ in wants]
             leaves = sum(n * count for n, (_, count) in zip(least, wants, strict=True))
             found = WorkloadClass(
-                key, wants, workload.owner, workload.priority, leaves, min(least, default=0)
+                key,
+                wants,
+                workload.owner,
+                workload.priority,
+                leaves,
+                min(least, default=0),
+                gang.is_borrowing,
             )
             self.classes[key] = found
         return found
@@ -142,6 +150,9 @@ class Freed:
         """The class's first may fit now. A class that lacks quota is noted as such."""
         if waiting.owner is None or waiting.leaves_of_pod in (0, NEVER):
             return self._helps_guests(waiting)
+        kinds = [want.kind for want, _ in waiting.wants]
+        if waiting.is_borrowing or any(kind.pin or kind.costs_nothing for kind in kinds):
+            return True  # other quota than its own may help it
         key = waiting.owner, waiting.priority
         spare = self._spare.get(key)
         if spare is None:
@@ -212,7 +223,7 @@ class Failed:
     @staticmethod
     def _key(waiting: WorkloadClass) -> object:
         kind = waiting.wants[0][0].kind
-        return waiting.owner, kind.gpu_types, kind.pin, waiting.key[-1]
+        return waiting.owner, kind.gpu_types, kind.pin, waiting.key[-2:]
 
 
 def is_within(small: Want, large: Want) -> bool:

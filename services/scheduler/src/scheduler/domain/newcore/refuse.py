@@ -77,7 +77,7 @@ def _wants_more_than_owned(state: State, workload: Workload) -> bool:
     for want, pods in workload.wants:
         least = want.least(state.models)
         if want.kind.pin is None and least != NEVER:
-            for types in {want.gpu_types or every, every}:
+            for types in dict.fromkeys((want.gpu_types or every, every)):
                 wanted_of[types] = wanted_of.get(types, 0) + least * len(pods)
     owner = owner_of(workload.gang.virtual_cluster)
     return any(

@@ -34,7 +34,9 @@ def restore(state: State, restored: Restored) -> Workload:
             trial.commit()
     if not workload.places and workload.owner is not None:
         state.be_guest(workload)
-        _take(state, workload, [place._replace(owner="") for place in places], phase)
+        with state.trial() as trial:
+            if _take(state, workload, [place._replace(owner="") for place in places], phase):
+                trial.commit()
     return workload
 
 
@@ -57,7 +59,8 @@ def _take(state: State, workload: Workload, places: list[Place], phase: Phase) -
             if not state.bind_around(place.owner, slot, place.charge):
                 return False
         state.take(workload, place, phase)
-    state.settle(workload, places, phase)
+    if places:
+        state.settle(workload, places, phase)
     return True
 
 
@@ -69,8 +72,8 @@ def place_of(state: State, workload: Workload, want: Want, pod: PodPlace) -> Pla
     slot = _slot_of(node.slots, pod.gpus)
     if slot is None:
         return None
-    first = node.port_range[0]
-    ports = sum(1 << port - first for port in pod.ports)
+    first, last = node.port_range
+    ports = sum(1 << port - first for port in pod.ports if first <= port <= last)
     gpus = 0 if slot.fixed is None else slot.fixed.mask_of(pod.gpus)
     more = 0 if slot.fixed is None else slot.fixed.mask_of(pod.charged)
     owner = workload.owner_of(want)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from scheduler.domain.core.forest import Cell, Forest
-from scheduler.domain.core.model import Kind
+from scheduler.domain.core.model import OPPORTUNISTIC, Kind
 from scheduler.domain.core.owning import owner_of, pin_owner
 from scheduler.domain.core.shapes import Shape
 from scheduler.domain.newcore.buddy import Buddy
@@ -99,14 +99,6 @@ class State:
                 if other >= priority:
                     spare -= leaves
         return spare
-
-    def has_lower(self, owner: str, priority: int) -> bool:
-        """A gang of a lower priority is charged some of an owner's leaves."""
-        return any(
-            leaves and other < priority
-            for name in self.forest.racks
-            for other, leaves in self.charged.get((owner, name), {}).items()
-        )
 
     def openable(self, pool: Pool, owner: str) -> int:
         """Racks in which an owner may bind more cells, as a bit set; in some of them it turns out
@@ -280,6 +272,12 @@ class State:
         self.freed.append(what)
         self.journal.note(self._unfree, None)
 
+    def _free_node(self, place: Place) -> None:
+        """Leaves of a slot are free, or what all slots of its node share."""
+        slots = place.slot.node.slots if place.slot.model.limited else (place.slot,)
+        for slot in slots:
+            self._free(slot)
+
     def _unfree(self, _: None) -> None:
         self.freed.pop()
 
@@ -428,14 +426,14 @@ class State:
                 self.journal.set(slot, "staying", slot.staying & ~place.gpus)
             self._add_amounts(place, 1, left=False, soon=True)
             self._touch_node(place)
-            self._free(slot)
+            self._free_node(place)
         self.journal.set(workload, "phase", Phase.LEAVING)
         self.journal.set(self, "leaving", self.leaving + 1)
 
     def remove(self, workload: Workload, phase: Phase = Phase.OVER) -> None:
         """The workload gives up its places: it is over, or waits again."""
         for place in workload.places:
-            self._give_up(workload, place)
+            self._give_up(workload, place, is_last=True)
         if workload.is_guest and workload.phase is not Phase.WAITING:
             self.journal.set(self, "guests", self.guests - 1)
         if workload.phase is Phase.LEAVING:
@@ -445,14 +443,16 @@ class State:
 
     def drop(self, workload: Workload, pod: str) -> None:
         """One pod is over, or not wanted any more."""
+        rest = tuple(place for place in workload.places if place.pod != pod)
         for place in workload.places:
             if place.pod == pod:
-                self._give_up(workload, place)
-        rest = tuple(place for place in workload.places if place.pod != pod)
+                is_last = all(other.slot is not place.slot for other in rest)
+                self._give_up(workload, place, is_last=is_last)
         self.journal.set(workload, "places", rest)
         self.journal.set(workload, "wants", without(workload.wants, pod))
 
-    def _give_up(self, workload: Workload, place: Place) -> None:
+    def _give_up(self, workload: Workload, place: Place, *, is_last: bool) -> None:
+        """``is_last``: no pod of the workload is on the slot from then on."""
         slot, gpus = place.slot, place.gpus
         set_, is_leaving = self.journal.set, workload.phase is Phase.LEAVING
         if place.charge and not is_leaving and not workload.is_guest:
@@ -468,9 +468,9 @@ class State:
         before = slot.pods.get(workload)
         if before is not None:
             rest = (before[0] & ~gpus, before[1] & ~place.charge)
-            self.journal.put(slot.pods, workload, rest if any(rest) else MISSING)
+            self.journal.put(slot.pods, workload, rest if any(rest) or not is_last else MISSING)
         self._touch_node(place)
-        self._free(slot)
+        self._free_node(place)
 
     def downgrade(self, workload: Workload) -> None:
         """A running workload goes on without cells, as a guest."""
@@ -487,10 +487,14 @@ class State:
         self.journal.set(workload, "wants", wants)
         self.journal.set(workload, "owner", None)
 
-    def ask_anew(self, workload: Workload, like: Workload) -> None:
-        """A waiting workload asks for what it did at first, which ``like`` does."""
-        for name in ("wants", "owner", "priority"):
-            self.journal.set(workload, name, getattr(like, name))
+    def ask_anew(self, workload: Workload) -> None:
+        """A waiting workload asks for cells of its own again."""
+        gang = workload.gang
+        is_charged = gang.priority != OPPORTUNISTIC
+        wants = tuple((self.want(w.kind, is_charged=is_charged), p) for w, p in workload.wants)
+        self.journal.set(workload, "wants", wants)
+        self.journal.set(workload, "owner", owner_of(gang.virtual_cluster) if is_charged else None)
+        self.journal.set(workload, "priority", gang.priority)
 
     def be_loan(self, workload: Workload, owner: str, priority: int) -> None:
         """A waiting workload asks for cells of another owner."""
@@ -575,6 +579,8 @@ class State:
         self.journal.set(node, "is_cordoned", is_cordoned)
         self.journal.set(node, "is_drained", is_drained)
         self._set_usable(node)
+        for slot in node.slots:  # those without GPUs too
+            self._free(slot)
 
     def set_sick(self, slot: Slot, sick: int) -> None:
         """Which leaves are bad GPUs."""
@@ -692,7 +698,8 @@ class _Builder:
         key = (pool.chain and pool.chain.name, shape, gpus, totals)
         model = self._models.get(key)
         if model is None:
-            model = self._models[key] = Model(pool.chain, shape, gpus, totals)
+            number = len(self._models)
+            model = self._models[key] = Model(number, pool.chain, shape, gpus, totals)
             pool.models[model] = None
         return model
 

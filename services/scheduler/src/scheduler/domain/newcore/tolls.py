@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 
-from scheduler.domain.core.model import Gang
-from scheduler.domain.core.preemptions import Hour
+from scheduler.domain.core.model import Gang, RestoredPreemption
+from scheduler.domain.core.preemptions import HOUR_S, Hour
 from scheduler.domain.core.saving import saved_s
 from scheduler.domain.newcore.evict import NOBODY, Toll, TollOf
 from scheduler.domain.newcore.lend import lender_of
@@ -28,7 +29,8 @@ class Run:
 class Tolls:
     """``min_run_s``, ``per_hour``, ``is_lazy``: the policy's minimum run time, its budget of
     preemptions in a virtual cluster, and whether gangs are downgraded before they are preempted
-    there. ``hour``: the preemptions of the last hour.
+    there. ``hour``: the preemptions of the last hour. ``again_at``: when a protection ends that
+    somebody met.
     """
 
     runs: Mapping[Workload, Run]
@@ -37,6 +39,14 @@ class Tolls:
     is_lazy: bool = False
     hour: Hour = field(default_factory=Hour)
     now: float = 0.0
+    again_at: float = inf
+
+    def preempted(self, asking: Workload, victim: Workload, now: float) -> None:
+        """A workload was told to leave for another. Its cells are another's by now."""
+        is_inside = victim.owner is not None and victim.owner == asking.owner
+        is_inside &= lender_of(victim) is None and victim.parent is None
+        vc = asking.gang.virtual_cluster if is_inside else None
+        self.hour.note(RestoredPreemption(now, job_of(victim.gang), job_of(asking.gang), vc))
 
     def of(self, asking: Workload) -> TollOf:
         """What it costs that others leave for a workload."""
@@ -55,7 +65,8 @@ class Tolls:
             lost_ms = max(gpus, 1) * (0 if run is None else run.lost_ms(other.gang, self.now))
             if other.parent is not None:
                 return Toll(surplus=gpus)
-            is_protected = job_of(other.gang) in pairs or self._is_young(other)
+            is_young = self._is_young(other)
+            is_protected = job_of(other.gang) in pairs or is_young
             if other.is_guest:
                 is_protected |= self._is_spent(other.gang.virtual_cluster)
                 guests = max(gpus, 1)
@@ -63,10 +74,20 @@ class Tolls:
             if lender_of(other) is not None:
                 return Toll(loaned=gpus, lost_ms=lost_ms)
             if is_protected or is_spent:
+                self._note_end(other, is_young=is_young)
                 return None
             return Toll(gpus=max(gpus, 1), lost_ms=lost_ms)
 
         return toll_of
+
+    def _note_end(self, other: Workload, *, is_young: bool) -> None:
+        """Who asks is tried again when the protection ends."""
+        if is_young:
+            least = other.gang.min_run_s
+            ends = self.runs[other].started_at + (self.min_run_s if least is None else least)
+        else:
+            ends = min((each.at for each in self.hour.all), default=self.now) + HOUR_S
+        self.again_at = min(self.again_at, ends)
 
     def lazy(self, asking: Workload) -> Iterable[Workload]:
         """Those that are downgraded before they are preempted for a workload."""

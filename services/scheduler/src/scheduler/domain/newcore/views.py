@@ -144,7 +144,7 @@ class View:
             for rank in ranks:
                 keys = by_rank[rank]
                 if len(keys) > 1:  # of racks as good the slot whose leaves lie closest together
-                    keys.sort(key=lambda key: self._looks.of(key).form)
+                    keys.sort(key=self._looks.order)
                 for slot in self._of_rank(keys, racks & part, wholes):
                     yield rank, slot
 
@@ -162,8 +162,9 @@ class View:
                     rest ^= low
                     rack = low.bit_length() - 1
                     slots = self.slots[rack].get(key, 0)
-                    if slots:
+                    while slots:
                         yield self._lowest(rack, slots)
+                        slots &= slots - 1
 
     def _lowest(self, rack: int, slots: int) -> Slot:
         return self.pool.racks[rack][(slots & -slots).bit_length() - 1]
