@@ -95,7 +95,7 @@ def picture(core: Core) -> list[object]:
     nodes = [(n.left, n.soon, n.ports) for n in core.state.nodes.values()]
     spare = [(b.counts, b.owed, b.spare()) for b in core.state.buddies.values()]
     charged = [{p: n for p, n in each.items() if n} for each in core.state.charged.values()]
-    counts = [core.state.guests, core.state.leaving]
+    counts = [core.state.leaving]
     gangs = {
         name: (r.workload.phase, r.workload.owner, r.workload.priority)
         for name, r in core.gangs.items()

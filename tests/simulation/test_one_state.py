@@ -113,7 +113,7 @@ class Scene:
             for w in self.workloads
         ]
         workloads = [(w.name, w.phase, w.owner, w.priority) for w in self.workloads]
-        rest = [state.guests, state.leaving, len(state.freed)]
+        rest = [state.leaving, len(state.freed)]
         rest += [sorted(s.node.name for s in state.unwell)]
         return repr([found, nodes, buddies, quotas, charged, places, workloads, rest])
 

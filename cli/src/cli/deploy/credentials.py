@@ -21,7 +21,7 @@ from muster.contracts.topics import Service
 from muster.sealing import public_key_of
 from muster.service_keys import KEY_BYTES, SCHEDULER, agent, service_key
 
-from cli.deploy.objects import SYSTEM, Json
+from cli.deploy.objects import LEAST_RIGHTS, SYSTEM, Json
 
 ADMINISTRATOR = "administrator"
 """Kafka's user that makes the topics, and sets the passwords of the others."""
@@ -139,11 +139,7 @@ def enrolment(key: str, node: str, image: str) -> list[Json]:
                     "requests": {"cpu": "10m", "memory": "32Mi"},
                     "limits": {"cpu": "1", "memory": "128Mi"},
                 },
-                "securityContext": {
-                    "allowPrivilegeEscalation": False,
-                    "readOnlyRootFilesystem": True,
-                    "capabilities": {"drop": ["ALL"]},
-                },
+                "securityContext": LEAST_RIGHTS,
                 "volumeMounts": [
                     {"name": "secret", "mountPath": "/run/node", "readOnly": True},
                     {"name": "home", "mountPath": FOLDER},

@@ -21,7 +21,7 @@ from cli.deploy.findings import (
     is_ready,
     some,
 )
-from cli.deploy.objects import JOBS, Json, agent_setting, gpus_of, name_of
+from cli.deploy.objects import JOBS, LEAST_RIGHTS, Json, agent_setting, gpus_of, name_of
 from cli.deploy.rollout import troubles
 
 SUBJECT = "GPU pods"
@@ -109,11 +109,7 @@ def probe_pod(name: str, plan: Plan, node: str, devices: str) -> Json:
             "requests": {"cpu": "10m", "memory": "64Mi"},
             "limits": {"cpu": "1", "memory": "256Mi"},
         },
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": LEAST_RIGHTS,
     }
     return {
         "apiVersion": "v1",

@@ -31,6 +31,14 @@ class Images:
     step: str
 
 
+LEAST_RIGHTS = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+"""The security context of containers that a command starts."""
+
+
 def name_of(body: Json) -> str:
     """The object's name."""
     return str(body["metadata"]["name"])

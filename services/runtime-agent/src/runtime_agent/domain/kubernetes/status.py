@@ -245,7 +245,7 @@ def given_up(seen: Observed, waited_s: float, patience_s: float) -> Ending | Non
 
 def not_taken(why: str) -> Reason:
     """The API server does not take the pod yet, in its words or those of the connection."""
-    return _reason("not-taken", f"Kubernetes does not take the pod yet: {why}")
+    return Reason(code="not-taken", text=f"Kubernetes does not take the pod yet: {why}")
 
 
 def waits(seen: Observed, waited_s: float, known: Reason | None) -> Reason | None:
@@ -256,13 +256,8 @@ def waits(seen: Observed, waited_s: float, known: Reason | None) -> Reason | Non
         return known if known is not None and known.code == _NOT_PULLED else None
     if seen.waiting:
         code = _NOT_PULLED if seen.waiting in _IMAGE_WAITS else "not-started"
-        return _reason(code, ": ".join(filter(None, (seen.waiting, seen.text))))
+        return Reason(code=code, text=": ".join(filter(None, (seen.waiting, seen.text))))
     if waited_s <= SLOW_S:
         return None
-    if seen.is_running:
-        return _reason("not-started", f"The container does not reach the agent{_PORT}.")
-    return _reason("not-started", f"The container is not there yet{_SLOW}.")
-
-
-def _reason(code: str, text: str) -> Reason:
-    return Reason(code=code, text=text)
+    late = f"does not reach the agent{_PORT}" if seen.is_running else f"is not there yet{_SLOW}"
+    return Reason(code="not-started", text=f"The container {late}.")

@@ -15,18 +15,23 @@ DIGITS = 2
 
 
 def ends_at(live: Live, policy: Policy, now: float) -> float:
+    """When a gang will end, as `end_of` has it."""
+    return end_of(live.gang, live.started_at, policy, now)
+
+
+def end_of(gang: Gang, started_at: float | None, policy: Policy, now: float) -> float:
     """Seconds of the clock, later than ``now``: what it expects of itself, else what is assumed of
     all, doubled for as long as that has passed; not beyond its limit. Past that it is about to
-    leave: that takes the grace, doubled likewise.
+    leave: that takes the grace, doubled likewise. ``started_at`` None: it would start now.
     """
-    began = now if live.started_at is None else live.started_at
-    limit_s = live.gang.limit_s
+    began = now if started_at is None else started_at
+    limit_s = gang.limit_s
     if limit_s is not None and began + limit_s <= now:
         over_s = leaving_s(policy)
         while began + limit_s + over_s <= now:
             over_s *= 2
         return began + limit_s + over_s
-    run_s = live.gang.expected_s or policy.assumed_s
+    run_s = gang.expected_s or policy.assumed_s
     while began + run_s <= now:
         run_s *= 2
     return began + (run_s if limit_s is None else min(run_s, limit_s))
@@ -48,6 +53,12 @@ def bounds_of(gang: Gang) -> tuple[float | None, float | None]:
     """
     limit_s, run_s = gang.limit_s, gang.expected_s
     return limit_s and _rounded_up(limit_s), run_s and _rounded_up(run_s)
+
+
+def lasts_s(gang: Gang) -> float | None:
+    """How long a waiting gang will run at the most: by its limit, else by what it expects."""
+    limit_s, run_s = bounds_of(gang)
+    return limit_s or run_s
 
 
 def _rounded_up(seconds: float) -> float:

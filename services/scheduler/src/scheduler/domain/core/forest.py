@@ -204,6 +204,11 @@ class Forest:
         }
         return [positions[number] for number in sorted(positions)]
 
+    def pin_type(self, pin: str) -> str:
+        """The GPU type of a pinned cell."""
+        place, _ = self.pins[pin]
+        return (place if isinstance(place, Cell) else place.cell).chain.leaf
+
     def gpus_of(self, machine: str) -> int:
         """How many GPUs a node has."""
         return sum(len(slot.gpus) for slot in self.machines[machine])

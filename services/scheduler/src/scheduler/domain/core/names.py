@@ -1,27 +1,35 @@
 """Whether a gang names only what it may use: who does not is refused, whatever is free."""
 
+from collections.abc import Iterable
+
 from scheduler.domain.core.config import listed
+from scheduler.domain.core.forest import Forest
 from scheduler.domain.core.hardware import Hardware
 from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.model import OPPORTUNISTIC, Gang, Kind
 
 
 def wrong_name(hardware: Hardware, live: Live) -> tuple[str, str] | None:
+    """The first wrong name of what a gang waits for, as `wrong_in` tells it."""
+    return wrong_in(hardware.forest, live.gang, (role.kind for role in live.waiting))
+
+
+def wrong_in(forest: Forest, gang: Gang, kinds: Iterable[Kind]) -> tuple[str, str] | None:
     """The first name that is wrong, as the code and the text of a refusal; None: all are right."""
-    gang, owners = live.gang, hardware.forest.quotas
+    owners = forest.quotas
     if gang.virtual_cluster not in owners:
         text = f"There is no virtual cluster {gang.virtual_cluster}; there are {listed(owners)}."
         return "unknown-virtual-cluster", text
-    for role in live.waiting:
-        if not (role.kind.gpu_types or role.kind.pin):
+    for kind in kinds:
+        if not (kind.gpu_types or kind.pin):
             continue
-        if (found := _wrong(hardware, gang, role.kind)) is not None:
+        if (found := _wrong(forest, gang, kind)) is not None:
             return found
     return None
 
 
-def _wrong(hardware: Hardware, gang: Gang, kind: Kind) -> tuple[str, str] | None:
-    forest, types, pin = hardware.forest, kind.gpu_types, kind.pin
+def _wrong(forest: Forest, gang: Gang, kind: Kind) -> tuple[str, str] | None:
+    types, pin = kind.gpu_types, kind.pin
     if types and forest.racks.keys().isdisjoint(types):
         text = f"There is no GPU type {' or '.join(types)}; there are {listed(forest.gpu_types)}."
         return "unknown-gpu-type", text
@@ -31,7 +39,7 @@ def _wrong(hardware: Hardware, gang: Gang, kind: Kind) -> tuple[str, str] | None
         return "unknown-pin", f"{gang.virtual_cluster} owns no pinned cell {pin}."
     if gang.priority == OPPORTUNISTIC:
         return "pin", "An opportunistic gang can't use a pinned cell."
-    pinned = hardware.owning.pin_types[pin]
+    pinned = forest.pin_type(pin)
     if types and pinned not in types:
         text = f"The pinned cell {pin} has GPUs of type {pinned}, not {' or '.join(types)}."
         return "pin", text

@@ -46,10 +46,7 @@ class Owning:
             else len(place.gpus)
             for pin, (place, part) in forest.pins.items()
         }
-        self.pin_types = {
-            pin: (place if isinstance(place, Cell) else place.cell).chain.leaf
-            for pin, (place, _) in forest.pins.items()
-        }
+        self.pin_types = {pin: forest.pin_type(pin) for pin in forest.pins}
         self.in_several = {
             leaf
             for leaf, racks in forest.racks.items()

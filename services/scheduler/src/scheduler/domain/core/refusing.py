@@ -9,7 +9,7 @@ from scheduler.domain.core.model import OPPORTUNISTIC, Reason, Role
 from scheduler.domain.core.names import wrong_name
 from scheduler.domain.core.queue import SHAPES_REMEMBERED, Line, key_of
 from scheduler.domain.core.seeking import Seeker
-from scheduler.domain.core.wording import in_words, wanted
+from scheduler.domain.core.wording import too_large, wanted
 
 REFUSAL_STEPS = 20_000
 """Steps of the search for a place in the healthy, empty cluster: that a gang is refused is asked
@@ -29,15 +29,7 @@ def refusal(cluster: Cluster, line: Line) -> Reason | None:
         return Reason(*wrong, wanted(live))
     if _could_hold(cluster, live):
         return None
-    where = "the whole cluster" if gang.priority == OPPORTUNISTIC else gang.virtual_cluster
-    if gang.allowed_nodes is not None:
-        where = f"{where}, on the nodes that it allows,"
-    numbers = wanted(live)
-    text = (
-        f"{in_words(live)}, {numbers['cpu']} CPUs and {numbers['memoryMB']} MB at once: {where}"
-        " could not hold that, were it healthy and empty. Ask for fewer tasks, or for less in each."
-    )
-    return Reason("too-large", text, numbers)
+    return too_large(gang, ((role.kind, len(role.pods)) for role in live.waiting))
 
 
 def _could_hold(cluster: Cluster, live: Live) -> bool:

@@ -1,26 +1,58 @@
-"""What waiting gangs want, in numbers and words."""
+"""What gangs want, in numbers and words. What they want: kinds, and how many pods of each."""
+
+from collections.abc import Iterable
 
 from scheduler.domain.core.holdings import Live
-from scheduler.domain.core.model import Numbers
+from scheduler.domain.core.model import OPPORTUNISTIC, Gang, Kind, Numbers, Reason
+
+Wanted = Iterable[tuple[Kind, int]]
 
 
 def wanted(live: Live) -> dict[str, int | float | str | None]:
     """Of all pods of a gang that wait."""
-    roles = live.waiting
-    return {
-        "pods": sum(len(role.pods) for role in roles),
-        "gpus": sum(role.kind.gpus * len(role.pods) for role in roles),
-        "cpu": sum(role.kind.cpu * len(role.pods) for role in roles),
-        "memoryMB": sum(role.kind.memory_mb * len(role.pods) for role in roles),
-    }
+    return wanted_of(_waiting(live))
 
 
 def in_words(live: Live) -> str:
     """The same in words: pods and GPUs."""
-    numbers: Numbers = wanted(live)
+    return words_of(_waiting(live))
+
+
+def _waiting(live: Live) -> Wanted:
+    return ((role.kind, len(role.pods)) for role in live.waiting)
+
+
+def wanted_of(kinds: Wanted) -> dict[str, int | float | str | None]:
+    """Of all pods together."""
+    some = list(kinds)
+    return {
+        "pods": sum(count for _, count in some),
+        "gpus": sum(kind.gpus * count for kind, count in some),
+        "cpu": sum(kind.cpu * count for kind, count in some),
+        "memoryMB": sum(kind.memory_mb * count for kind, count in some),
+    }
+
+
+def words_of(kinds: Wanted) -> str:
+    """The same in words: pods and GPUs."""
+    numbers: Numbers = wanted_of(kinds)
     pods, gpus = numbers["pods"], numbers["gpus"]
     what = f"with {counted(gpus, 'GPU')}" if gpus else "without GPUs"
     return f"{counted(pods, 'pod')} {what}"
+
+
+def too_large(gang: Gang, kinds: Wanted) -> Reason:
+    """Why a gang is refused that no healthy, empty cluster could hold."""
+    some = list(kinds)
+    where = "the whole cluster" if gang.priority == OPPORTUNISTIC else gang.virtual_cluster
+    if gang.allowed_nodes is not None:
+        where = f"{where}, on the nodes that it allows,"
+    numbers = wanted_of(some)
+    text = (
+        f"{words_of(some)}, {numbers['cpu']} CPUs and {numbers['memoryMB']} MB at once: {where}"
+        " could not hold that, were it healthy and empty. Ask for fewer tasks, or for less in each."
+    )
+    return Reason("too-large", text, numbers)
 
 
 def counted(number: object, noun: str) -> str:

@@ -10,6 +10,9 @@ from math import inf
 
 from scheduler.domain.core.building import build
 from scheduler.domain.core.config import ClusterConfig
+from scheduler.domain.core.ends import end_of
+from scheduler.domain.core.holdings import Order
+from scheduler.domain.core.machines import NEVER
 from scheduler.domain.core.model import (
     Decision,
     Deferred,
@@ -25,25 +28,24 @@ from scheduler.domain.core.model import (
     Restored,
     Upgraded,
 )
-from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy, ordering_of
+from scheduler.domain.core.names import wrong_in
+from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy, Rank, ordering_of
 from scheduler.domain.core.owning import owner_of
+from scheduler.domain.core.wording import wanted_of
 from scheduler.domain.newcore.conditions import Conditions
-from scheduler.domain.newcore.ends import ends_at
 from scheduler.domain.newcore.explain import PREEMPTING, Explainer
 from scheduler.domain.newcore.fit import ROOM, Fit, No, fit
 from scheduler.domain.newcore.gangs import workload_of
 from scheduler.domain.newcore.home import come_home
 from scheduler.domain.newcore.lend import Lending, lender_of
-from scheduler.domain.newcore.models import NEVER
 from scheduler.domain.newcore.nodes import Phase, Place, Pool, Slot, Workload
-from scheduler.domain.newcore.queue import Failed, Freed, Order, Queue, Rank, WorkloadClass
-from scheduler.domain.newcore.refuse import refusal, wrong_name
+from scheduler.domain.newcore.queue import Failed, Freed, Queue, WorkloadClass
+from scheduler.domain.newcore.refuse import refusal
 from scheduler.domain.newcore.reserve import Reservation, lift, may_pass, plan, renew
 from scheduler.domain.newcore.restore import exported, pod_place, restore
 from scheduler.domain.newcore.state import State
 from scheduler.domain.newcore.tolls import Run, Tolls
 from scheduler.domain.newcore.usage import Usage
-from scheduler.domain.newcore.wording import wanted
 
 ROUNDS = 4
 """In one cycle who waits is tried so often, where decisions free something for others."""
@@ -86,9 +88,11 @@ class Core:
         self._new: dict[Workload, WorkloadClass] = {}
         self._misnamed: dict[Workload, Reason] = {}
         self._said: list[Decision] = []
-        policy = self.policy
         self._tolls = Tolls(
-            self._runs, policy.min_run_s, policy.preemptions_per_hour, policy.is_lazy
+            self._runs,
+            config.policy.min_run_s,
+            config.policy.preemptions_per_hour,
+            config.policy.is_lazy,
         )
         self._usage = Usage(self.state, self.policy, self._ordering)
         self._explainer = Explainer(self.state)
@@ -110,11 +114,11 @@ class Core:
         workload = workload_of(self.state, gang, gang.roles)
         record = Record(workload, self._ordering.order(gang))
         self.gangs[gang.id] = self._records[workload] = record
-        wrong = wrong_name(self.state, gang)
+        wrong = wrong_in(self.state.forest, gang, (role.kind for role in gang.roles))
         if wrong is None:
             self._enqueue(workload)
         else:
-            self._misnamed[workload] = Reason(*wrong, wanted(workload))
+            self._misnamed[workload] = Reason(*wrong, wanted_of(workload.kinds))
 
     def withdraw(self, gang: str) -> None:
         """A gang is not wanted any more."""
@@ -424,7 +428,7 @@ class Core:
             return
         toll_of = self._tolls.of(workload)
         ends = [
-            (ends_at(each.gang, run.started_at, self.policy, now), each)
+            (end_of(each.gang, run.started_at, self.policy, now), each)
             for each, run in self._runs.items()
             if each.owner == workload.owner and each.phase is Phase.RUNNING and not toll_of(each)
         ]

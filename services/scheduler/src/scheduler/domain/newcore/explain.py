@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from scheduler.domain.core.model import Reason
+from scheduler.domain.core.wording import wanted_of, words_of
 from scheduler.domain.newcore.fit import QUOTA, claim
 from scheduler.domain.newcore.nodes import Workload
 from scheduler.domain.newcore.queue import Failed, WorkloadClass
 from scheduler.domain.newcore.state import State
-from scheduler.domain.newcore.wording import in_words, wanted
 
 HEALTH, SHAPE, RESOURCE = "health", "shape", "resource"
 PREEMPTING = Reason("preempting", "Others leave for it.", {})
@@ -55,13 +55,12 @@ class Explainer:
             elif found in healthy:
                 yield found, self._health(head)
             elif bare.fits(found, head):
-                text = (
-                    f"{in_words(head)}: not enough CPU, memory, ports or counted resources with it."
-                )
-                yield found, Reason(RESOURCE, text, wanted(head))
+                want = "not enough CPU, memory, ports or counted resources with it"
+                text = f"{words_of(head.kinds)}: {want}."
+                yield found, Reason(RESOURCE, text, wanted_of(head.kinds))
             else:
-                text = f"{in_words(head)}: no nodes have them free as each pod wants them."
-                yield found, Reason(SHAPE, text, wanted(head))
+                text = f"{words_of(head.kinds)}: no nodes have them free as each pod wants them."
+                yield found, Reason(SHAPE, text, wanted_of(head.kinds))
 
     def _fitting_if_healthy(self, asked: Mapping[WorkloadClass, Workload]) -> set[WorkloadClass]:
         rooms = {
@@ -91,13 +90,13 @@ class Explainer:
             f"It would be placed if all nodes were usable: {nodes} not"
             f" ({', '.join(names[:NODES_NAMED])}). `muster nodes` says why."
         )
-        return Reason(HEALTH, text, wanted(head) | {"badNodes": count})
+        return Reason(HEALTH, text, wanted_of(head.kinds) | {"badNodes": count})
 
 
 def _quota(head: Workload, numbers: Mapping[str, int]) -> Reason:
     leaves, spare = numbers["leaves"], max(numbers["spare"], 0)
     text = (
-        f"{in_words(head)}: it needs {leaves} GPUs of the quota of {head.gang.virtual_cluster}, of"
-        f" which gangs of its priority or higher leave {spare}."
+        f"{words_of(head.kinds)}: it needs {leaves} GPUs of the quota of"
+        f" {head.gang.virtual_cluster}, of which gangs of its priority or higher leave {spare}."
     )
-    return Reason(QUOTA, text, wanted(head) | {"leaves": leaves, "spare": spare})
+    return Reason(QUOTA, text, wanted_of(head.kinds) | {"leaves": leaves, "spare": spare})

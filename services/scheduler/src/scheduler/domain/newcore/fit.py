@@ -8,8 +8,8 @@ waits for health.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from scheduler.domain.core.machines import NEVER
 from scheduler.domain.newcore.evict import NOBODY, Choice, Rules, TollOf, choose
-from scheduler.domain.newcore.models import NEVER
 from scheduler.domain.newcore.nodes import Place, Slot, Workload
 from scheduler.domain.newcore.place import Placer
 from scheduler.domain.newcore.state import State

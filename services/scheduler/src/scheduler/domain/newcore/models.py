@@ -7,13 +7,11 @@ from collections.abc import Iterable, Mapping
 
 from scheduler.domain.core.config import NodeLimits
 from scheduler.domain.core.forest import Chain, Forest
+from scheduler.domain.core.machines import NEVER
 from scheduler.domain.core.model import Kind
 from scheduler.domain.core.shapes import Shape
 
 PORTS = "ports"
-FIRST_PORT, LAST_PORT = 20_000, 65_535
-"""Ports given on a node that names no range."""
-
 MOST_UNITS = 127
 """The most shares that a key counts; it says no more of a node on which nothing is limited."""
 UNIT_BITS = 7
@@ -23,9 +21,6 @@ UNITS_WITHOUT_GPUS = 64
 
 INEXACT = 1 << 40
 """Added to the rank of nodes that have enough beside GPUs, or just not: shares are rounded down."""
-
-NEVER = 1 << 30
-"""Leaves that no node has."""
 
 
 class Resources:

@@ -11,10 +11,11 @@ from typing import NamedTuple
 from scheduler.domain.core.config import NodeLimits
 from scheduler.domain.core.forest import Cell, Chain, Quota
 from scheduler.domain.core.forest import Slot as FixedSlot
-from scheduler.domain.core.model import Gang
+from scheduler.domain.core.machines import FIRST_PORT, LAST_PORT
+from scheduler.domain.core.model import Gang, Kind
 from scheduler.domain.core.owning import pin_owner
 from scheduler.domain.core.shapes import Part, Shape
-from scheduler.domain.newcore.models import FIRST_PORT, LAST_PORT, Model, Want
+from scheduler.domain.newcore.models import Model, Want
 
 
 @dataclass(slots=True, eq=False)
@@ -213,6 +214,11 @@ class Workload:
         """To whose cells pods are charged."""
         pin = want.kind.pin
         return self.owner if pin is None or self.owner is None else pin_owner(pin)
+
+    @property
+    def kinds(self) -> list[tuple[Kind, int]]:
+        """What its pods want, and how many of each."""
+        return [(want.kind, len(pods)) for want, pods in self.wants]
 
     @property
     def gpus(self) -> int:

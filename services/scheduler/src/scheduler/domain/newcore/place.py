@@ -7,7 +7,8 @@ On success the gang has its places in the state; the caller's trial keeps or und
 
 from collections.abc import Sequence
 
-from scheduler.domain.newcore.models import INEXACT, NEVER, Want
+from scheduler.domain.core.machines import NEVER
+from scheduler.domain.newcore.models import INEXACT, Want
 from scheduler.domain.newcore.nodes import Phase, Place, Pool, Slot, Workload
 from scheduler.domain.newcore.state import State
 from scheduler.domain.newcore.views import EVERYWHERE, View, When
@@ -138,7 +139,8 @@ class Placer:
         found = []
         for view, racks in layers:
             near = self._near.get(view.pool, 0)
-            seen = filter(self._is_allowed, view.seek(want, racks, near, is_guest=is_guest))
+            every = view.seek(want, racks, near, is_guest=is_guest)
+            seen = (each for each in every if self._is_allowed(each[1]))
             first = next(seen, None)
             if first is None:
                 continue
@@ -158,15 +160,15 @@ class Placer:
                     break
         return False
 
-    def _is_allowed(self, found: tuple[int, Slot]) -> bool:
+    def _is_allowed(self, slot: Slot) -> bool:
         allowed = self._workload.gang.allowed_nodes
-        return allowed is None or found[1].node.name in allowed
+        return allowed is None or slot.node.name in allowed
 
     def _take(self, view: View, want: Want, slot: Slot, pod: str) -> bool:
         """The pod takes its place on a slot, if there is one."""
         state, workload = self._state, self._workload
         leaves, _ = want.need(slot.model)
-        if not self._is_allowed((0, slot)) or not (leaves or slot.node.is_open):
+        if not self._is_allowed(slot) or not (leaves or slot.node.is_open):
             return False
         if not self._has_amounts(want, slot):
             return False

@@ -9,19 +9,16 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
+from scheduler.domain.core.ends import lasts_s
+from scheduler.domain.core.holdings import Order
+from scheduler.domain.core.machines import NEVER
 from scheduler.domain.core.model import Gang, Reason
-from scheduler.domain.newcore.ends import lasts_s
+from scheduler.domain.core.ordering import Rank
 from scheduler.domain.newcore.fit import QUOTA, No
-from scheduler.domain.newcore.models import NEVER, Want
+from scheduler.domain.newcore.models import Want
 from scheduler.domain.newcore.nodes import Phase, Slot, Workload
 from scheduler.domain.newcore.state import State, claimable
 from scheduler.domain.newcore.views import When
-
-Order = tuple[tuple[float, ...], str]
-"""What of a gang's rank stays the same while it waits, then its id."""
-
-Rank = tuple[tuple[float, ...], str]
-"""A gang's place among all that wait, now: the lower goes first."""
 
 RankOf = Callable[[Gang, Order], Rank]
 

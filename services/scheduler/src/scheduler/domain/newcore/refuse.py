@@ -1,17 +1,14 @@
-"""Who can never start here: names that are wrong, and what counts prove to be too large."""
+"""Who can never start here: what counts prove to be too large."""
 
 from collections.abc import Iterator
 
-from scheduler.domain.core.config import listed
-from scheduler.domain.core.model import OPPORTUNISTIC, Gang, Kind, Reason
-from scheduler.domain.core.owning import owner_of, pin_owner
-from scheduler.domain.newcore.models import MOST_UNITS, NEVER, Want
+from scheduler.domain.core.machines import NEVER
+from scheduler.domain.core.model import Reason
+from scheduler.domain.core.owning import owner_of
+from scheduler.domain.core.wording import too_large
+from scheduler.domain.newcore.models import MOST_UNITS, Want
 from scheduler.domain.newcore.nodes import Slot, Workload
 from scheduler.domain.newcore.state import State
-from scheduler.domain.newcore.wording import in_words, wanted
-
-Wrong = tuple[str, str]
-"""A code and a text."""
 
 
 def refusal(state: State, workload: Workload) -> Reason | None:
@@ -21,43 +18,7 @@ def refusal(state: State, workload: Workload) -> Reason | None:
     gang = workload.gang
     if not any(_is_too_large(state, workload)):
         return None
-    where = "the whole cluster" if gang.priority == OPPORTUNISTIC else gang.virtual_cluster
-    if gang.allowed_nodes is not None:
-        where = f"{where}, on the nodes that it allows,"
-    numbers = wanted(workload)
-    text = (
-        f"{in_words(workload)}, {numbers['cpu']} CPUs and {numbers['memoryMB']} MB at once: {where}"
-        " could not hold that, were it healthy and empty. Ask for fewer tasks, or for less in each."
-    )
-    return Reason("too-large", text, numbers)
-
-
-def wrong_name(state: State, gang: Gang) -> Wrong | None:
-    """The first name that a gang may not use; None: all are right."""
-    owners = state.forest.quotas
-    if gang.virtual_cluster not in owners:
-        text = f"There is no virtual cluster {gang.virtual_cluster}; there are {listed(owners)}."
-        return "unknown-virtual-cluster", text
-    kinds = (role.kind for role in gang.roles)
-    return next((found for kind in kinds if (found := _wrong(state, gang, kind))), None)
-
-
-def _wrong(state: State, gang: Gang, kind: Kind) -> Wrong | None:
-    forest, types, pin = state.forest, kind.gpu_types, kind.pin
-    if types and forest.racks.keys().isdisjoint(types):
-        text = f"There is no GPU type {' or '.join(types)}; there are {listed(forest.gpu_types)}."
-        return "unknown-gpu-type", text
-    if pin is None:
-        return None
-    if forest.pin_owners.get(pin) != gang.virtual_cluster:
-        return "unknown-pin", f"{gang.virtual_cluster} owns no pinned cell {pin}."
-    if gang.priority == OPPORTUNISTIC:
-        return "pin", "An opportunistic gang can't use a pinned cell."
-    pinned = next(leaf for owner, leaf in state.owned if owner == pin_owner(pin))
-    if types and pinned not in types:
-        text = f"The pinned cell {pin} has GPUs of type {pinned}, not {' or '.join(types)}."
-        return "pin", text
-    return None
+    return too_large(gang, workload.kinds)
 
 
 def _is_too_large(state: State, workload: Workload) -> Iterator[bool]:

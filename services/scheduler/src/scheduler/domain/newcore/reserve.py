@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from scheduler.domain.core.config import Policy
-from scheduler.domain.newcore.ends import lasts_s
+from scheduler.domain.core.ends import lasts_s
 from scheduler.domain.newcore.fit import claim, lacks
 from scheduler.domain.newcore.nodes import Phase, Place, Pool, Slot, Workload
 from scheduler.domain.newcore.state import State, claimable

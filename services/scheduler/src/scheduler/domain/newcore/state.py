@@ -43,7 +43,7 @@ _Dirty = dict[Slot, None]
 class State:
     """``pools``: by chain; that of nodes without GPUs last. ``models``: of all pools.
     ``quotas``: by owner, lowest first. ``owned`` and ``charged``: leaves by account, and of charged
-    ones by priority. ``guests`` and ``leaving``: how many workloads are so. ``unwell``: slots with
+    ones by priority. ``leaving``: how many workloads are so. ``unwell``: slots with
     leaves that are not good. ``freed``: slots where something became free, and owners of which a
     cell was unbound, since the cycle took them.
     """
@@ -60,7 +60,6 @@ class State:
         self.quotas: dict[str, list[QuotaLeft]] = {}
         self.owned: dict[Account, int] = {}
         self.charged: dict[Account, dict[int, int]] = {}
-        self.guests = 0
         self.leaving = 0
         self.unwell: dict[Slot, None] = {}
         self.freed: list[Slot | str] = []
@@ -388,8 +387,6 @@ class State:
 
     def settle(self, workload: Workload, places: Iterable[Place], phase: Phase) -> None:
         """The workload has these places, which its pods took."""
-        if workload.is_guest:
-            self.journal.set(self, "guests", self.guests + 1)
         if phase is Phase.LEAVING:
             self.journal.set(self, "leaving", self.leaving + 1)
         self.journal.set(workload, "places", tuple(places))
@@ -434,8 +431,6 @@ class State:
         """The workload gives up its places: it is over, or waits again."""
         for place in workload.places:
             self._give_up(workload, place, is_last=True)
-        if workload.is_guest and workload.phase is not Phase.WAITING:
-            self.journal.set(self, "guests", self.guests - 1)
         if workload.phase is Phase.LEAVING:
             self.journal.set(self, "leaving", self.leaving - 1)
         self.journal.set(workload, "phase", phase)
@@ -479,7 +474,6 @@ class State:
             self._free(place.slot)
         self.journal.set(workload, "owner", None)
         self.journal.set(workload, "priority", workload.gang.priority)  # it may have been on loan
-        self.journal.set(self, "guests", self.guests + 1)
 
     def be_guest(self, workload: Workload) -> None:
         """A waiting workload asks for what is idle, in whosever cells."""
@@ -505,7 +499,6 @@ class State:
         self, workload: Workload, places: Sequence[Place], owner: str, priority: int
     ) -> None:
         """A running guest has cells of an owner around its places, which the caller has bound."""
-        self.journal.set(self, "guests", self.guests - 1)
         self.journal.set(workload, "owner", owner)
         self.journal.set(workload, "priority", priority)
         self.journal.set(workload, "places", tuple(places))
