@@ -263,15 +263,17 @@ async def test_a_refused_record_waits_and_is_shown_until_the_right_is_granted(
     async with asyncio.timeout(WAIT_S):
         outcomes = await bus.publish([RIGHT, WRONG])
         assert [type(each) for each in outcomes] == [RefusedError, RefusedError]
-        assert set(bus.refusals.reasons) == {"publish job-updated", "publish job-submitted"}
+        assert set(bus.refusals.reasons) >= {"publish job-updated", "publish job-submitted"}
         for future in administrator.create_acls([deleted]).values():
             future.result(WAIT_S)
         while "publish job-updated" in bus.refusals.reasons:
             await asyncio.sleep(0.02)
         assert await bus.publish([RIGHT]) == [None]
+        # The bus also asks for its topics, and is refused these, too, if it asks before the grant.
+        while set(bus.refusals.reasons) != {"publish job-submitted"}:
+            await asyncio.sleep(0.02)
     running_bus.cancel()
     await asyncio.wait([running_bus])
-    assert set(bus.refusals.reasons) == {"publish job-submitted"}
     log = capsys.readouterr().out
     assert log.count("what='publish job-submitted'") == 1
     assert "grant User:launcher its rights" in log
