@@ -29,8 +29,8 @@ class Admission:
         self._now = now
         self._failed = Failed()
 
-    def admit(self) -> Iterator[Decision]:
-        """All classes that are to be tried, in the order of their first gangs."""
+    def admit(self) -> Iterator[list[Decision]]:
+        """All classes that are to be tried, in the order of their first gangs, gang by gang."""
         self._failed.clear()
         ready, self._queue.ready = self._queue.ready, {}
         heap: list[Entry] = []
@@ -50,11 +50,13 @@ class Admission:
                 self.tried[found] = None
                 if answer.code == ROOM:
                     self._failed.add(found)
+                yield []
                 continue
-            yield from self._gangs.placed(record, answer, self._now)
+            decisions = list(self._gangs.placed(record, answer, self._now))
             if answer.victims or answer.downgraded:
                 self._failed.clear()
             self._push(heap, number, found)
+            yield decisions
 
     def _push(self, heap: list[Entry], number: int, found: WorkloadClass) -> None:
         if (head := self._queue.head(found)) is not None:
@@ -99,7 +101,7 @@ class Admission:
                 trial.commit()
         return answer
 
-    def borrow(self) -> Iterator[Decision]:
+    def borrow(self) -> Iterator[list[Decision]]:
         """Gangs that failed and may borrow are placed in the idle quota of others, in order."""
         records = self._gangs.records
         waiting = [
@@ -117,7 +119,7 @@ class Admission:
                 each.workload for each in records.away if not each.workload.is_opportunistic
             ]
             if self._lending.borrow(workload, borrowers) is not None:
-                yield from self._gangs.placed(record, Fit(), self._now)
+                yield list(self._gangs.placed(record, Fit(), self._now))
 
 
 def _costs_no_gpus(workload: Workload) -> bool:

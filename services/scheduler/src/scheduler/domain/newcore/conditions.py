@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 
 from scheduler.domain.newcore.models import PORTS
+from scheduler.domain.newcore.nodes import Node
 from scheduler.domain.newcore.state import State
 
 
@@ -44,13 +45,58 @@ class Conditions:
                 self._state.set_sick(slot, slot.sick & ~mask if is_healthy else slot.sick | mask)
 
     def block(
-        self, name: str, gpus: Collection[int], amounts: Mapping[str, int], ports: Collection[int]
+        self,
+        name: str,
+        gpus: Collection[int],
+        amounts: Mapping[str, int],
+        ports: Collection[int],
+        avoided: Collection[int] = (),
     ) -> bool:
-        """Nobody's pods hold these now; whether it is another state than before."""
+        """Nobody's pods hold these now; whether it is another state than before. ``avoided``: ports
+        that are assigned last.
+        """
         node = self._state.nodes[name]
-        first, last = node.port_range
-        known = [port - first for port in ports if first <= port <= last]
-        mask = sum(1 << bit for bit in set(known)) & ~node.ports
+        mask = _bits(node, ports) & ~node.ports
         wanted = {**amounts, PORTS: mask.bit_count()}
         held = tuple(wanted.get(each, 0) for each in self._state.resources.names)
-        return self._state.block(node, gpus, held, mask)
+        return self._state.block(node, gpus, held, mask, _bits(node, avoided))
+
+    def take_over(self, before: "Conditions") -> None:
+        """The conditions of the same nodes under another configuration."""
+        nodes = self._state.nodes
+        self.draining = {name for name in before.draining if name in nodes}
+        for name, old in before._state.nodes.items():
+            if name not in nodes:
+                continue
+            self._set(
+                name,
+                is_healthy=old.is_healthy,
+                is_cordoned=old.is_cordoned,
+                is_drained=old.is_drained,
+            )
+            for gpu in _gpus(old, "sick"):
+                self.set_gpu_health(name, gpu, False)
+            held = dict(zip(before._state.resources.names, old.blocked, strict=False))
+            ports, avoided = _ports(old, old.blocked_ports), _ports(old, old.avoided_ports)
+            self.block(name, _gpus(old, "blocked"), held, ports, avoided)
+
+
+def _bits(node: Node, ports: Collection[int]) -> int:
+    """Ports of a node's range as bits."""
+    first, last = node.port_range
+    return sum(1 << port - first for port in set(ports) if first <= port <= last)
+
+
+def _ports(node: Node, bits: int) -> list[int]:
+    first, _ = node.port_range
+    return [first + bit for bit in range(bits.bit_length()) if bits >> bit & 1]
+
+
+def _gpus(node: Node, what: str) -> list[int]:
+    """Indices of a node's GPUs that are ``sick``, or ``blocked``."""
+    return [
+        gpu
+        for slot in node.slots
+        if slot.fixed is not None
+        for gpu in slot.fixed.indices(getattr(slot, what))
+    ]

@@ -3,11 +3,12 @@
 `Core.cycle` reads as the rules do. Everything that it asks is `fit` under a trial.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from scheduler.domain.core.building import build
 from scheduler.domain.core.config import ClusterConfig
-from scheduler.domain.core.model import Decision, Gang, Reason, Restored
+from scheduler.domain.core.holdings import Order
+from scheduler.domain.core.model import Decision, Gang, Reason, Restored, RestoredReservation
 from scheduler.domain.core.names import wrong_in
 from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy, ordering_of
 from scheduler.domain.core.wording import wanted_of
@@ -15,12 +16,13 @@ from scheduler.domain.newcore.admit import Admission
 from scheduler.domain.newcore.conditions import Conditions
 from scheduler.domain.newcore.costs import Costs
 from scheduler.domain.newcore.gangs import workload_of
-from scheduler.domain.newcore.lend import Lending
-from scheduler.domain.newcore.nodes import Workload
+from scheduler.domain.newcore.lend import Lending, lender_of
+from scheduler.domain.newcore.nodes import Phase, Workload
 from scheduler.domain.newcore.plan import Planner
 from scheduler.domain.newcore.publish import Publisher
 from scheduler.domain.newcore.queue import Queue
 from scheduler.domain.newcore.records import Record, Records
+from scheduler.domain.newcore.reserve import exported_reservation
 from scheduler.domain.newcore.restore import exported, restore
 from scheduler.domain.newcore.state import State
 from scheduler.domain.newcore.transitions import Transitions
@@ -32,15 +34,19 @@ ROUNDS = 4
 
 
 class Core:
-    """``is_settled``: gangs that can never start are refused."""
+    """``is_settled``: gangs that can never start are refused. ``cycles``: how many cycles there
+    were, or parts of one.
+    """
 
     def __init__(
         self, config: ClusterConfig, policies: Mapping[str, OrderPolicy] = BUILT_IN
     ) -> None:
         self.policy = config.policy
+        self.policies = policies
         self.state = State(build(config))
         self.nodes = Conditions(self.state)
         self.is_settled = True
+        self.cycles = 0
         self._ordering = ordering_of(config.policy, policies)
         usage = Usage(self.state, config.policy, self._ordering)
         records = Records()
@@ -56,6 +62,12 @@ class Core:
         self._planner = Planner(self._gangs)
         self._publisher = Publisher(self._gangs)
         self._pending: list[Decision] = []
+        self._rest: Iterator[list[Decision]] | None = None
+
+    @property
+    def is_under_way(self) -> bool:
+        """The rest of a cycle is to come, before anything else changes."""
+        return self._rest is not None
 
     @property
     def gangs(self) -> Mapping[str, Record]:
@@ -106,40 +118,92 @@ class Core:
         """A gang was placed before. Where it can't have its cells again it is downgraded; the next
         cycle publishes that.
         """
-        workload = restore(self.state, restored)
-        record = Record(workload, self._ordering.order(restored.gang))
+        workload, orphaned = restore(self.state, restored)
+        record = Record(workload, self._ordering.order(restored.gang), orphaned=orphaned)
         self._pending += self._gangs.restore(record, restored)
+
+    def restore_reservation(self, restored: RestoredReservation) -> None:
+        """Cells were reserved for a waiting gang before; comes after all gangs."""
+        if self.policy.is_keeping:
+            self._gangs.restore_reservation(restored)
 
     def exported(self, gang: str) -> Restored:
         """All that is kept of a gang that has places."""
         return exported(self.gangs[gang])
 
+    def kept_reservations(self) -> list[RestoredReservation]:
+        """All that is kept of reservations."""
+        return [*map(exported_reservation, self._gangs.records.reservations())]
+
+    # Another configuration.
+
+    def changed(self, config: ClusterConfig, now: float) -> "Core":
+        """A core of another configuration with the same gangs: what runs stays where it is. This
+        one is only read. Raises ConfigError.
+        """
+        fresh, before = Core(config, self.policies), self._gangs
+        fresh.is_settled, fresh.cycles = self.is_settled, self.cycles
+        fresh.nodes.take_over(self.nodes)
+        fresh._gangs.costs.now = fresh._gangs.queue.now = now
+        fresh._pending = list(self._pending)
+        for record in sorted(self.gangs.values(), key=_turn):
+            if record.workload.phase is Phase.WAITING:
+                fresh.request(record.workload.gang)
+            else:
+                fresh.restore(exported(record))
+            fresh._gangs.records.all[record.id].take_over(record)
+        for preemption in before.costs.hour.exported():
+            fresh._gangs.costs.hour.note(preemption)
+        fresh._gangs.usage.take_over(before.usage)
+        for reservation in self.kept_reservations():
+            fresh.restore_reservation(reservation)
+        return fresh
+
     # The cycle.
 
-    def cycle(self, now: float) -> list[Decision]:
-        """Decide about all that wait."""
+    def cycle(self, now: float, is_enough: Callable[[int], bool] | None = None) -> list[Decision]:
+        """Decide about all that wait, or the rest of that. ``is_enough`` is asked between gangs,
+        with the number of decisions so far. All parts go by the time of the first.
+        """
+        self.cycles += 1
+        steps, self._rest = self._rest or self._steps(now), None
+        decisions: list[Decision] = []
+        while is_enough is None or not is_enough(len(decisions)):
+            step = next(steps, None)
+            if step is None:
+                return decisions
+            decisions += step
+        self._rest = steps
+        return decisions
+
+    def _steps(self, now: float) -> Iterator[list[Decision]]:
+        """The steps of a cycle, which may be left after each gang."""
         gangs = self._gangs
-        decisions, self._pending = self._pending, []
+        pending, self._pending = self._pending, []
         gangs.begin(now)
         admission = Admission(gangs, self._lending, now)
         # 1. Gangs on drained nodes are preempted.
-        decisions += gangs.drain(self.nodes.draining, now)
+        yield [*pending, *gangs.drain(self.nodes.draining, now)]
         for _ in range(ROUNDS):
             # 2. Nominated gangs start where the victims have left, or lose a place that is bad.
             # 3. Classes are woken that may be helped by what has become free.
             if self.state.freed or is_due(gangs, now):
-                decisions += wake(gangs, now)
+                yield list(wake(gangs, now))
             if not gangs.queue.ready:
                 break
             # 4. All that are to be tried, in order: placed, or others leave for them, or not.
-            decisions += admission.admit()
+            yield from admission.admit()
             # 5. Those that may borrow are placed in others' idle quota, after all others.
-            decisions += admission.borrow()
+            yield from admission.borrow()
         # 6. Gangs outside of their own cells get some where there is room, oldest first.
-        decisions += gangs.upgrade()
+        yield list(gangs.upgrade())
         # 7. The first of each virtual cluster that can't start gets a reservation.
         if self.policy.is_keeping and admission.tried:
-            decisions += self._planner.plan(admission.tried, now)
+            yield from self._planner.plan(admission.tried, now)
         # 8. Waiting gangs' reasons are published, where they are new.
-        decisions += self._publisher.publish(admission.tried, is_settled=self.is_settled)
-        return decisions
+        yield from self._publisher.publish(admission.tried, is_settled=self.is_settled)
+
+
+def _turn(record: Record) -> tuple[bool, Order]:
+    """Gangs in their own cells come first, in the order of the queue."""
+    return lender_of(record.workload) is not None, record.order

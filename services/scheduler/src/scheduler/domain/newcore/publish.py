@@ -1,10 +1,10 @@
 """The end of a cycle: gangs that can never start are refused, others learn why they wait."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from scheduler.domain.core.model import Decision
+from scheduler.domain.core.model import Decision, Reason
 from scheduler.domain.newcore.explain import Explainer
-from scheduler.domain.newcore.nodes import Phase
+from scheduler.domain.newcore.nodes import Phase, Workload
 from scheduler.domain.newcore.queue import WorkloadClass
 from scheduler.domain.newcore.refuse import refusal
 from scheduler.domain.newcore.transitions import Transitions
@@ -17,23 +17,30 @@ class Publisher:
         self._gangs = gangs
         self._explainer = Explainer(gangs.state)
 
-    def publish(self, tried: dict[WorkloadClass, None], *, is_settled: bool) -> Iterator[Decision]:
-        """``tried``: classes whose first gang failed; ``is_settled``: gangs may be refused."""
+    def publish(
+        self, tried: dict[WorkloadClass, None], *, is_settled: bool
+    ) -> Iterator[list[Decision]]:
+        """Class by class. ``tried``: those whose first gang failed; ``is_settled``: gangs may be
+        refused.
+        """
         gangs, queue = self._gangs, self._gangs.queue
         if not (tried or queue.new or gangs.records.misnamed):
             return
         if is_settled:
-            yield from self._refuse(tried)
+            yield list(self._refuse(tried))
         waiting = {found: head[1] for found in tried if (head := queue.head(found))}
         for found, reason in self._explainer.reasons(waiting):
-            if found.reason is None or found.reason.code != reason.code:
-                for workload in found.waiting():
-                    yield from gangs.publish(gangs.records.of(workload), reason)
-            found.reason = reason
+            before, found.reason = found.reason, reason
+            if before is None or before.code != reason.code:
+                yield self._tell(found.waiting(), reason)
         for workload, found in queue.new.items():
             if found.reason is not None and workload.phase is Phase.WAITING:
-                yield from gangs.publish(gangs.records.of(workload), found.reason)
+                yield self._tell((workload,), found.reason)
         queue.new.clear()
+
+    def _tell(self, gangs: Iterable[Workload], reason: Reason) -> list[Decision]:
+        of = self._gangs.records.of
+        return [each for gang in gangs for each in self._gangs.publish(of(gang), reason)]
 
     def _refuse(self, tried: dict[WorkloadClass, None]) -> Iterator[Decision]:
         """Gangs of which names or counts prove that they can never start."""

@@ -5,9 +5,10 @@ So the facts of a gang come and go together. `Records` finds gangs by what they 
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import inf
 
 from scheduler.domain.core.holdings import Order
-from scheduler.domain.core.model import Gang, Reason
+from scheduler.domain.core.model import Gang, PodPlace, Reason
 from scheduler.domain.core.saving import saved_s
 from scheduler.domain.newcore.nodes import Phase, Pool, Slot, Workload
 
@@ -33,13 +34,15 @@ class Run:
 @dataclass(eq=False)
 class Reservation:
     """``cells``: leaves by slot; ``starts_at``: when the gang can start; ``since``: when its first
-    reservation began. ``hold``: is charged what is free of the cells.
+    reservation began. ``patient_until``: nodes may report until then. ``hold``: is charged what is
+    free of the cells.
     """
 
     workload: Workload
     cells: dict[Slot, int]
     starts_at: float
     since: float
+    patient_until: float = -inf
     hold: Workload = field(init=False)
 
     def __post_init__(self) -> None:
@@ -54,7 +57,8 @@ class Reservation:
 
     def is_broken(self, now: float) -> bool:
         """Its time has passed, or one of its cells can't be used."""
-        return self.starts_at < now or any(m & ~slot.good for slot, m in self.cells.items())
+        is_bad = any(mask & ~slot.good for slot, mask in self.cells.items())
+        return self.starts_at < now or (is_bad and now >= self.patient_until)
 
 
 @dataclass(eq=False)
@@ -64,7 +68,8 @@ class Record:
     ``run``: since it started. ``reservation``: what is reserved for it while it waits;
     ``reserved_since``: when its first reservation began. ``published``: the code of its last
     reason. ``leaves_by``, ``leaves_for``: when it has to leave, and for which gang.
-    ``charged_to``: whose cells it runs in, as `Records` filed it last.
+    ``charged_to``: whose cells it runs in, as `Records` filed it last. ``orphaned``: places of its
+    pods on hardware that the configuration does not have.
     """
 
     workload: Workload
@@ -77,11 +82,18 @@ class Record:
     leaves_by: float | None = None
     leaves_for: str | None = None
     charged_to: str | None = None
+    orphaned: tuple[PodPlace, ...] = ()
 
     @property
     def id(self) -> str:
         """The gang's."""
         return self.workload.gang.id
+
+    def take_over(self, before: "Record") -> None:
+        """The same gang's record under another configuration, which has less of it perhaps."""
+        self.reserved_since = before.reserved_since
+        if self.workload.phase is before.workload.phase:
+            self.published = before.published
 
 
 class Records:
@@ -100,6 +112,11 @@ class Records:
     def of(self, workload: Workload) -> Record:
         """The record of a workload's gang."""
         return self.all[workload.gang.id]
+
+    def reservations(self) -> list[Reservation]:
+        """All reservations, those of the gangs that have had one for longest first."""
+        found = [each.reservation for each in self.reserved if each.reservation is not None]
+        return sorted(found, key=lambda each: (each.since, each.workload.gang.id))
 
     def charged_to(self, owner: str | None) -> Iterable[Record]:
         """Gangs that run in an owner's cells, in no order."""

@@ -6,13 +6,15 @@ the gang that waits. So nothing else has to know of reservations. A gang that ma
 is tried in a trial that lifts the hold.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from scheduler.domain.core.config import Policy
 from scheduler.domain.core.ends import lasts_s
+from scheduler.domain.core.model import NodeGpus, RestoredReservation
 from scheduler.domain.newcore.fit import claim, lacks
 from scheduler.domain.newcore.nodes import Phase, Place, Pool, Slot, Workload
 from scheduler.domain.newcore.records import Records, Reservation
+from scheduler.domain.newcore.restore import bind_again, cells_of
 from scheduler.domain.newcore.state import State, claimable
 
 End = tuple[float, Workload]
@@ -34,11 +36,10 @@ def lift_all(state: State, reservations: Iterable[Reservation]) -> None:
 
 def beside(records: Records, workload: Workload) -> list[Reservation]:
     """Those of other gangs of its virtual cluster."""
-    found = (each.reservation for each in records.reserved)
     return [
         each
-        for each in found
-        if each and each.workload.owner == workload.owner and each.workload is not workload
+        for each in records.reservations()
+        if each.workload.owner == workload.owner and each.workload is not workload
     ]
 
 
@@ -62,6 +63,62 @@ def _renew(state: State, reservation: Reservation) -> None:
                 places.append(place)
                 trial.commit()
     state.settle(hold, places, Phase.NOMINATED)
+
+
+def reserved_again(
+    state: State, workload: Workload, restored: RestoredReservation
+) -> Reservation | None:
+    """A reservation of before, charged what it was. None: some of its cells are not there."""
+    cells = _slots_of(state, restored.cells)
+    held = cells if restored.held is None else _slots_of(state, restored.held)
+    if cells is None or held is None:
+        return None
+    found = Reservation(workload, held, restored.starts_at, restored.since)
+    if restored.patient_until is not None:
+        found.patient_until = restored.patient_until
+    bound = bind_again(state, workload.owner or "", restored.bound)
+    renew(state, found)
+    found.cells = cells
+    state.unbind_unused(bound)
+    return found
+
+
+def _slots_of(state: State, cells: Iterable[NodeGpus]) -> dict[Slot, int] | None:
+    found: dict[Slot, int] = {}
+    for name, gpus in cells:
+        node, count = state.nodes.get(name), 0
+        for slot in () if node is None else node.slots:
+            mask = 0 if slot.fixed is None else slot.fixed.mask_of(gpus)
+            if mask:
+                found[slot] = mask
+                count += mask.bit_count()
+        if count < len(gpus):
+            return None
+    return found
+
+
+def exported_reservation(reservation: Reservation) -> RestoredReservation:
+    """All that is kept of a reservation."""
+    held: dict[Slot, int] = {}
+    for place in reservation.hold.places:
+        held[place.slot] = held.get(place.slot, 0) | place.charge
+    return RestoredReservation(
+        reservation.workload.gang.id,
+        named(reservation.cells),
+        reservation.starts_at,
+        reservation.since,
+        tuple(use for use in cells_of(reservation.hold) if use.quota),
+        named(held),
+    )
+
+
+def named(cells: Mapping[Slot, int]) -> tuple[NodeGpus, ...]:
+    """Leaves by slot as GPUs by node."""
+    found: dict[str, list[int]] = {}
+    for slot, mask in cells.items():
+        gpus = () if slot.fixed is None else slot.fixed.indices(mask)
+        found.setdefault(slot.node.name, []).extend(gpus)
+    return tuple((node, tuple(sorted(gpus))) for node, gpus in sorted(found.items()))
 
 
 def _owner_on(workload: Workload, slot: Slot, leaves: int) -> str:

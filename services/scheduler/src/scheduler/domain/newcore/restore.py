@@ -1,44 +1,38 @@
 """A gang that was placed before: after a restart, or under another configuration."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+from scheduler.domain.core.forest import Cell
 from scheduler.domain.core.model import OPPORTUNISTIC, CellUse, GangClass, PodPlace, Restored
 from scheduler.domain.core.owning import owner_of
 from scheduler.domain.newcore.gangs import workload_of
 from scheduler.domain.newcore.lend import BORROWED, lender_of
 from scheduler.domain.newcore.models import Want
-from scheduler.domain.newcore.nodes import Binding, Phase, Place, Slot, Workload
+from scheduler.domain.newcore.nodes import Binding, Phase, Place, QuotaLeft, Slot, Workload
 from scheduler.domain.newcore.records import Record
 from scheduler.domain.newcore.state import State
 
 
-def restore(state: State, restored: Restored) -> Workload:
-    """Put a gang's pods where they are. Where it can't have its cells it is
-    downgraded. Pods on nodes or GPUs that are not there any more have no place.
+def restore(state: State, restored: Restored) -> tuple[Workload, tuple[PodPlace, ...]]:
+    """Put a gang's pods where they are. Where it can't have its cells it is downgraded; where it
+    was nominated it waits. Also returns the places of pods that run on hardware which the
+    configuration does not have, or which another gang has.
     """
-    gang = restored.gang
+    gang, phase = restored.gang, _phase_of(restored)
     workload = workload_of(state, gang, gang.roles)
-    wants = {pod: want for want, pods in workload.wants for pod in pods}
-    is_charged = restored.gang_class in (None, GangClass.GUARANTEED)
-    phase = _phase_of(restored)
-    if restored.lender is not None:
+    if restored.gang_class not in (None, GangClass.GUARANTEED) and workload.owner is not None:
+        state.be_opportunistic(workload)
+    is_charged = workload.owner is not None
+    if is_charged and restored.lender is not None:
         state.borrow(workload, owner_of(restored.lender), BORROWED)
-    if not is_charged and workload.owner is not None:
+        if _take_all(state, workload, restored, phase):
+            return workload, ()
+        state.ask_anew(workload)
+    if _take_all(state, workload, restored, phase) or phase is Phase.NOMINATED:
+        return workload, ()
+    if is_charged:
         state.be_opportunistic(workload)
-    found = ((wants.get(pod.pod), pod) for pod in restored.places)
-    some = [place_of(state, workload, want, pod) for want, pod in found if want is not None]
-    places = [place for place in some if place is not None]
-    with state.trial() as trial:
-        if workload.owner is not None and phase is not Phase.LEAVING:
-            bind_again(state, workload.owner, restored.cells)
-        if _take(state, workload, places, phase):
-            trial.commit()
-    if not workload.places and workload.owner is not None:
-        state.be_opportunistic(workload)
-        with state.trial() as trial:
-            if _take(state, workload, [place._replace(owner="") for place in places], phase):
-                trial.commit()
-    return workload
+    return workload, _take_some(state, workload, restored, phase)
 
 
 def _phase_of(restored: Restored) -> Phase:
@@ -47,22 +41,74 @@ def _phase_of(restored: Restored) -> Phase:
     return Phase.RUNNING if restored.preempted_until is None else Phase.LEAVING
 
 
-def _take(state: State, workload: Workload, places: list[Place], phase: Phase) -> bool:
-    """All pods take their places, or some of them can't. The caller undoes it then."""
-    for place in places:
-        slot = place.slot
-        busy = slot.used if phase is not Phase.NOMINATED else slot.staying
-        if place.gpus & busy:
-            return False
-        if not workload.is_opportunistic and phase is not Phase.LEAVING:
-            if place.charge & slot.charged:
+def _take_all(state: State, workload: Workload, restored: Restored, phase: Phase) -> bool:
+    """All pods take their places in cells; or some of them can't, and nothing has changed."""
+    found = list(_places(state, workload, restored))
+    places = [place for _, place in found if place is not None]
+    if len(places) < len(found):
+        return False
+    with state.trial() as trial:
+        bound: list[Binding] = []
+        if workload.owner is not None and phase is not Phase.LEAVING:
+            bound = bind_again(state, workload.owner, restored.cells)
+        for place in places:
+            if not _may_take(state, workload, place, phase):
                 return False
-            if not state.bind_around(place.owner, slot, place.charge):
-                return False
-        state.take(workload, place, phase)
-    if places:
-        state.settle(workload, places, phase)
+            state.take(workload, place, phase)
+        if places:
+            state.settle(workload, places, phase)
+        state.unbind_unused(bound)
+        trial.commit()
     return True
+
+
+def _take_some(
+    state: State, workload: Workload, restored: Restored, phase: Phase
+) -> tuple[PodPlace, ...]:
+    """A gang without cells runs where it does. Returns the places that it can't take; what is there
+    of them is not free.
+    """
+    taken, orphaned = list[Place](), list[PodPlace]()
+    for pod, place in _places(state, workload, restored):
+        if place is not None and _may_take(state, workload, place, phase):
+            parts = [place]
+        else:
+            orphaned.append(pod._replace(charged=()))
+            parts = [each for each in _parts_of(state, pod) if not each.gpus & each.slot.used]
+        for each in parts:
+            state.take(workload, each, phase)
+        taken += parts
+    state.settle(workload, taken, phase)
+    return tuple(orphaned)
+
+
+def _places(
+    state: State, workload: Workload, restored: Restored
+) -> Iterator[tuple[PodPlace, Place | None]]:
+    wants = {pod: want for want, pods in workload.wants for pod in pods}
+    for pod in restored.places:
+        if (want := wants.get(pod.pod)) is not None:
+            yield pod, place_of(state, workload, want, pod)
+
+
+def _may_take(state: State, workload: Workload, place: Place, phase: Phase) -> bool:
+    slot = place.slot
+    if place.gpus & (slot.used if phase is not Phase.NOMINATED else slot.staying):
+        return False
+    if workload.is_opportunistic or phase is Phase.LEAVING:
+        return True
+    if place.charge & slot.charged:
+        return False
+    return state.bind_around(place.owner, slot, place.charge)
+
+
+def _parts_of(state: State, pod: PodPlace) -> Iterator[Place]:
+    """What is there of a pod's GPUs: they are in no slot together."""
+    node, none = state.nodes.get(pod.node), (0,) * len(state.resources.names)
+    for slot in () if node is None else node.slots:
+        gpus = 0 if slot.fixed is None else slot.fixed.mask_of(pod.gpus)
+        if gpus:
+            yield Place(pod.pod, slot, gpus, none)
 
 
 def place_of(state: State, workload: Workload, want: Want, pod: PodPlace) -> Place | None:
@@ -92,36 +138,41 @@ def _slot_of(slots: Iterable[Slot], gpus: tuple[int, ...]) -> Slot | None:
     return None
 
 
-def bind_again(state: State, owner: str, cells: Iterable[CellUse]) -> None:
-    """Bind the cells that a gang says it has, out of the same quota, as far as that is allowed."""
+def bind_again(state: State, owner: str, cells: Iterable[CellUse]) -> list[Binding]:
+    """Bind the cells that a gang has had, out of the same quota, as far as that is allowed."""
+    bound: list[Binding] = []
     for use in cells:
         for quota in state.quotas.get(owner, ()):
             if quota.quota.path != use.quota or not quota.left:
                 continue
-            buddy = state.buddies[quota.chain.name]
             for cell in state.forest.by_address(quota.chain, use.cell):
-                slot = state.slots_of(cell)[0]
-                if cell.level == quota.level and cell.address == use.cell:
-                    if buddy.may_bind(cell, None, slot):
-                        state.bind(Binding(owner, quota, cell, None))
-                elif cell.slot is not None and quota.level < cell.level:
-                    for part in cell.slot.shape.parts[quota.level]:
-                        is_it = cell.slot.address(part) == use.cell
-                        if is_it and buddy.may_bind(cell, part, slot):
-                            state.bind(Binding(owner, quota, cell, part))
+                found = _cell_at(owner, quota, cell, use.cell)
+                slot, buddy = state.slots_of(cell)[0], state.buddies[quota.chain.name]
+                if found is not None and buddy.may_bind(cell, found.part, slot):
+                    state.bind(found)
+                    bound.append(found)
+    return bound
+
+
+def _cell_at(owner: str, quota: QuotaLeft, cell: Cell, address: str) -> Binding | None:
+    if cell.level == quota.level and cell.address == address:
+        return Binding(owner, quota, cell, None)
+    if cell.slot is not None and quota.level < cell.level:
+        for part in cell.slot.shape.parts[quota.level]:
+            if cell.slot.address(part) == address:
+                return Binding(owner, quota, cell, part)
+    return None
 
 
 def exported(record: Record) -> Restored:
     """All that is kept of a gang that has places."""
     workload, run = record.workload, record.run
-    gang_class = GangClass.GUARANTEED
-    if workload.is_opportunistic:
-        is_opportunistic = workload.gang.priority < 0
-        gang_class = GangClass.OPPORTUNISTIC if is_opportunistic else GangClass.DOWNGRADED
+    orphaned = {place.pod for place in record.orphaned}
+    places = (place for place in workload.places if place.pod not in orphaned)
     return Restored(
         workload.gang,
-        tuple(pod_place(place) for place in workload.places),
-        gang_class,
+        (*map(pod_place, places), *record.orphaned),
+        class_of(record) if workload.places or orphaned else None,
         cells_of(workload),
         None if run is None else run.started_at,
         record.leaves_by,
@@ -129,6 +180,16 @@ def exported(record: Record) -> Restored:
         checkpointed_at=None if run is None else run.checkpointed_at,
         lender=lender_of(workload),
     )
+
+
+def class_of(record: Record) -> GangClass:
+    """How a gang with places holds its GPUs."""
+    workload = record.workload
+    if not workload.is_opportunistic:
+        return GangClass.GUARANTEED
+    if workload.is_away or (record.orphaned and workload.gang.priority != OPPORTUNISTIC):
+        return GangClass.DOWNGRADED
+    return GangClass.OPPORTUNISTIC
 
 
 def cells_of(workload: Workload) -> tuple[CellUse, ...]:

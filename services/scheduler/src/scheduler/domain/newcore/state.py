@@ -340,6 +340,12 @@ class State:
             self._touch(slot)
         buddy.end_bind(part, slots[0])
 
+    def unbind_unused(self, bindings: Iterable[Binding]) -> None:
+        """Those of these cells are anybody's again in which no workload is charged anything."""
+        for binding in bindings:
+            if not binding.users and binding.quota is not None:
+                self._unbind(binding)
+
     def _unbind(self, binding: Binding) -> None:
         set_, cell, part, owner = self.journal.set, binding.cell, binding.part, binding.owner
         buddy, slots, quota = self.buddies[cell.chain.name], self._slots_of[cell], binding.quota
@@ -581,30 +587,41 @@ class State:
         self._set_usable(slot.node)
 
     def block(
-        self, node: Node, gpus: Collection[int], amounts: tuple[int, ...], ports: int
+        self,
+        node: Node,
+        gpus: Collection[int],
+        amounts: tuple[int, ...],
+        ports: int,
+        avoided: int = 0,
     ) -> bool:
         """Nobody's pods hold these now: GPU indices, amounts by resource, ports as bits. Whether
         they held something else before.
         """
-        before = (node.blocked, node.blocked_ports, [slot.blocked for slot in node.slots])
+        before = _blocked(node)
         old = node.blocked or (0,) * len(amounts)
         for name in ("left", "soon"):
             values = zip(getattr(node, name), old, amounts, strict=True)
             self.journal.set(node, name, tuple(left + a - b for left, a, b in values))
         self.journal.set(node, "blocked", amounts)
         self.journal.set(node, "blocked_ports", ports & ~node.ports)
+        self.journal.set(node, "avoided_ports", avoided)
         for slot in node.slots:
             mask = 0 if slot.fixed is None else slot.fixed.mask_of(tuple(gpus))
             self.journal.set(slot, "blocked", mask)
             self._touch(slot)
             self._free(slot)
         self._set_usable(node)
-        return before != (node.blocked, node.blocked_ports, [slot.blocked for slot in node.slots])
+        return before != _blocked(node)
 
     def _set_usable(self, node: Node) -> None:
         for slot in node.slots:
             full = slot.shape.full if node.is_open else 0
             self.set_good(slot, full & ~slot.sick & ~slot.blocked)
+
+
+def _blocked(node: Node) -> object:
+    slots = [slot.blocked for slot in node.slots]
+    return node.blocked, node.blocked_ports, node.avoided_ports, slots
 
 
 def without(wants: Wants, pod: str) -> Wants:

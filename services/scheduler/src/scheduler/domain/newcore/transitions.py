@@ -19,6 +19,7 @@ from scheduler.domain.core.model import (
     Refused,
     Reserved,
     Restored,
+    RestoredReservation,
     Upgraded,
 )
 from scheduler.domain.core.owning import owner_of
@@ -29,8 +30,8 @@ from scheduler.domain.newcore.nodes import Phase, Workload
 from scheduler.domain.newcore.queue import Queue
 from scheduler.domain.newcore.rebind import rebind
 from scheduler.domain.newcore.records import Record, Records, Reservation, Run
-from scheduler.domain.newcore.reserve import lift, renew
-from scheduler.domain.newcore.restore import pod_place
+from scheduler.domain.newcore.reserve import lift, named, renew, reserved_again
+from scheduler.domain.newcore.restore import class_of, pod_place
 from scheduler.domain.newcore.state import State
 from scheduler.domain.newcore.usage import Usage
 
@@ -69,10 +70,14 @@ class Transitions:
             record.run = Run(restored.started_at or 0.0, restored.checkpointed_at)
             self.usage.begin(workload.gang, workload.places, self.costs.now)
         self.records.add(record)
-        if not workload.places:
+        if workload.phase is Phase.WAITING:
             self.queue.add(workload, record.order)
-        is_guaranteed = restored.gang_class in (None, GangClass.GUARANTEED)
-        if record in self.records.away and workload.is_opportunistic and is_guaranteed:
+            if restored.places:
+                yield PreemptionCancelled(record.id)
+            return
+        had_cells = restored.gang_class in (None, GangClass.GUARANTEED)
+        is_downgraded = class_of(record) is GangClass.DOWNGRADED
+        if had_cells and is_downgraded and workload.phase is Phase.RUNNING:
             yield Downgraded(record.id, None)
 
     def release(self, record: Record) -> None:
@@ -96,6 +101,7 @@ class Transitions:
         if record.run is not None:
             self.usage.end(workload.gang, [p for p in workload.places if p.pod == pod])
         self.state.drop(workload, pod)
+        record.orphaned = tuple(place for place in record.orphaned if place.pod != pod)
         if not workload.wants:
             self.release(record)
         elif workload.phase is Phase.WAITING:
@@ -189,6 +195,8 @@ class Transitions:
     def upgrade(self) -> Iterator[Decision]:
         """Gangs outside of their own cells get some around their places, the oldest first."""
         for record in sorted(self.records.away, key=_age):
+            if record.orphaned:
+                continue
             gang = record.workload.gang
             owner = owner_of(gang.virtual_cluster)
             if rebind(self.state, record.workload, owner, gang.priority):
@@ -205,12 +213,27 @@ class Transitions:
         renew(self.state, planned)
         record.reservation = planned
         self.records.file(record)
-        cells = tuple(
-            (slot.node.name, slot.fixed.indices(mask))
-            for slot, mask in planned.cells.items()
-            if slot.fixed
-        )
-        return Reserved(record.id, cells, planned.starts_at)
+        return Reserved(record.id, named(planned.cells), planned.starts_at)
+
+    def restore_reservation(self, restored: RestoredReservation) -> None:
+        """Cells were reserved for a gang before. Where it does not wait, or some of the cells are
+        not there any more, nothing is reserved.
+        """
+        record = self.records.all.get(restored.gang)
+        if record is None or record.workload.phase is not Phase.WAITING or record.misnamed:
+            return
+        record.reservation = reserved_again(self.state, record.workload, restored)
+        if record.reservation is not None:
+            record.reserved_since = restored.since
+            self.records.file(record)
+
+    def forget_reservations(self) -> None:
+        """Nothing is reserved, as if it had never been."""
+        for record in list(self.records.reserved):
+            if record.reservation is not None:
+                lift(self.state, record.reservation)
+            record.reservation = record.reserved_since = None
+            self.records.file(record)
 
     def unreserve(self, reservation: Reservation) -> Decision:
         """The cells are free for others, and the gang is tried and planned anew."""

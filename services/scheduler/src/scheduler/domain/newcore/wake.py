@@ -18,7 +18,7 @@ def is_due(gangs: Transitions, now: float) -> bool:
             if found.no is not None and found.owner is not None:
                 gangs.queue.try_again(found)
         return True
-    return any(r.reservation and r.reservation.is_broken(now) for r in gangs.records.reserved)
+    return any(each.is_broken(now) for each in gangs.records.reservations())
 
 
 def wake(gangs: Transitions, now: float) -> Iterator[Decision]:
@@ -37,15 +37,12 @@ def wake(gangs: Transitions, now: float) -> Iterator[Decision]:
             yield gangs.wait_again(record)
         elif state.is_ready(workload):
             yield from gangs.start(record, now)
-    for record in list(records.reserved):
-        reservation = record.reservation
-        if reservation is None:
-            continue
+    for reservation in records.reservations():
         if reservation.is_broken(now):
             yield gangs.unreserve(reservation)
         elif any(slot in freed.slots for slot in reservation.cells):
             renew(state, reservation)
-            queue.try_again(queue.class_of(record.workload))
+            queue.try_again(queue.class_of(reservation.workload))
     for found in list(queue.classes.values()):
         if found.no is not None and freed.helps(found):
             queue.try_again(found)
