@@ -56,10 +56,10 @@ class Conditions:
         that are assigned last.
         """
         node = self._state.nodes[name]
-        mask = _bits(node, ports) & ~node.ports
+        mask = node.port_bits(ports) & ~node.ports
         wanted = {**amounts, PORTS: mask.bit_count()}
         held = tuple(wanted.get(each, 0) for each in self._state.resources.names)
-        return self._state.block(node, gpus, held, mask, _bits(node, avoided))
+        return self._state.block(node, gpus, held, mask, node.port_bits(avoided))
 
     def take_over(self, before: "Conditions") -> None:
         """The conditions of the same nodes under another configuration."""
@@ -77,19 +77,8 @@ class Conditions:
             for gpu in _gpus(old, "sick"):
                 self.set_gpu_health(name, gpu, False)
             held = dict(zip(before._state.resources.names, old.blocked, strict=False))
-            ports, avoided = _ports(old, old.blocked_ports), _ports(old, old.avoided_ports)
+            ports, avoided = old.ports_in(old.blocked_ports), old.ports_in(old.avoided_ports)
             self.block(name, _gpus(old, "blocked"), held, ports, avoided)
-
-
-def _bits(node: Node, ports: Collection[int]) -> int:
-    """Ports of a node's range as bits."""
-    first, last = node.port_range
-    return sum(1 << port - first for port in set(ports) if first <= port <= last)
-
-
-def _ports(node: Node, bits: int) -> list[int]:
-    first, _ = node.port_range
-    return [first + bit for bit in range(bits.bit_length()) if bits >> bit & 1]
 
 
 def _gpus(node: Node, what: str) -> list[int]:

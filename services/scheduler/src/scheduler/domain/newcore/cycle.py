@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 from scheduler.domain.core.building import build
 from scheduler.domain.core.config import ClusterConfig
@@ -15,7 +16,7 @@ from scheduler.domain.core.wording import wanted_of
 from scheduler.domain.newcore.admit import Admission
 from scheduler.domain.newcore.conditions import Conditions
 from scheduler.domain.newcore.costs import Costs
-from scheduler.domain.newcore.gangs import workload_of
+from scheduler.domain.newcore.gangs import roles_of, workload_of
 from scheduler.domain.newcore.lend import Lending, lender_of
 from scheduler.domain.newcore.nodes import Phase, Workload
 from scheduler.domain.newcore.plan import Planner
@@ -148,7 +149,8 @@ class Core:
         fresh._pending = list(self._pending)
         for record in sorted(self.gangs.values(), key=_turn):
             if record.workload.phase is Phase.WAITING:
-                fresh.request(record.workload.gang)
+                gang = record.workload.gang
+                fresh.request(replace(gang, roles=roles_of(record.workload)))
             else:
                 fresh.restore(exported(record))
             fresh._gangs.records.all[record.id].take_over(record)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from scheduler.domain.core.model import OPPORTUNISTIC, Gang, Kind, Role
+from scheduler.domain.core.model import OPPORTUNISTIC, Gang, Kind, Role, without
 from scheduler.domain.core.owning import owner_of
 from scheduler.domain.newcore.models import Model, Want
 from scheduler.domain.newcore.nodes import Workload
@@ -32,6 +32,13 @@ def workload_of(
         wants.sort(key=lambda each: _size(each[0], state.models), reverse=True)
     owner = None if is_opportunistic else owner_of(gang.virtual_cluster)
     return Workload(name or gang.id, gang, tuple(wants), owner, gang.priority, parent)
+
+
+def roles_of(workload: Workload) -> tuple[Role, ...]:
+    """The gang's roles with the pods that have not ended."""
+    pods = {pod for _, pods in workload.wants for pod in pods}
+    over = {pod for role in workload.gang.roles for pod in role.pods} - pods
+    return without(workload.gang.roles, over) if over else workload.gang.roles
 
 
 def _size(want: Want, models: list[Model]) -> tuple[int, int, int]:
