@@ -12,6 +12,7 @@ import pynvml
 import pytest
 from muster.contracts.nodes import Gpu
 from nvml_double import H100, H100_MB, Card, Driver, Part
+from nvml_recording import Recording
 from runtime_agent.devices import FORGET_XIDS, NvmlDevices, SimulatedDevices, capacity
 from runtime_agent.domain.gpus import ForeignProcess, with_foreign
 from runtime_agent.reporter import foreign_processes
@@ -381,3 +382,21 @@ def test_the_machine_has_something_to_offer() -> None:
     offered = capacity()
     assert offered.cpu >= 1
     assert offered.memory_mb >= 128
+
+
+def test_a_real_gpu_is_well_through_load_and_faults_of_programs(tmp_path: Path) -> None:
+    h100 = Recording()
+    devices = NvmlDevices(h100, 20.0, boot=BOOT, home=tmp_path)
+    seen = []
+    for at, recorded in enumerate(h100.looks):
+        h100.at = at
+        if recorded["during"] == "after faults":
+            h100.fail("illegal address")
+            h100.fail("assert")
+        look = devices.look()
+        (gpu,) = look.gpus
+        assert (gpu.model, gpu.memory_mb, gpu.problem, look.xids) == (H100, H100_MB, None, ())
+        seen.append((recorded["during"], look.processes[0]))
+    assert h100.xids == []
+    assert {processes for during, processes in seen if during == "matrix products"} == {(599,)}
+    assert {processes for during, processes in seen if during == "idle"} == {()}

@@ -13,6 +13,12 @@ from runtime_agent.domain.verdict import judge
 
 TRACE = ("Traceback (most recent call last):", "  File 'x.py'")
 
+HINTS = (
+    "Search for `cudaErrorAssert' in https://docs.nvidia.com/cuda/ for more information.",
+    "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.",
+    "",
+)
+
 CASES = [
     (Ending(exit_code=0), 0, "succeeded", Fault.NOBODY, Behavior.UNKNOWN),
     (Ending(exit_code=1), 255, "unrecognised", Fault.UNKNOWN, Behavior.UNKNOWN),
@@ -61,6 +67,26 @@ CASES = [
      "cuda-out-of-memory", Fault.USER, Behavior.PERMANENT),
     (Ending(exit_code=1, log_tail=("CUDA error: uncorrectable ECC error encountered",)), 223,
      "cuda-ecc", Fault.PLATFORM, Behavior.TRANSIENT),
+    # Of PyTorch, CuPy, JAX, Triton and plain CUDA on an H100.
+    *((Ending(exit_code=1, log_tail=(*TRACE, line, *HINTS)), 226, "cuda-out-of-memory",
+       Fault.USER, Behavior.PERMANENT) for line in (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 200.00 GiB. GPU 0 has a",
+        "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 214,748,364,800 bytes (all",
+        "jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate"
+        " 1.00TiB with allocator GPU_0_bfc on device 0.")),
+    *((Ending(exit_code=1, log_tail=(*TRACE, line, *HINTS)), 220, "cuda-assert", Fault.USER,
+       Behavior.PERMANENT) for line in (
+        "torch.AcceleratorError: CUDA error: device-side assert triggered",
+        "cudaErrorAssert: device-side assert triggered")),
+    *((Ending(exit_code=1, log_tail=(*TRACE, line, *HINTS)), 220, "cuda-illegal-address",
+       Fault.UNKNOWN, Behavior.UNKNOWN) for line in (
+        "torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
+        "cupy_backends.cuda.api.driver.CUDADriverError: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal")),
+    *((Ending(exit_code=1, log_tail=(*TRACE, line)), 220, "cuda-no-device", Fault.UNKNOWN,
+       Behavior.UNKNOWN) for line in (
+        "RuntimeError: No CUDA GPUs are available",
+        "cupy_backends.cuda.api.runtime.CUDARuntimeError: cudaErrorNoDevice: no CUDA-capable device"
+        " is detected")),
 ]  # fmt: skip
 
 
@@ -78,6 +104,8 @@ def test_the_line_that_tells_is_the_evidence() -> None:
     lines = ("before", "ModuleNotFoundError: No module named 'torch'", "after")
     assert judge(Ending(exit_code=1, log_tail=lines)).evidence == lines[1]
     assert judge(Ending(exit_code=1, log_tail=("first", "last", ""))).evidence == "last"
+    error = "torch.distributed.DistStoreError: Timed out after 6 seconds waiting for clients."
+    assert judge(Ending(exit_code=1, log_tail=(*TRACE, error, *HINTS))).evidence == error
 
 
 def test_a_line_that_only_mentions_an_error_is_no_evidence() -> None:

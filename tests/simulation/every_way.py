@@ -49,7 +49,7 @@ class EveryWay:
 
     def _may(self, want: Want, slot: Slot) -> bool:
         allowed, leaf = self._workload.gang.allowed_nodes, slot.pool.leaf
-        left = slot.node.left if self._workload.is_guest else slot.node.soon
+        left = slot.node.left if self._workload.is_opportunistic else slot.node.soon
         return (
             want.need(slot.model)[0] != NEVER
             and (allowed is None or slot.node.name in allowed)

@@ -9,7 +9,7 @@ from oracle.hardware import Hardware
 from random_clusters import a_cluster, a_gang
 from scheduler.domain.core.building import build
 from scheduler.domain.newcore.audit import drifts
-from scheduler.domain.newcore.evict import Toll, TollOf
+from scheduler.domain.newcore.evict import Cost, CostOf
 from scheduler.domain.newcore.fit import Fit, No, fit
 from scheduler.domain.newcore.gangs import workload_of
 from scheduler.domain.newcore.nodes import Phase, Workload
@@ -20,20 +20,20 @@ from scheduler.domain.newcore.views import When
 CLUSTERS, STEPS = 20, 30
 
 
-def toll_for(asking: Workload, other: Workload) -> Toll | None:
+def cost_for(asking: Workload, other: Workload) -> Cost | None:
     """Guests may have to leave, and those of its own virtual cluster with a lower priority."""
     if other.phase not in (Phase.RUNNING, Phase.NOMINATED):
         return None
-    if other.is_guest or (other.owner == asking.owner and other.priority < asking.priority):
-        return Toll(gpus=other.gpus)
+    if other.is_opportunistic or (other.owner == asking.owner and other.priority < asking.priority):
+        return Cost(gpus=other.gpus)
     return None
 
 
 class Plain:
     """Nobody is protected, and nobody is downgraded."""
 
-    def of(self, asking: Workload) -> TollOf:
-        return partial(toll_for, asking)
+    def of(self, asking: Workload) -> CostOf:
+        return partial(cost_for, asking)
 
     def lazy(self, _: Workload) -> list[Workload]:
         return []
@@ -77,7 +77,7 @@ class Scene:
         elif chance < 0.7 and (found := self.in_phase(Phase.RUNNING)):
             state.evict(found)
         elif chance < 0.8 and (found := self.in_phase(Phase.RUNNING)):
-            if not found.is_guest:
+            if not found.is_opportunistic:
                 state.downgrade(found)
         elif chance < 0.9 and (found := self.in_phase(Phase.NOMINATED)):
             if state.is_ready(found):
@@ -88,8 +88,8 @@ class Scene:
     def exists_in_every_way(self, workload: Workload) -> bool:
         """Some place would be there, were all gone that can be made leave."""
         with self.state.trial():
-            for other in self.workloads if not workload.is_guest else ():
-                if toll_for(workload, other) is not None:
+            for other in self.workloads if not workload.is_opportunistic else ():
+                if cost_for(workload, other) is not None:
                     self.state.evict(other)
             try:
                 return EveryWay(self.state, workload).exists()
@@ -140,7 +140,7 @@ def _judge(scene: Scene, workload: Workload, found: Fit) -> None:
     for place in workload.places:
         assert place.gpus.bit_count() == pods[place.pod].gpus
         assert place.gpus & ~place.slot.good == 0
-        assert place.gpus & ~place.charge == 0 or workload.is_guest
+        assert place.gpus & ~place.charge == 0 or workload.is_opportunistic
     for victim in found.victims:
         assert victim in scene.workloads
         assert victim.phase in (Phase.LEAVING, Phase.WAITING)

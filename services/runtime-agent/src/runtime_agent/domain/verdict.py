@@ -205,9 +205,21 @@ _LINES: tuple[tuple[re.Pattern[str], _Rule], ...] = (
     (re.compile(r"uncorrectable ECC error", re.IGNORECASE),
      _Rule("cuda-ecc", 223, "ContainerCudaUncorrectableECCError", Fault.PLATFORM, _TRANSIENT,
            "A GPU has a memory error that it can't correct.")),
-    (re.compile(r"CUDA (error: )?out of memory|CUDA_ERROR_OUT_OF_MEMORY", re.IGNORECASE),
+    (re.compile(r"CUDA (error: )?out of memory|CUDA_ERROR_OUT_OF_MEMORY"
+                r"|cupy\S*OutOfMemoryError|(Out of memory|OOM) .* allocat\S+ .* allocator GPU_",
+                re.IGNORECASE),
      _Rule("cuda-out-of-memory", 226, "ContainerCudaOOMKilled", Fault.USER, _PERMANENT,
            "The program asked for more GPU memory than there is.")),
+    (re.compile(r"device-side assert triggered|CUDA_ERROR_ASSERT"),
+     _Rule("cuda-assert", 220, "UserCommandExitWithError", Fault.USER, _PERMANENT,
+           "A kernel on the GPU met a failed assertion, such as an index out of range.")),
+    # Xid 31 comes with it, which is nearly always the program's, but also that of broken hardware.
+    (re.compile(r"an illegal memory access was encountered|CUDA_ERROR_ILLEGAL_ADDRESS"),
+     _Rule("cuda-illegal-address", 220, "UserCommandExitWithError", Fault.UNKNOWN, _UNKNOWN,
+           "A kernel on the GPU touched memory that is not its own.")),
+    (re.compile(r"No CUDA GPUs are available|no CUDA-capable device is detected"),
+     _Rule("cuda-no-device", 220, "UserCommandExitWithError", Fault.UNKNOWN, _UNKNOWN,
+           "The program found no GPU: the job asks for none, or the driver gave it none.")),
     (re.compile(r"^(SyntaxError|IndentationError|TabError): "),
      _Rule("python-syntax", 231, "SyntaxError", Fault.USER, _PERMANENT,
            "The program is not valid Python.")),
@@ -218,6 +230,9 @@ _LINES: tuple[tuple[re.Pattern[str], _Rule], ...] = (
      _Rule("python-index", 233, "IndexOutOfRange", Fault.USER, _PERMANENT,
            "The program looked past the end of a list.")),
 )  # fmt: skip
+
+_PYTHON_ERROR = re.compile(r"(?!\d)[\w.]+(Error|Exception|Interrupt|Exit|Warning)(: |$)")
+"""What ends a traceback. Hints of a library may follow it."""
 
 _NOT_FOUND = _Rule(
     "command-not-found", 220, "UserCommandExitWithError", Fault.USER, _PERMANENT,
@@ -272,7 +287,8 @@ def _failure(ending: Ending) -> tuple[_Rule, str | None]:
     number = _signal_number(ending)
     if ending.oom is Oom.SUSPECTED and number == signals.SIGKILL:
         return _OOM_SUSPECTED, last
-    for line in reversed(ending.log_tail[-EVIDENCE_LINES:]):
+    recent = ending.log_tail[: -EVIDENCE_LINES - 1 : -1]
+    for line in recent:
         for pattern, rule in _LINES:
             if pattern.search(line):
                 return rule, line
@@ -282,7 +298,7 @@ def _failure(ending: Ending) -> tuple[_Rule, str | None]:
         return _NOT_FOUND, _line_with(ending, "not found") or last
     if ending.exit_code == 126:
         return _NOT_EXECUTABLE, last
-    return _FAILED, last
+    return _FAILED, next((line for line in recent if _PYTHON_ERROR.match(line)), last)
 
 
 def _signal_number(ending: Ending) -> int:

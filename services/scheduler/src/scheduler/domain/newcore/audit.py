@@ -62,7 +62,7 @@ def _slot_drifts(slot: Slot, held: list[Held], users: Counter[Binding]) -> Itera
         if place.gpus & staying and not is_leaving:
             yield f"{slot.node.name}: {workload.name} is where another stays"
         staying |= 0 if is_leaving else place.gpus
-        charge = 0 if is_leaving or workload.is_guest else place.charge
+        charge = 0 if is_leaving or workload.is_opportunistic else place.charge
         if charge & charged:
             yield f"{slot.node.name}: {workload.name} is charged what another is"
         charged |= charge

@@ -1,4 +1,4 @@
-"""What is said of nodes: well or bad, open or not, held by nobody known."""
+"""Conditions of nodes: health, cordon and drain, what foreign pods hold."""
 
 from collections.abc import Collection, Mapping
 
@@ -7,7 +7,7 @@ from scheduler.domain.newcore.state import State
 
 
 class Conditions:
-    """``draining``: nodes on which every gang is told to leave."""
+    """``draining``: nodes from which every gang is preempted."""
 
     def __init__(self, state: State) -> None:
         self.draining: set[str] = set()
@@ -22,7 +22,7 @@ class Conditions:
         self._set(name, is_cordoned=True)
 
     def drain(self, name: str) -> None:
-        """No new pods come to a node, and those there are told to leave."""
+        """No new pods come to a node, and those there are preempted."""
         self._set(name, is_drained=True)
         self.draining.add(name)
 

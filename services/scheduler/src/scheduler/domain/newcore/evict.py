@@ -19,33 +19,33 @@ CANDIDATES, CANDIDATES_A_POD = 64, 8
 """Slots of which the price is looked at: so many, and at least so many for each pod."""
 
 
-class Toll(NamedTuple):
-    """What it costs that workloads leave, compared in this order: GPUs of protected guests, of
-    gangs in their own or nobody's cells, of gangs on loan, of pods that their gangs can do without;
-    then lost work in GPU milliseconds.
+class Cost(NamedTuple):
+    """What it costs that workloads leave, compared in this order: GPUs of protected gangs, of
+    gangs in their own or nobody's cells, of gangs on borrowed capacity, of surplus pods; then lost
+    work in GPU milliseconds.
     """
 
     protected: int = 0
     gpus: int = 0
-    loaned: int = 0
+    borrowed: int = 0
     surplus: int = 0
     lost_ms: int = 0
 
-    def plus(self, other: "Toll") -> "Toll":
+    def plus(self, other: "Cost") -> "Cost":
         """The sum."""
-        return Toll(*(a + b for a, b in zip(self, other, strict=True)))
+        return Cost(*(a + b for a, b in zip(self, other, strict=True)))
 
 
-NOBODY = Toll()
+NOBODY = Cost()
 
-TollOf = Callable[[Workload], Toll | None]
+CostOf = Callable[[Workload], Cost | None]
 """What it costs that a workload leaves for the one that is asked for; None: it need not."""
 
 
 class Rules(Protocol):
     """Who may have to leave, or go on without cells, for whom."""
 
-    def of(self, asking: Workload) -> TollOf:
+    def of(self, asking: Workload) -> CostOf:
         """What it costs that others leave for a workload."""
 
     def lazy(self, asking: Workload) -> Iterable[Workload]:
@@ -65,7 +65,7 @@ class _Price(NamedTuple):
 
     protected: int
     level: int
-    toll: Toll
+    cost: Cost
     victims: tuple[Workload, ...]
 
 
@@ -73,20 +73,20 @@ class _Price(NamedTuple):
 class _Way:
     """Pods of one kind on these slots."""
 
-    toll: Toll
+    cost: Cost
     slots: tuple[Slot, ...]
     victims: tuple[Workload, ...]
 
 
 def choose(
-    state: State, workload: Workload, toll_of: TollOf, claimed: Sequence[Place]
+    state: State, workload: Workload, cost_of: CostOf, claimed: Sequence[Place]
 ) -> Choice | None:
     """Where it costs least, pod by pod; where that leads nowhere, on the places of ``claimed``,
     where it would fit if nothing but leaves counted. Nothing is changed. None: neither does.
     """
     slots: list[Slot]
     victims: list[Workload]
-    chooser = _Chooser(state, workload, toll_of)
+    chooser = _Chooser(state, workload, cost_of)
     places = {place.pod: place.slot for place in claimed}
     for is_cheapest in (True, False):
         slots, victims = [], []
@@ -107,10 +107,10 @@ def choose(
 class _Chooser:
     """Chooses in the caller's trial: whom it chooses leaves, and what it places is placed."""
 
-    def __init__(self, state: State, workload: Workload, toll_of: TollOf) -> None:
+    def __init__(self, state: State, workload: Workload, cost_of: CostOf) -> None:
         self._state = state
         self._workload = workload
-        self._toll_of = toll_of
+        self._cost_of = cost_of
         self._placer = Placer(state, workload, When.SOON)
 
     def choose(self, want: Want, pods: tuple[str, ...]) -> _Way | None:
@@ -119,19 +119,19 @@ class _Chooser:
             tried = (self._try(slots, want, pods) for slots in self._racks(want, len(pods)))
             ways = [way for way in tried if way is not None]
             if ways:
-                return min(ways, key=lambda way: way.toll)
+                return min(ways, key=lambda way: way.cost)
         return self._try(self._candidates(want, len(pods)), want, pods)
 
     def on(self, slots: Sequence[Slot], want: Want, pods: tuple[str, ...]) -> _Way | None:
         """These pods on these slots. Nothing is changed."""
-        toll, victims = NOBODY, list[Workload]()
+        cost, victims = NOBODY, list[Workload]()
         with self._state.trial():
             for pod, slot in zip(pods, slots, strict=True):
                 way = self._try([slot], want, (pod,))
                 if way is None or not self.follow(way, want, (pod,)):
                     return None
-                toll, victims = toll.plus(way.toll), [*victims, *way.victims]
-        return _Way(toll, tuple(slots), tuple(victims))
+                cost, victims = cost.plus(way.cost), [*victims, *way.victims]
+        return _Way(cost, tuple(slots), tuple(victims))
 
     def follow(self, way: _Way, want: Want, pods: tuple[str, ...]) -> bool:
         """Do it."""
@@ -142,7 +142,7 @@ class _Chooser:
 
     def _try(self, candidates: list[Slot], want: Want, pods: tuple[str, ...]) -> _Way | None:
         """Each pod on the slot of these where it costs least then."""
-        state, toll = self._state, NOBODY
+        state, cost = self._state, NOBODY
         slots: list[Slot] = []
         victims: list[Workload] = []
         prices = _Prices(self, want, candidates)
@@ -162,9 +162,9 @@ class _Chooser:
                     return None
                 slots.append(slot)
                 victims += price.victims
-                toll = toll.plus(price.toll)
+                cost = cost.plus(price.cost)
                 prices.changed(touched)
-        return _Way(toll, tuple(slots), tuple(victims))
+        return _Way(cost, tuple(slots), tuple(victims))
 
     # Where to look.
 
@@ -195,7 +195,7 @@ class _Chooser:
         found: dict[Slot, None] = {}
         most = max(CANDIDATES, CANDIDATES_A_POD * count)
         for view in self._views(want):
-            for _, slot in view.seek(want.bare, EVERYWHERE, 0, is_guest=False):
+            for _, slot in view.seek(want.bare, EVERYWHERE, 0, is_opportunistic=False):
                 found.update(dict.fromkeys(s for _, _, s in view.in_rack(slot.rack, want.bare)))
                 if len(found) >= most:
                     break
@@ -208,7 +208,9 @@ class _Chooser:
         free = slot.good & ~slot.staying & ~slot.charged
         for other, (gpus, charge) in slot.pods.items():
             if other.parent is not None or other.priority < 0:
-                free |= 0 if other.is_guest else gpus | charge  # they count less than others
+                free |= (
+                    0 if other.is_opportunistic else gpus | charge
+                )  # they count less than others
         return max(0, want.need(slot.model)[0] - free.bit_count())
 
     def price(self, slot: Slot, want: Want) -> _Price | None:
@@ -224,11 +226,11 @@ class _Chooser:
         for other, (gpus, charge) in slot.pods.items():
             if other is self._workload or other.phase is Phase.LEAVING:
                 continue
-            toll = self._toll_of(other)
-            if toll is None:
+            cost = self._cost_of(other)
+            if cost is None:
                 mask &= ~(gpus | charge)
             else:
-                others.append(_Other(toll, other.name, other, gpus | charge))
+                others.append(_Other(cost, other.name, other, gpus | charge))
         others.sort(key=lambda each: each[:2])
         best: _Price | None = None
         for level in range(want.nearest(slot.shape), slot.shape.levels + 1):
@@ -248,10 +250,10 @@ class _Chooser:
     ) -> _Price | None:
         if victims is None:
             return None
-        toll = NOBODY
+        cost = NOBODY
         for each in victims:
-            toll = toll.plus(each.toll)
-        return _Price(toll.protected, level, toll, tuple(each.workload for each in victims))
+            cost = cost.plus(each.cost)
+        return _Price(cost.protected, level, cost, tuple(each.workload for each in victims))
 
 
 class _Prices:
@@ -278,7 +280,7 @@ class _Prices:
         best = min(self._known, key=self._order)
         price, shape = self._known[best], best.shape
         is_nearest = price.level <= self._want.nearest(shape)
-        return is_nearest and not price.protected and price.toll.gpus <= least
+        return is_nearest and not price.protected and price.cost.gpus <= least
 
     def _order(self, slot: Slot) -> tuple[object, ...]:
         return *self._known[slot][:3], slot.node.number, slot.number
@@ -302,7 +304,7 @@ class _Prices:
 class _Other(NamedTuple):
     """Who is on a slot. ``leaves``: that it uses, holds, or is charged."""
 
-    toll: Toll
+    cost: Cost
     name: str
     workload: Workload
     leaves: int

@@ -11,7 +11,6 @@ from scheduler.domain.newcore.queue import Failed, WorkloadClass
 from scheduler.domain.newcore.state import State
 
 HEALTH, SHAPE, RESOURCE = "health", "shape", "resource"
-PREEMPTING = Reason("preempting", "Others leave for it.", {})
 NODES_NAMED = 3
 
 

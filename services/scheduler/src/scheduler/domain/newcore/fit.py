@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from scheduler.domain.core.machines import NEVER
-from scheduler.domain.newcore.evict import NOBODY, Choice, Rules, TollOf, choose
+from scheduler.domain.newcore.evict import NOBODY, Choice, CostOf, Rules, choose
 from scheduler.domain.newcore.nodes import Place, Slot, Workload
 from scheduler.domain.newcore.place import Placer
 from scheduler.domain.newcore.state import State
@@ -18,7 +18,7 @@ from scheduler.domain.newcore.views import When
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The workload has its places. ``victims`` were told to leave for it, and ``downgraded`` go on
+    """The workload has its places. ``victims`` are preempted for it, and ``downgraded`` go on
     without cells; ``is_waiting``: its places are held until others have left them.
     """
 
@@ -57,7 +57,7 @@ def fit(state: State, workload: Workload, rules: Rules | None) -> Fit | No:
         return No(ROOM)
     if state.leaving and Placer(state, workload, When.SOON).place():
         return Fit(is_waiting=True)
-    if workload.is_guest:
+    if workload.is_opportunistic:
         return No(ROOM)
     found = _by_downgrades(state, workload, rules)
     if found is not None:
@@ -65,11 +65,11 @@ def fit(state: State, workload: Workload, rules: Rules | None) -> Fit | No:
     claimed = claim(state, workload)
     if not claimed:
         return No(ROOM)
-    toll_of = rules.of(workload)
-    choice = choose(state, workload, toll_of, claimed)
+    cost_of = rules.of(workload)
+    choice = choose(state, workload, cost_of, claimed)
     if choice is None:
         return No(ROOM)
-    victims = _spare(state, workload, choice, toll_of)
+    victims = _spare(state, workload, choice, cost_of)
     with state.trial() as trial:
         if not _with_victims(state, workload, victims, choice.slots):
             return No(ROOM)
@@ -144,10 +144,10 @@ def _with_victims(
 
 
 def _spare(
-    state: State, workload: Workload, choice: Choice, toll_of: TollOf
+    state: State, workload: Workload, choice: Choice, cost_of: CostOf
 ) -> tuple[Workload, ...]:
     """Without those that need not leave, the costliest spared first."""
-    victims = sorted(choice.victims, key=lambda each: toll_of(each) or NOBODY, reverse=True)
+    victims = sorted(choice.victims, key=lambda each: cost_of(each) or NOBODY, reverse=True)
     if len(victims) > 1:
         for victim in victims[:SPARED]:
             rest = [each for each in victims if each is not victim]

@@ -20,16 +20,17 @@ def workload_of(
     """The workload of a gang's pods. Kinds with the most leaves come first, then those with the
     most CPU and memory.
     """
-    is_guest = gang.priority == OPPORTUNISTIC
+    is_opportunistic = gang.priority == OPPORTUNISTIC
     pods: dict[Kind, list[str]] = {}
     for role in roles:
         pods.setdefault(role.kind, []).extend(role.pods)
     wants = [
-        (state.want(kind, is_charged=not is_guest), tuple(names)) for kind, names in pods.items()
+        (state.want(kind, is_charged=not is_opportunistic), tuple(names))
+        for kind, names in pods.items()
     ]
     if len(wants) > 1:
         wants.sort(key=lambda each: _size(each[0], state.models), reverse=True)
-    owner = None if is_guest else owner_of(gang.virtual_cluster)
+    owner = None if is_opportunistic else owner_of(gang.virtual_cluster)
     return Workload(name or gang.id, gang, tuple(wants), owner, gang.priority, parent)
 
 

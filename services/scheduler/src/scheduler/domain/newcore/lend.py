@@ -1,7 +1,7 @@
-"""Loans: a gang in the idle quota of one other virtual cluster, at nobody's cost.
+"""Borrowed capacity: a gang in the idle quota of one other virtual cluster, at nobody's cost.
 
 The gang is charged to its lender, below all of the lender's own gangs. So these can have all of it
-back by the ordinary steps of `fit`, and nothing else knows of loans.
+back by the ordinary steps of `fit`, and nothing else knows of it.
 """
 
 from collections import Counter, defaultdict
@@ -17,7 +17,7 @@ from scheduler.domain.newcore.state import State
 LENDERS = 8
 """Lenders that are tried for one gang."""
 
-LOAN = OPPORTUNISTIC
+BORROWED = OPPORTUNISTIC
 """The priority of what is lent: the lender's own gangs come before it."""
 
 
@@ -32,15 +32,15 @@ class Lending:
         self._state = state
         self._clusters = clusters
 
-    def borrow(self, workload: Workload, loans: Collection[Workload]) -> str | None:
+    def borrow(self, workload: Workload, borrowers: Collection[Workload]) -> str | None:
         """Place a workload in another virtual cluster's quota. Returns the lender; None: nobody
         lends it, and nothing has changed.
         """
-        lent, borrowed = _counts(loans)
+        lent, borrowed = _counts(borrowers)
         own = workload.gang.virtual_cluster
         for lender in self._lenders(workload, lent, borrowed):
             with self._state.trial() as trial:
-                self._state.be_loan(workload, owner_of(lender), LOAN)
+                self._state.borrow(workload, owner_of(lender), BORROWED)
                 if not isinstance(fit(self._state, workload, None), Fit):
                     continue
                 leaves = _leaves(workload)
@@ -65,7 +65,7 @@ class Lending:
         for name, cluster in self._clusters.items():
             if name == own:
                 continue
-            spare = {t: self._state.spare(owner_of(name), (t,), LOAN) for t in types}
+            spare = {t: self._state.spare(owner_of(name), (t,), BORROWED) for t in types}
             for limit, used in (
                 (cluster.lending_limit, lent[name]),
                 (self._clusters[own].borrowing_limit, borrowed[own]),
@@ -77,10 +77,10 @@ class Lending:
         return sorted(idle, key=lambda name: (-idle[name], name))[:LENDERS]
 
 
-def _counts(loans: Collection[Workload]) -> tuple[_Counts, _Counts]:
+def _counts(borrowers: Collection[Workload]) -> tuple[_Counts, _Counts]:
     """Leaves by GPU type, and of all types together: by lender, and by borrower."""
     lent, borrowed = _Counts(Counter), _Counts(Counter)
-    for each in loans:
+    for each in borrowers:
         leaves = _leaves(each)
         lent[lender_of(each) or ""].update(leaves)
         borrowed[each.gang.virtual_cluster].update(leaves)

@@ -1,6 +1,6 @@
-"""What nodes and pods look like, each look once: models of nodes, their free leaves, wants of pods.
+"""What nodes and pods are like, each once: models of nodes, patterns of free leaves, wants of pods.
 
-A decision compares looks, not nodes: 16,384 nodes of one model have a few dozen looks.
+A decision compares patterns, not nodes: 16,384 nodes of one model have a few dozen patterns.
 """
 
 from collections.abc import Iterable, Mapping
@@ -69,7 +69,7 @@ class Model:
         self.units = gpus or UNITS_WITHOUT_GPUS
         self.totals = totals
         self.limited = tuple(i for i, total in enumerate(totals) if total is not None)
-        self.looks: dict[int, int] = {}
+        self.patterns: dict[int, int] = {}
 
     def units_left(self, left: tuple[int, ...]) -> int:
         """Shares that are left of the scarcest resource."""
@@ -81,7 +81,7 @@ class Model:
         return max(least, 0)
 
 
-class Look:
+class Pattern:
     """Free leaves of a model's nodes, up to symmetry. ``mask``: of one of them."""
 
     __slots__ = ("form", "free", "is_whole", "mask", "model")
@@ -94,32 +94,32 @@ class Look:
         self.is_whole = mask == model.shape.full and mask > 0
 
 
-class Looks:
-    """All looks by number. A node's *key* is its look and its shares left, in one int."""
+class Patterns:
+    """All patterns by number. A node's *key* is its pattern and its shares left, in one int."""
 
     def __init__(self) -> None:
-        self.all: list[Look] = []
+        self.all: list[Pattern] = []
         self._by_form: dict[tuple[Model, tuple[object, ...]], int] = {}
 
     def key(self, model: Model, mask: int, units: int) -> int:
         """The key of a node with these leaves and shares left."""
-        number = model.looks.get(mask)
+        number = model.patterns.get(mask)
         if number is None:
             form = model.shape.free(mask).form
             number = self._by_form.get((model, form))
             if number is None:
                 number = self._by_form[model, form] = len(self.all)
-                self.all.append(Look(model, mask, form))
-            model.looks[mask] = number
+                self.all.append(Pattern(model, mask, form))
+            model.patterns[mask] = number
         return number << UNIT_BITS | units
 
     def order(self, key: int) -> tuple[tuple[object, ...], int, int]:
         """Of two keys of one rank the lower is better: whatever was seen before."""
-        look = self.of(key)
-        return look.form, look.model.number, key & MOST_UNITS
+        pattern = self.of(key)
+        return pattern.form, pattern.model.number, key & MOST_UNITS
 
-    def of(self, key: int) -> Look:
-        """The look in a key."""
+    def of(self, key: int) -> Pattern:
+        """The pattern in a key."""
         return self.all[key >> UNIT_BITS]
 
 
@@ -133,7 +133,7 @@ class Want:
         self,
         kind: Kind,
         resources: Resources,
-        looks: Looks,
+        patterns: Patterns,
         *,
         is_charged: bool,
         is_bare: bool = False,
@@ -144,10 +144,12 @@ class Want:
         self.is_charged = is_charged
         self.amounts = resources.amounts(kind)
         self.bare = (
-            self if is_bare else Want(kind, resources, looks, is_charged=is_charged, is_bare=True)
+            self
+            if is_bare
+            else Want(kind, resources, patterns, is_charged=is_charged, is_bare=True)
         )
         self._is_bare = is_bare
-        self._looks = looks
+        self._patterns = patterns
         self._needs: dict[Model, tuple[int, int]] = {}
         self._ranks: dict[int, int | None] = {}
         self._nearest: dict[Shape, int] = {}
@@ -183,25 +185,25 @@ class Want:
         return found
 
     def _rank(self, key: int) -> int | None:
-        look = self._looks.of(key)
-        model = look.model
+        pattern = self._patterns.of(key)
+        model = pattern.model
         if self.gpu_types and (model.chain is None or model.chain.leaf not in self.gpu_types):
             return None
         leaves, units = self.need(model)
         left = key & MOST_UNITS
-        if look.free < leaves or left + 1 < units:
+        if pattern.free < leaves or left + 1 < units:
             return None
-        pick = model.shape.pick(look.mask, leaves)
+        pick = model.shape.pick(pattern.mask, leaves)
         if pick is None:
             return None
-        rank = (pick.level << 24) + (pick.block << 12) + look.free
+        rank = (pick.level << 24) + (pick.block << 12) + pattern.free
         return rank if left >= units else rank + INEXACT
 
     def room(self, key: int) -> int:
         """Pods that a node with a key has room for, by counts."""
-        look = self._looks.of(key)
-        leaves, units = self.need(look.model)
-        room = look.free // leaves if leaves else NEVER
+        pattern = self._patterns.of(key)
+        leaves, units = self.need(pattern.model)
+        room = pattern.free // leaves if leaves else NEVER
         return min(room, (key & MOST_UNITS) // units) if units else room
 
     def least(self, models: Iterable[Model]) -> int:

@@ -12,8 +12,8 @@ from scheduler.domain.core.config import NodeLimits
 from scheduler.domain.core.forest import Cell, Chain, Quota
 from scheduler.domain.core.forest import Slot as FixedSlot
 from scheduler.domain.core.machines import FIRST_PORT, LAST_PORT
-from scheduler.domain.core.model import Gang, Kind
-from scheduler.domain.core.owning import pin_owner
+from scheduler.domain.core.model import OPPORTUNISTIC, Gang, Kind
+from scheduler.domain.core.owning import owner_of, pin_owner
 from scheduler.domain.core.shapes import Part, Shape
 from scheduler.domain.newcore.models import Model, Want
 
@@ -162,8 +162,8 @@ Wants = tuple[tuple[Want, tuple[str, ...]], ...]
 
 
 class Phase(Enum):
-    """``NOMINATED``: its places are held until other pods have left them. ``LEAVING``: it was told
-    to leave, and runs until it does.
+    """``NOMINATED``: its places are held until other pods have left them. ``LEAVING``: it was
+    preempted, and runs until it has left.
     """
 
     WAITING = 0
@@ -192,8 +192,8 @@ class Workload:
     """Pods that are placed together or not at all: a gang, or what one grows by.
 
     ``wants``: pods by what they want. ``owner``: whose cells it is charged to, but for pods with a
-    pin; None: it is a guest. ``priority``: gangs with a higher one can have its cells. ``parent``:
-    the workload that grows.
+    pin; None: it is opportunistic or downgraded. ``priority``: gangs with a higher one can have its
+    cells. ``parent``: the workload that grows.
     """
 
     name: str
@@ -206,9 +206,16 @@ class Workload:
     places: tuple[Place, ...] = ()
 
     @property
-    def is_guest(self) -> bool:
-        """It has no cells."""
+    def is_opportunistic(self) -> bool:
+        """It has no cells: it is opportunistic or downgraded."""
         return self.owner is None
+
+    @property
+    def is_away(self) -> bool:
+        """It has no cells where it should, or another virtual cluster's."""
+        if self.gang.priority == OPPORTUNISTIC or self.owner == owner_of(self.gang.virtual_cluster):
+            return False
+        return any(place.charge for place in self.places)
 
     def owner_of(self, want: Want) -> str | None:
         """To whose cells pods are charged."""

@@ -135,11 +135,11 @@ class Placer:
 
     def _place_one(self, layers: list[Layer], want: Want, pod: str) -> bool:
         """The nearest leaves first; of the same nearness in cells that are bound."""
-        is_guest = self._workload.is_guest
+        is_opportunistic = self._workload.is_opportunistic
         found = []
         for view, racks in layers:
             near = self._near.get(view.pool, 0)
-            every = view.seek(want, racks, near, is_guest=is_guest)
+            every = view.seek(want, racks, near, is_opportunistic=is_opportunistic)
             seen = (each for each in every if self._is_allowed(each[1]))
             first = next(seen, None)
             if first is None:
@@ -211,18 +211,22 @@ class Placer:
 
     def _place_in_rack(self, layers: list[Layer], want: Want, pods: tuple[str, ...]) -> bool:
         """In one rack: in bound cells alone, then in these and others, then in others."""
-        count, is_guest = len(pods), self._workload.is_guest
+        count, is_opportunistic = len(pods), self._workload.is_opportunistic
         view, racks = layers[0]
         near = self._near.get(view.pool, 0)
         for part in (near, ~near) if near else (EVERYWHERE,):
-            for rack in view.racks_for(want, count, racks & part, is_guest=is_guest):
+            for rack in view.racks_for(
+                want, count, racks & part, is_opportunistic=is_opportunistic
+            ):
                 if self._fill(layers[:1], rack, want, pods):
                     return True
             for other, others in layers[1:]:
                 for rack in self._shared(view, other, others & part, want, count):
                     if self._fill(layers, rack, want, pods):
                         return True
-                for rack in other.racks_for(want, count, others & part, is_guest=is_guest):
+                for rack in other.racks_for(
+                    want, count, others & part, is_opportunistic=is_opportunistic
+                ):
                     if self._fill([(other, others)], rack, want, pods):
                         return True
         return False
@@ -231,7 +235,7 @@ class Placer:
         """Racks with some room in bound cells that should hold all together with others, those with
         the least room first.
         """
-        if self._workload.is_guest or racks >= 0:
+        if self._workload.is_opportunistic or racks >= 0:
             return []  # whole racks are bound: what is free in one is all bound, or nothing is
         found, tried = [], 0
         other.flush()
@@ -300,7 +304,7 @@ class Placer:
         best, best_rack, most = None, -1, 0
         for layer in layers:
             view, racks = layer
-            rack = next(view.racks_for(want, count, racks, is_guest=False), -1)
+            rack = next(view.racks_for(want, count, racks, is_opportunistic=False), -1)
             if rack >= 0:
                 return rack, layer
             rack, room = view.fullest(want, racks)

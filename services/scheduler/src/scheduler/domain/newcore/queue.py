@@ -5,31 +5,30 @@ Example: 400 jobs of one pod with 8 GPUs wait in `research` at priority 5. They 
 first fails, so none of the others is tried until something is free that could help.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from scheduler.domain.core.ends import lasts_s
 from scheduler.domain.core.holdings import Order
 from scheduler.domain.core.machines import NEVER
-from scheduler.domain.core.model import Gang, Reason
+from scheduler.domain.core.model import Reason
 from scheduler.domain.core.ordering import Rank
 from scheduler.domain.newcore.fit import QUOTA, No
 from scheduler.domain.newcore.models import Want
 from scheduler.domain.newcore.nodes import Phase, Slot, Workload
 from scheduler.domain.newcore.state import State, claimable
+from scheduler.domain.newcore.usage import Usage
 from scheduler.domain.newcore.views import When
-
-RankOf = Callable[[Gang, Order], Rank]
 
 Key = tuple[object, ...]
 
 
 @dataclass(eq=False)
 class WorkloadClass:
-    """``no``: what its first failed on; None while it is to be tried. ``reason``: what its gangs
-    were told. ``leaves``: that the whole workload takes at least; ``leaves_of_pod``: that its
-    smallest pod does.
+    """``no``: what its first failed on; None while it is to be tried. ``is_hopeless``: no end of
+    others would help its first. ``reason``: what was published for its gangs. ``leaves``: that the
+    whole workload takes at least; ``leaves_of_pod``: that its smallest pod does.
     """
 
     key: Key
@@ -40,6 +39,7 @@ class WorkloadClass:
     leaves_of_pod: int
     is_borrowing: bool = False
     no: No | None = None
+    is_hopeless: bool = False
     reason: Reason | None = None
     _by_user: dict[str, list[tuple[Order, int, Workload]]] = field(default_factory=dict)
     _pushed: int = 0
@@ -49,21 +49,16 @@ class WorkloadClass:
         self._pushed += 1  # one that waits again may be in the heap still
         heappush(self._by_user.setdefault(user, []), (order, self._pushed, workload))
 
-    def head(self, rank_of: RankOf) -> tuple[Rank, Workload] | None:
-        """The first that waits, with its rank."""
-        best: tuple[Rank, Workload] | None = None
+    def heads(self) -> Iterator[tuple[Order, Workload]]:
+        """The first of each user that waits."""
         for user in list(self._by_user):
             heap = self._by_user[user]
             while heap and heap[0][2].phase is not Phase.WAITING:
                 heappop(heap)
-            if not heap:
+            if heap:
+                yield heap[0][0], heap[0][2]
+            else:
                 del self._by_user[user]
-                continue
-            order, _, workload = heap[0]
-            rank = rank_of(workload.gang, order)
-            if best is None or rank < best[0]:
-                best = rank, workload
-        return best
 
     def waiting(self) -> Iterator[Workload]:
         """All that wait, in no order."""
@@ -72,36 +67,46 @@ class WorkloadClass:
 
 
 class Queue:
-    """``classes``: those of which somebody waits. ``ready``: those whose first is to be tried."""
+    """``classes``: those in which some wait. ``ready``: those whose first is to be tried. ``new``:
+    workloads that came since reasons were published, with their classes. ``now``: the cycle's time.
+    """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, usage: Usage) -> None:
         self.classes: dict[Key, WorkloadClass] = {}
         self.ready: dict[WorkloadClass, None] = {}
+        self.new: dict[Workload, WorkloadClass] = {}
+        self.now = 0.0
         self._state = state
+        self._usage = usage
 
-    def add(self, workload: Workload, order: Order, user: str = "") -> WorkloadClass:
+    @property
+    def has_users(self) -> bool:
+        """Ranks change with what users use."""
+        return self._usage.is_kept
+
+    def rank_of(self, workload: Workload, order: Order) -> Rank:
+        """The workload's place among all that wait, now."""
+        return self._usage.rank_of(workload.gang, order, self.now)
+
+    def head(self, found: WorkloadClass) -> tuple[Rank, Workload] | None:
+        """The first of a class, with its rank."""
+        heads = ((self.rank_of(each, order), each) for order, each in found.heads())
+        return min(heads, key=lambda each: each[0], default=None)
+
+    def add(self, workload: Workload, order: Order) -> WorkloadClass:
         """A workload waits."""
-        found = self.class_of(workload)
-        found.push(workload, order, user)
+        found = self.new[workload] = self.class_of(workload)
+        found.push(workload, order, workload.gang.user if self.has_users else "")
         if found.no is None:
             self.ready[found] = None
         return found
 
     def class_of(self, workload: Workload) -> WorkloadClass:
         """The class that a workload is in while it waits."""
-        wants = tuple((want, len(pods)) for want, pods in workload.wants)
-        gang = workload.gang
-        key = (
-            gang.virtual_cluster,
-            workload.owner,
-            workload.priority,
-            wants,
-            gang.is_borrowing,
-            lasts_s(gang),
-            gang.allowed_nodes,
-        )
+        key = _key_of(workload)
         found = self.classes.get(key)
         if found is None:
+            wants = tuple((want, len(pods)) for want, pods in workload.wants)
             least = [want.least(self._state.models) for want, _ in wants]
             leaves = sum(n * count for n, (_, count) in zip(least, wants, strict=True))
             found = WorkloadClass(
@@ -111,7 +116,7 @@ class Queue:
                 workload.priority,
                 leaves,
                 min(least, default=0),
-                gang.is_borrowing,
+                workload.gang.is_borrowing,
             )
             self.classes[key] = found
         return found
@@ -121,10 +126,30 @@ class Queue:
         found.no = None
         self.ready[found] = None
 
+    def leave(self, workload: Workload) -> None:
+        """A workload waits no longer."""
+        self.new.pop(workload, None)
+        found = self.classes.get(_key_of(workload))
+        if found is not None and next(found.heads(), None) is None:
+            self.forget(found)
+
     def forget(self, found: WorkloadClass) -> None:
-        """Nobody of the class waits."""
+        """None of the class wait."""
         self.ready.pop(found, None)
         self.classes.pop(found.key, None)
+
+
+def _key_of(workload: Workload) -> Key:
+    gang = workload.gang
+    return (
+        gang.virtual_cluster,
+        workload.owner,
+        workload.priority,
+        tuple((want, len(pods)) for want, pods in workload.wants),
+        gang.is_borrowing,
+        lasts_s(gang),
+        gang.allowed_nodes,
+    )
 
 
 class Freed:
@@ -146,7 +171,7 @@ class Freed:
     def helps(self, waiting: WorkloadClass) -> bool:
         """The class's first may fit now. A class that lacks quota is noted as such."""
         if waiting.owner is None or waiting.leaves_of_pod in (0, NEVER):
-            return self._helps_guests(waiting)
+            return self._helps_opportunistic(waiting)
         kinds = [want.kind for want, _ in waiting.wants]
         if waiting.is_borrowing or any(kind.pin or kind.costs_nothing for kind in kinds):
             return True  # other quota than its own may help it
@@ -168,7 +193,7 @@ class Freed:
             )
         return waiting.leaves_of_pod <= most
 
-    def _helps_guests(self, waiting: WorkloadClass) -> bool:
+    def _helps_opportunistic(self, waiting: WorkloadClass) -> bool:
         if self._keys is None:
             self._keys = {
                 self._state.idle(slot.pool, when).key_of(slot)

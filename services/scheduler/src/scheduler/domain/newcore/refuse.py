@@ -23,11 +23,11 @@ def refusal(state: State, workload: Workload) -> Reason | None:
 
 def _is_too_large(state: State, workload: Workload) -> Iterator[bool]:
     gang = workload.gang
-    may_be_guest = all(want.kind.costs_nothing for want, _ in workload.wants)
-    if workload.owner is not None and not gang.is_borrowing and not may_be_guest:
+    may_be_opportunistic = all(want.kind.costs_nothing for want, _ in workload.wants)
+    if workload.owner is not None and not gang.is_borrowing and not may_be_opportunistic:
         yield _wants_more_than_owned(state, workload)
     for want, pods in workload.wants:
-        asked = state.want(want.kind, is_charged=False) if may_be_guest else want
+        asked = state.want(want.kind, is_charged=False) if may_be_opportunistic else want
         yield _rooms(state, asked, gang.allowed_nodes, len(pods)) < len(pods)
 
 
@@ -64,5 +64,5 @@ def _rooms(state: State, want: Want, allowed: frozenset[str] | None, enough: int
 def _room(state: State, want: Want, slot: Slot) -> int:
     if want.need(slot.model)[0] == NEVER:
         return 0
-    key = state.looks.key(slot.model, slot.shape.full, min(slot.model.units, MOST_UNITS))
+    key = state.patterns.key(slot.model, slot.shape.full, min(slot.model.units, MOST_UNITS))
     return want.room(key)

@@ -2,54 +2,44 @@
 they will be free. Source: EASY backfill (Lifka, 1995).
 
 What is reserved and nobody's is charged to a *hold*: a workload without pods, with the priority of
-the gang that waits. So nothing else has to know of reservations. Who may look past one does so in
-a trial that lifts the hold.
+the gang that waits. So nothing else has to know of reservations. A gang that may use reserved cells
+is tried in a trial that lifts the hold.
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
 
 from scheduler.domain.core.config import Policy
 from scheduler.domain.core.ends import lasts_s
 from scheduler.domain.newcore.fit import claim, lacks
 from scheduler.domain.newcore.nodes import Phase, Place, Pool, Slot, Workload
+from scheduler.domain.newcore.records import Records, Reservation
 from scheduler.domain.newcore.state import State, claimable
 
 End = tuple[float, Workload]
 """When a workload that runs will end."""
 
 
-@dataclass(eq=False)
-class Reservation:
-    """``cells``: leaves by slot; ``starts_at``: when the workload can start; ``since``: when its
-    first reservation began.
-    """
-
-    workload: Workload
-    cells: dict[Slot, int]
-    starts_at: float
-    since: float
-    hold: Workload = field(init=False)
-
-    def __post_init__(self) -> None:
-        asking = self.workload
-        name = f"{asking.name}\nreserved"
-        self.hold = Workload(name, asking.gang, (), asking.owner, asking.priority)
-
-    @property
-    def pools(self) -> set[Pool]:
-        """Where its cells are."""
-        return {slot.pool for slot in self.cells}
-
-    def is_broken(self, now: float) -> bool:
-        """Its time has passed, or one of its cells can't be used."""
-        return self.starts_at < now or any(m & ~slot.good for slot, m in self.cells.items())
-
-
 def lift(state: State, reservation: Reservation) -> None:
     """Nothing is charged for it."""
     if reservation.hold.phase is Phase.NOMINATED:
         state.remove(reservation.hold, Phase.WAITING)
+
+
+def lift_all(state: State, reservations: Iterable[Reservation]) -> None:
+    """The same for several, which the caller renews or a trial restores: it helps nobody."""
+    with state.unnoticed():
+        for each in reservations:
+            lift(state, each)
+
+
+def beside(records: Records, workload: Workload) -> list[Reservation]:
+    """Those of other gangs of its virtual cluster."""
+    found = (each.reservation for each in records.reserved)
+    return [
+        each
+        for each in found
+        if each and each.workload.owner == workload.owner and each.workload is not workload
+    ]
 
 
 def renew(state: State, reservation: Reservation) -> None:
@@ -80,7 +70,7 @@ def _owner_on(workload: Workload, slot: Slot, leaves: int) -> str:
     return next((o for o in owners if o and slot.bound.get(o, 0) & leaves), workload.owner or "")
 
 
-def may_pass(workload: Workload, reservation: Reservation, policy: Policy, now: float) -> bool:
+def may_backfill(workload: Workload, reservation: Reservation, policy: Policy, now: float) -> bool:
     """The workload may be on reserved cells: it will be gone before they are needed."""
     seconds = lasts_s(workload.gang)
     is_late = now > reservation.since + policy.max_pass_s

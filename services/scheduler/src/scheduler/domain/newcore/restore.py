@@ -5,14 +5,15 @@ from collections.abc import Iterable
 from scheduler.domain.core.model import OPPORTUNISTIC, CellUse, GangClass, PodPlace, Restored
 from scheduler.domain.core.owning import owner_of
 from scheduler.domain.newcore.gangs import workload_of
-from scheduler.domain.newcore.lend import LOAN, lender_of
+from scheduler.domain.newcore.lend import BORROWED, lender_of
 from scheduler.domain.newcore.models import Want
 from scheduler.domain.newcore.nodes import Binding, Phase, Place, Slot, Workload
+from scheduler.domain.newcore.records import Record
 from scheduler.domain.newcore.state import State
 
 
 def restore(state: State, restored: Restored) -> Workload:
-    """Put a gang's pods where they are. Where it can't have its cells it is a guest: it is
+    """Put a gang's pods where they are. Where it can't have its cells it is
     downgraded. Pods on nodes or GPUs that are not there any more have no place.
     """
     gang = restored.gang
@@ -21,9 +22,9 @@ def restore(state: State, restored: Restored) -> Workload:
     is_charged = restored.gang_class in (None, GangClass.GUARANTEED)
     phase = _phase_of(restored)
     if restored.lender is not None:
-        state.be_loan(workload, owner_of(restored.lender), LOAN)
+        state.borrow(workload, owner_of(restored.lender), BORROWED)
     if not is_charged and workload.owner is not None:
-        state.be_guest(workload)
+        state.be_opportunistic(workload)
     found = ((wants.get(pod.pod), pod) for pod in restored.places)
     some = [place_of(state, workload, want, pod) for want, pod in found if want is not None]
     places = [place for place in some if place is not None]
@@ -33,7 +34,7 @@ def restore(state: State, restored: Restored) -> Workload:
         if _take(state, workload, places, phase):
             trial.commit()
     if not workload.places and workload.owner is not None:
-        state.be_guest(workload)
+        state.be_opportunistic(workload)
         with state.trial() as trial:
             if _take(state, workload, [place._replace(owner="") for place in places], phase):
                 trial.commit()
@@ -53,7 +54,7 @@ def _take(state: State, workload: Workload, places: list[Place], phase: Phase) -
         busy = slot.used if phase is not Phase.NOMINATED else slot.staying
         if place.gpus & busy:
             return False
-        if not workload.is_guest and phase is not Phase.LEAVING:
+        if not workload.is_opportunistic and phase is not Phase.LEAVING:
             if place.charge & slot.charged:
                 return False
             if not state.bind_around(place.owner, slot, place.charge):
@@ -78,7 +79,7 @@ def place_of(state: State, workload: Workload, want: Want, pod: PodPlace) -> Pla
     more = 0 if slot.fixed is None else slot.fixed.mask_of(pod.charged)
     owner = workload.owner_of(want)
     is_opportunistic = workload.gang.priority == OPPORTUNISTIC
-    charge = 0 if is_opportunistic else gpus | more  # a guest may come home to it
+    charge = 0 if is_opportunistic else gpus | more  # it may be upgraded to it
     return Place(pod.pod, slot, gpus, want.amounts, charge, owner or "", ports)
 
 
@@ -110,12 +111,11 @@ def bind_again(state: State, owner: str, cells: Iterable[CellUse]) -> None:
                             state.bind(Binding(owner, quota, cell, part))
 
 
-def exported(
-    workload: Workload, started_at: float | None, until: float | None = None, by: str | None = None
-) -> Restored:
-    """All that is kept of a gang that has places. ``until``, ``by``: it was told to leave."""
+def exported(record: Record) -> Restored:
+    """All that is kept of a gang that has places."""
+    workload, run = record.workload, record.run
     gang_class = GangClass.GUARANTEED
-    if workload.is_guest:
+    if workload.is_opportunistic:
         is_opportunistic = workload.gang.priority < 0
         gang_class = GangClass.OPPORTUNISTIC if is_opportunistic else GangClass.DOWNGRADED
     return Restored(
@@ -123,16 +123,17 @@ def exported(
         tuple(pod_place(place) for place in workload.places),
         gang_class,
         cells_of(workload),
-        started_at,
-        until,
-        by,
+        None if run is None else run.started_at,
+        record.leaves_by,
+        record.leaves_for,
+        checkpointed_at=None if run is None else run.checkpointed_at,
         lender=lender_of(workload),
     )
 
 
 def cells_of(workload: Workload) -> tuple[CellUse, ...]:
     """The cells that a workload is charged, each once."""
-    if workload.is_guest or workload.phase is Phase.LEAVING:
+    if workload.is_opportunistic or workload.phase is Phase.LEAVING:
         return ()
     found = {
         (address_of(binding, place.slot), "" if binding.quota is None else binding.quota.quota.path)

@@ -13,7 +13,7 @@ from scheduler.domain.core.owning import owner_of, pin_owner
 from scheduler.domain.core.shapes import Shape
 from scheduler.domain.newcore.buddy import Buddy
 from scheduler.domain.newcore.journal import MISSING, Journal, Trial
-from scheduler.domain.newcore.models import Looks, Model, Resources, Want, distinct_limits
+from scheduler.domain.newcore.models import Model, Patterns, Resources, Want, distinct_limits
 from scheduler.domain.newcore.nodes import (
     Binding,
     Node,
@@ -51,7 +51,7 @@ class State:
     def __init__(self, forest: Forest) -> None:
         self.forest = forest
         self.journal = Journal()
-        self.looks = Looks()
+        self.patterns = Patterns()
         self.resources = Resources(distinct_limits(forest))
         self.nodes: dict[str, Node] = {}
         self.pools: list[Pool] = []
@@ -80,7 +80,7 @@ class State:
         """What pods of a kind want."""
         found = self._wants.get((kind, is_charged))
         if found is None:
-            found = Want(kind, self.resources, self.looks, is_charged=is_charged)
+            found = Want(kind, self.resources, self.patterns, is_charged=is_charged)
             self._wants[kind, is_charged] = found
         return found
 
@@ -226,7 +226,7 @@ class State:
             pool = key[1]
             assert isinstance(pool, Pool)
             when = when or (When.SOON if key[-1] is When.SOON else When.NOW)
-            found = View(pool, self.looks, mask, when, shows_full=shows_full)
+            found = View(pool, self.patterns, mask, when, shows_full=shows_full)
             self._views[key] = found
             watchers.append(found.dirty)
         return found
@@ -370,7 +370,7 @@ class State:
         """
         slot, gpus, set_ = place.slot, place.gpus, self.journal.set
         stays = phase is not Phase.LEAVING
-        charge = place.charge if stays and not workload.is_guest else 0
+        charge = place.charge if stays and not workload.is_opportunistic else 0
         if charge:
             self._charge(workload, place)
         if gpus:
@@ -410,7 +410,7 @@ class State:
         )
 
     def evict(self, workload: Workload) -> None:
-        """The workload is told to leave: it is charged nothing from now on, and runs until it is
+        """The workload is preempted: it is charged nothing from now on, and runs until it is
         removed. A nominated one waits again.
         """
         if workload.phase is Phase.NOMINATED:
@@ -450,7 +450,7 @@ class State:
         """``is_last``: no pod of the workload is on the slot from then on."""
         slot, gpus = place.slot, place.gpus
         set_, is_leaving = self.journal.set, workload.phase is Phase.LEAVING
-        if place.charge and not is_leaving and not workload.is_guest:
+        if place.charge and not is_leaving and not workload.is_opportunistic:
             self._discharge(workload, place)
         if gpus:
             name = "held" if workload.phase is Phase.NOMINATED else "used"
@@ -468,14 +468,14 @@ class State:
         self._free_node(place)
 
     def downgrade(self, workload: Workload) -> None:
-        """A running workload goes on without cells, as a guest."""
+        """A running workload goes on without cells."""
         self._uncharge(workload)
         for place in workload.places:
             self._free(place.slot)
         self.journal.set(workload, "owner", None)
-        self.journal.set(workload, "priority", workload.gang.priority)  # it may have been on loan
+        self.journal.set(workload, "priority", workload.gang.priority)  # it may have borrowed
 
-    def be_guest(self, workload: Workload) -> None:
+    def be_opportunistic(self, workload: Workload) -> None:
         """A waiting workload asks for what is idle, in whosever cells."""
         wants = tuple((self.want(w.kind, is_charged=False), pods) for w, pods in workload.wants)
         self.journal.set(workload, "wants", wants)
@@ -490,7 +490,7 @@ class State:
         self.journal.set(workload, "owner", owner_of(gang.virtual_cluster) if is_charged else None)
         self.journal.set(workload, "priority", gang.priority)
 
-    def be_loan(self, workload: Workload, owner: str, priority: int) -> None:
+    def borrow(self, workload: Workload, owner: str, priority: int) -> None:
         """A waiting workload asks for cells of another owner."""
         self.journal.set(workload, "owner", owner)
         self.journal.set(workload, "priority", priority)
@@ -498,7 +498,7 @@ class State:
     def upgrade(
         self, workload: Workload, places: Sequence[Place], owner: str, priority: int
     ) -> None:
-        """A running guest has cells of an owner around its places, which the caller has bound."""
+        """A running workload without cells gets an owner's around its places, which are bound."""
         self.journal.set(workload, "owner", owner)
         self.journal.set(workload, "priority", priority)
         self.journal.set(workload, "places", tuple(places))
@@ -511,7 +511,7 @@ class State:
 
     def _uncharge(self, workload: Workload) -> None:
         for place in workload.places:
-            if place.charge and not workload.is_guest:
+            if place.charge and not workload.is_opportunistic:
                 self._discharge(workload, place)
                 self._touch(place.slot)
 
@@ -614,7 +614,7 @@ def without(wants: Wants, pod: str) -> Wants:
 
 
 def claimable(slot: Slot, owner: str, priority: int, *, may_bind: bool) -> int:
-    """Leaves of a slot that an owner's gang of a priority could have, whomever that would cost.
+    """Leaves of a slot that an owner's gang of a priority could have, whoever is preempted.
     ``may_bind``: those in no bound cell too.
     """
     mask = slot.bound.get(owner, 0)

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 
 from scheduler.domain.core.accounts import Accounts, Amounts
 from scheduler.domain.core.config import Policy
-from scheduler.domain.core.holdings import UserKey
+from scheduler.domain.core.holdings import Order, UserKey
 from scheduler.domain.core.model import NO_ONE, OPPORTUNISTIC, Gang
-from scheduler.domain.core.ordering import Ordering
+from scheduler.domain.core.ordering import Ordering, Rank
 from scheduler.domain.newcore.models import PORTS
 from scheduler.domain.newcore.nodes import Place
 from scheduler.domain.newcore.state import State
@@ -18,6 +18,7 @@ class Usage(Accounts):
 
     def __init__(self, state: State, policy: Policy, ordering: Ordering) -> None:
         super().__init__(_capacity(state) if ordering.has_users else {}, policy, ordering)
+        self._order = ordering
         self._beside = [
             (i, self.numbers[name])
             for i, name in enumerate(state.resources.names)
@@ -34,9 +35,11 @@ class Usage(Accounts):
         if self.is_kept and gang.virtual_cluster != NO_ONE:
             self.leave(gang.id, key_of(gang), self._amounts(places, -1))
 
-    def ranks(self, gang: Gang, now: float) -> tuple[float, ...]:
-        """The gang's user's, by the orders of users."""
-        return self.ranks_of(key_of(gang), now)
+    def rank_of(self, gang: Gang, order: Order, now: float) -> Rank:
+        """The gang's place among all that wait."""
+        if not self.is_kept:
+            return order
+        return self._order.rank(order, self.ranks_of(key_of(gang), now))
 
     def _amounts(self, places: Iterable[Place], times: int) -> Amounts:
         """What the pods use, so many times."""

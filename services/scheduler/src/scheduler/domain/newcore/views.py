@@ -1,19 +1,19 @@
 """Views: which slots of a pool have how much free for somebody. The only index of free capacity.
 
 A view is derived from the slots, so the journal knows nothing of it. A change, or its undoing,
-marks a slot as dirty in the views that show it; a question first looks at the dirty slots again.
-All sets are ints, so that the lowest comes first: a search costs what there are looks of nodes,
+marks a slot as dirty in the views that show it; a question first updates the dirty slots.
+All sets are ints, so that the lowest comes first: a search costs what there are patterns of nodes,
 not how many nodes there are.
 """
 
 from collections.abc import Callable, Iterator
 from enum import Enum
 
-from scheduler.domain.newcore.models import MOST_UNITS, UNIT_BITS, Looks, Want
+from scheduler.domain.newcore.models import MOST_UNITS, UNIT_BITS, Patterns, Want
 from scheduler.domain.newcore.nodes import Pool, Slot
 
 TRIED_RACKS = 16
-"""Racks that a question looks into, at the most."""
+"""Racks that a question tries, at the most."""
 
 EVERYWHERE = -1
 """As a set of racks: all."""
@@ -38,13 +38,19 @@ class View:
     """
 
     def __init__(
-        self, pool: Pool, looks: Looks, mask: Callable[[Slot], int], when: When, *, shows_full: bool
+        self,
+        pool: Pool,
+        patterns: Patterns,
+        mask: Callable[[Slot], int],
+        when: When,
+        *,
+        shows_full: bool,
     ) -> None:
         self.pool = pool
         self.mask = mask
         self.when = when
         self.dirty: dict[Slot, None] = dict.fromkeys(pool.slots)
-        self._looks = looks
+        self._patterns = patterns
         self._shows_full = shows_full
         self._keys = [-1] * len(pool.slots)
         self._whole = [0] * len(pool.racks)
@@ -58,7 +64,7 @@ class View:
     # Keeping it up to date.
 
     def flush(self) -> None:
-        """Look at the slots that have changed."""
+        """Pattern at the slots that have changed."""
         keys, when = self._keys, self.when
         for slot in self.dirty:
             mask, model = self.mask(slot), slot.model
@@ -68,9 +74,9 @@ class View:
                 if model.limited and when is not When.CLAIM:
                     node = slot.node
                     units = model.units_left(node.soon if when is When.SOON else node.left)
-                number = model.looks.get(mask)
+                number = model.patterns.get(mask)
                 key = (
-                    self._looks.key(model, mask, units)
+                    self._patterns.key(model, mask, units)
                     if number is None
                     else number << UNIT_BITS | units
                 )
@@ -86,21 +92,21 @@ class View:
         return self._keys[slot.number]
 
     def _move(self, rack: int, bit: int, old: int, key: int) -> None:
-        slots, looks = self.slots[rack], self._looks
+        slots, patterns = self.slots[rack], self._patterns
         whole = free = 0
         if old >= 0:
             _take_bit(slots, old, bit)
             if old not in slots:
                 _take_bit(self.racks, old, 1 << rack)
-            look = looks.of(old)
-            whole, free = -look.is_whole, -look.free
+            pattern = patterns.of(old)
+            whole, free = -pattern.is_whole, -pattern.free
         if key >= 0:
             before = slots.get(key, 0)
             slots[key] = before | bit
             if not before:
                 self.racks[key] = self.racks.get(key, 0) | 1 << rack
-            look = looks.of(key)
-            whole, free = whole + look.is_whole, free + look.free
+            pattern = patterns.of(key)
+            whole, free = whole + pattern.is_whole, free + pattern.free
         if whole:
             self.by_whole[self._whole[rack]] &= ~(1 << rack)
             self._whole[rack] += whole
@@ -115,7 +121,7 @@ class View:
 
     def anew(self) -> "View":
         """The same view, made from the slots as they are."""
-        fresh = View(self.pool, self._looks, self.mask, self.when, shows_full=self._shows_full)
+        fresh = View(self.pool, self._patterns, self.mask, self.when, shows_full=self._shows_full)
         fresh.flush()
         return fresh
 
@@ -127,10 +133,10 @@ class View:
     # Questions.
 
     def seek(
-        self, want: Want, racks: int, near: int, *, is_guest: bool
+        self, want: Want, racks: int, near: int, *, is_opportunistic: bool
     ) -> Iterator[tuple[int, Slot]]:
         """Slots for one pod with their ranks, best first: near ones, the tightest, the rack with
-        the fewest whole slots (for guests the most), the lowest.
+        the fewest whole slots (for opportunistic gangs the most), the lowest.
         """
         self.flush()
         by_rank: dict[int, list[int]] = {}
@@ -139,12 +145,12 @@ class View:
             if rank is not None:
                 by_rank.setdefault(rank, []).append(key)
         ranks = sorted(by_rank)
-        wholes = self.by_whole[::-1] if is_guest else self.by_whole
+        wholes = self.by_whole[::-1] if is_opportunistic else self.by_whole
         for part in (near, ~near) if near else (EVERYWHERE,):
             for rank in ranks:
                 keys = by_rank[rank]
                 if len(keys) > 1:  # of racks as good the slot whose leaves lie closest together
-                    keys.sort(key=self._looks.order)
+                    keys.sort(key=self._patterns.order)
                 for slot in self._of_rank(keys, racks & part, wholes):
                     yield rank, slot
 
@@ -177,16 +183,18 @@ class View:
                 pods += slots.bit_count() * want.room(key)
         return pods
 
-    def racks_for(self, want: Want, count: int, racks: int, *, is_guest: bool) -> Iterator[int]:
+    def racks_for(
+        self, want: Want, count: int, racks: int, *, is_opportunistic: bool
+    ) -> Iterator[int]:
         """Racks that should hold so many pods: those that should hold fewest first (for guests
         those with most whole slots).
         """
         self.flush()
         leaves = want.least(self.pool.models)
         is_whole = 0 < leaves == max(model.shape.leaves for model in self.pool.models)
-        if is_whole or is_guest or not leaves:
+        if is_whole or is_opportunistic or not leaves:
             buckets = self.by_whole[count if is_whole else 0 :]
-            if is_guest and leaves:
+            if is_opportunistic and leaves:
                 buckets.reverse()
         else:
             least = max(count * leaves, 1)
@@ -222,7 +230,7 @@ class View:
         for key, slots in self.slots[rack].items():
             if want.rank(key) is None:
                 continue
-            room, free, rest = want.room(key), self._looks.of(key).free, slots
+            room, free, rest = want.room(key), self._patterns.of(key).free, slots
             while rest:
                 found.append((room, free, self._lowest(rack, rest)))
                 rest &= rest - 1

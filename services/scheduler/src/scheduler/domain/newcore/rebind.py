@@ -1,17 +1,17 @@
-"""Cells for a workload that stays where it is: after a downgrade, a loan, a restart, a change."""
+"""Cells for a workload that stays where it is: it was downgraded or borrows."""
 
 from scheduler.domain.core.owning import pin_owner
 from scheduler.domain.newcore.nodes import Place, Workload
 from scheduler.domain.newcore.state import State
 
 
-def come_home(state: State, workload: Workload, owner: str, priority: int) -> bool:
-    """A running guest, or one on loan, gets cells of an owner around its GPUs, if that is allowed
+def rebind(state: State, workload: Workload, owner: str, priority: int) -> bool:
+    """A running workload gets cells of an owner around its GPUs, if that is allowed
     and no gang is charged these leaves. Nothing has changed where it does not.
     """
     wants = {pod: want for want, pods in workload.wants for pod in pods}
     with state.trial() as trial:
-        if not workload.is_guest:
+        if not workload.is_opportunistic:
             state.downgrade(workload)
         places: list[Place] = []
         for place in workload.places:

@@ -1,0 +1,145 @@
+"""One record for each gang: what the core knows of it beside its places.
+
+So the facts of a gang come and go together. `Records` finds gangs by what they are now.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from scheduler.domain.core.holdings import Order
+from scheduler.domain.core.model import Gang, Reason
+from scheduler.domain.core.saving import saved_s
+from scheduler.domain.newcore.nodes import Phase, Pool, Slot, Workload
+
+
+@dataclass(eq=False)
+class Run:
+    """A gang runs: since when, and up to when its work is saved, as it published."""
+
+    started_at: float
+    checkpointed_at: float | None = None
+
+    def lost_ms(self, gang: Gang, now: float) -> int:
+        """Work that a preemption would lose, in milliseconds."""
+        saved = self.started_at + saved_s(now - self.started_at, gang.checkpoint_s)
+        return round((now - max(saved, self.checkpointed_at or saved)) * 1_000)
+
+    def checkpointed(self, at: float) -> None:
+        """Its work up to then is saved."""
+        if at > (self.checkpointed_at or self.started_at):
+            self.checkpointed_at = at
+
+
+@dataclass(eq=False)
+class Reservation:
+    """``cells``: leaves by slot; ``starts_at``: when the gang can start; ``since``: when its first
+    reservation began. ``hold``: is charged what is free of the cells.
+    """
+
+    workload: Workload
+    cells: dict[Slot, int]
+    starts_at: float
+    since: float
+    hold: Workload = field(init=False)
+
+    def __post_init__(self) -> None:
+        asking = self.workload
+        name = f"{asking.name}\nreserved"
+        self.hold = Workload(name, asking.gang, (), asking.owner, asking.priority)
+
+    @property
+    def pools(self) -> set[Pool]:
+        """Where its cells are."""
+        return {slot.pool for slot in self.cells}
+
+    def is_broken(self, now: float) -> bool:
+        """Its time has passed, or one of its cells can't be used."""
+        return self.starts_at < now or any(m & ~slot.good for slot, m in self.cells.items())
+
+
+@dataclass(eq=False)
+class Record:
+    """A gang that is not over. ``misnamed``: it names what the configuration has not.
+
+    ``run``: since it started. ``reservation``: what is reserved for it while it waits;
+    ``reserved_since``: when its first reservation began. ``published``: the code of its last
+    reason. ``leaves_by``, ``leaves_for``: when it has to leave, and for which gang.
+    ``charged_to``: whose cells it runs in, as `Records` filed it last.
+    """
+
+    workload: Workload
+    order: Order
+    misnamed: Reason | None = None
+    run: Run | None = None
+    reservation: Reservation | None = None
+    reserved_since: float | None = None
+    published: str | None = None
+    leaves_by: float | None = None
+    leaves_for: str | None = None
+    charged_to: str | None = None
+
+    @property
+    def id(self) -> str:
+        """The gang's."""
+        return self.workload.gang.id
+
+
+class Records:
+    """``all``: by the gang's id. The others are those of them that are nominated, run outside of
+    their own cells (downgraded, or on borrowed capacity), have a reservation, or are misnamed.
+    """
+
+    def __init__(self) -> None:
+        self.all: dict[str, Record] = {}
+        self.nominated: dict[Record, None] = {}
+        self.away: dict[Record, None] = {}
+        self.reserved: dict[Record, None] = {}
+        self.misnamed: dict[Record, None] = {}
+        self._charged: dict[str, dict[Record, None]] = {}
+
+    def of(self, workload: Workload) -> Record:
+        """The record of a workload's gang."""
+        return self.all[workload.gang.id]
+
+    def charged_to(self, owner: str | None) -> Iterable[Record]:
+        """Gangs that run in an owner's cells, in no order."""
+        return () if owner is None else self._charged.get(owner, ())
+
+    def add(self, record: Record) -> None:
+        """A gang comes."""
+        assert record.id not in self.all, record.id
+        self.all[record.id] = record
+        self.file(record)
+
+    def remove(self, record: Record) -> None:
+        """A gang is over. The caller has lifted its reservation."""
+        del self.all[record.id]
+        for each in (self.nominated, self.away, self.reserved, self.misnamed):
+            each.pop(record, None)
+        self._file_by_owner(record, None)
+
+    def file(self, record: Record) -> None:
+        """The record, or its workload, has changed."""
+        workload = record.workload
+        is_running = workload.phase is Phase.RUNNING
+        _keep(self.nominated, record, workload.phase is Phase.NOMINATED)
+        _keep(self.away, record, is_running and workload.is_away)
+        _keep(self.reserved, record, record.reservation is not None)
+        _keep(self.misnamed, record, record.misnamed is not None)
+        self._file_by_owner(record, workload.owner if is_running else None)
+
+    def _file_by_owner(self, record: Record, owner: str | None) -> None:
+        if owner == record.charged_to:
+            return
+        if record.charged_to is not None:
+            del self._charged[record.charged_to][record]
+        if owner is not None:
+            self._charged.setdefault(owner, {})[record] = None
+        record.charged_to = owner
+
+
+def _keep(where: dict[Record, None], record: Record, is_there: bool) -> None:
+    if is_there:
+        where[record] = None
+    else:
+        where.pop(record, None)

@@ -1,0 +1,56 @@
+"""Before gangs are tried: what became free, or has turned bad, for gangs that wait for it."""
+
+from collections.abc import Iterator
+from math import inf
+
+from scheduler.domain.core.model import Decision
+from scheduler.domain.newcore.nodes import Place
+from scheduler.domain.newcore.queue import Freed
+from scheduler.domain.newcore.reserve import renew
+from scheduler.domain.newcore.transitions import Transitions
+
+
+def is_due(gangs: Transitions, now: float) -> bool:
+    """Time alone may help a gang: a protection or a reservation has ended."""
+    if now >= gangs.costs.again_at:
+        gangs.costs.again_at = inf
+        for found in gangs.queue.classes.values():
+            if found.no is not None and found.owner is not None:
+                gangs.queue.try_again(found)
+        return True
+    return any(r.reservation and r.reservation.is_broken(now) for r in gangs.records.reserved)
+
+
+def wake(gangs: Transitions, now: float) -> Iterator[Decision]:
+    """Nominated gangs start or lose their place, reservations are renewed, and classes are to be
+    tried again that may be helped.
+    """
+    state, records, queue = gangs.state, gangs.records, gangs.queue
+    freed = Freed(state, state.freed)
+    state.freed.clear()
+    for record in list(records.nominated):
+        workload = record.workload
+        places = [place for place in workload.places if place.slot in freed.slots]
+        if not places:
+            continue
+        if any(_is_bad(place) for place in places):
+            yield gangs.wait_again(record)
+        elif state.is_ready(workload):
+            yield from gangs.start(record, now)
+    for record in list(records.reserved):
+        reservation = record.reservation
+        if reservation is None:
+            continue
+        if reservation.is_broken(now):
+            yield gangs.unreserve(reservation)
+        elif any(slot in freed.slots for slot in reservation.cells):
+            renew(state, reservation)
+            queue.try_again(queue.class_of(record.workload))
+    for found in list(queue.classes.values()):
+        if found.no is not None and freed.helps(found):
+            queue.try_again(found)
+
+
+def _is_bad(place: Place) -> bool:
+    leaves = place.charge | place.gpus
+    return leaves & ~place.slot.good != 0 or not place.slot.node.is_open
