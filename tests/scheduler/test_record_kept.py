@@ -274,8 +274,8 @@ async def test_a_snapshot_of_several_parts_is_whole_with_its_last(
 ) -> None:
     monkeypatch.setattr("scheduler.recorder.PART_CHARACTERS", 10)
     kept = Kept(pool)
-    kept.core.set_node_health("n0", False)
-    kept.core.cordon("n0")
+    kept.core.nodes.set_node_health("n0", False)
+    kept.core.nodes.cordon("n0")
     await kept.begin(1.0)
     assert await pool.fetchval("SELECT count(*) FROM recorded_snapshot") == 3
     assert told(await kept.exported(0)) == [(1, "node-bad"), (1, "node-cordoned")]

@@ -6,6 +6,7 @@ from typing import Any
 
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.model import Decision
+from scheduler.domain.core.nodes import Nodes
 from scheduler.domain.core.old_core import OldCore
 
 POLICIES = (
@@ -29,7 +30,7 @@ class CoreDoor:
         self.core = OldCore(config)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.core, name)
+        return getattr(self.core.nodes if hasattr(Nodes, name) else self.core, name)
 
     def change(self, config: ClusterConfig, now: float) -> None:
         """Another configuration. Raises ConfigError, and then nothing has changed."""

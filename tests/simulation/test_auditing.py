@@ -8,11 +8,9 @@ from histories import history
 from random_clusters import Traits
 from runs import Run
 from scenes import Scene, config, gang, owning
-from scheduler.auditor import by_gang
-from scheduler.domain.core.auditing import NOBODY_KNOWN, audit, audited
+from scheduler.domain.core.auditing import NOBODY_KNOWN, Drift, audit, audited, by_gang
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.config import Policy
-from scheduler.domain.core.interface import Drift
 from scheduler.domain.core.model import Gang, Kind, Role
 from test_borrowing_properties import a_history
 

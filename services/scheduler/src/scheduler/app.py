@@ -217,15 +217,15 @@ class Candidate:
             self._free_cells = FreeCells(core.forest)
             metrics.forget_free()
         healthy = free = 0
-        for slot, usable, unused in core.free():
+        for slot, usable, unused in core.cells.free():
             healthy += usable.bit_count()
             free += unused.bit_count()
             self._free_cells.set(slot, unused)
         metrics.gpus.labels("healthy").set(healthy)
         metrics.gpus.labels("free").set(free)
         metrics.note_free(self._free_cells.pieces.values())
-        metrics.note_borrowing(core.borrowing())
-        gangs = core.counts()
+        metrics.note_borrowing(core.cells.borrowing())
+        gangs = core.questions.counts()
         metrics.waiting.set(gangs.waiting + len(state.withheld))
         metrics.gangs.set(len(state.gangs))
         metrics.run_time_keys.set(len(state.run_times))

@@ -72,7 +72,7 @@ class Auditor:
         self._metrics.drift.clear()
         for gang, found in list(self.drifts.items())[:GANGS_NAMED]:
             for drift in found:
-                self._metrics.drift.labels(gang, drift.book).inc(abs(drift.has - drift.should))
+                self._metrics.drift.labels(gang, drift.book).inc(drift.size)
             _log.error(
                 "the accounting is wrong",
                 gang=gang,

@@ -9,7 +9,7 @@ from scheduler.domain.state import State
 
 def advice(state: State, chain: str | None, cell: str | None, cells: int) -> Answer | None:
     """As of the last cycle; None: there is no such chain or type of cell."""
-    best = state.core.advise(chain, cell, cells)
+    best = state.core.questions.advise(chain, cell, cells)
     if best is None:
         return None
     return {

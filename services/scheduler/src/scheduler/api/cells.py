@@ -110,7 +110,7 @@ async def _bound_to(core: Core, name: str, address: str | None) -> list[Spot]:
     owners = {owner_of(name)}
     owners |= {pin_owner(pin) for pin, vc in core.forest.pin_owners.items() if vc == name}
     chains, spots = list(core.forest.chains), []
-    for number, bound in enumerate(list(core.bound_cells(owners)), 1):
+    for number, bound in enumerate(list(core.cells.bound(owners)), 1):
         if number % WALKED == 0:
             await asyncio.sleep(0)
         if address is None or f"{bound.address}/".startswith(f"{address}/"):
@@ -192,7 +192,7 @@ class _Looking:
 
     def _add(self, to: _Figures, slot: Slot, mask: int, *, is_above: bool) -> None:
         """Count a node's leaves."""
-        state = self._core.slot(slot)
+        state = self._core.cells.slot(slot)
         well = mask & ~state.bad if state.is_healthy else 0
         bound = reserved = 0
         for leaves, _ in state.cells:
@@ -242,7 +242,7 @@ class _Looking:
         first, found = next(cell.slots()), None
         mask = first.shape.full if part is None else part.mask
         level = cell.level if part is None else part.level
-        for leaves, bound in self._core.slot(first).cells:
+        for leaves, bound in self._core.cells.slot(first).cells:
             around = bound.cell.level if bound.part is None else bound.part.level
             if not mask & ~leaves and around >= level:
                 found = bound

@@ -19,7 +19,7 @@ def virtual_clusters(state: State) -> Answer:
         "gpuTypes": forest.gpu_types,
         "virtualClusters": {
             name: _virtual_cluster(forest, name, quota)
-            for name, quota in sorted(state.core.quotas().items())
+            for name, quota in sorted(state.core.cells.quotas().items())
         },
     }
 

@@ -31,8 +31,8 @@ async def queue(alone: Alone, offset: int, limit: int) -> Answer:
     """
     async with alone() as state:
         as_of, withheld, gangs = state.core.cycles, sorted(state.withheld), list[Answer]()
-        total, end = state.core.counts().waiting + len(withheld), offset + limit
-        names = [*state.core.first(end), *withheld][offset:end]
+        total, end = state.core.questions.counts().waiting + len(withheld), offset + limit
+        names = [*state.core.questions.first(end), *withheld][offset:end]
         wants = {name: _wants(state, name) for name in names}  # all as it is now
     for start in range(0, len(names), STEP):
         async with alone() as state:
@@ -107,7 +107,7 @@ def _wants(state: State, gang: str) -> Answer:
         asks = state.gangs[gang].asks.values()
         gpus = sum(ask.gpus for ask in asks if state.ledger.hold_of(ask.pod) is None)
         return {"gpus": gpus, "expectedStart": None}
-    known, expected = state.core.gang(gang), state.core.expected(gang)
+    known, expected = state.core.gang(gang), state.core.questions.expected(gang)
     at = None if expected is None else time_of(expected.at)
     return {"gpus": 0 if known is None else known.gpus_wanted, "expectedStart": at}
 
@@ -152,10 +152,10 @@ def _why(state: State, gang: Asked, epoch: int) -> Answer:
     }
     if known is None or gang.name in state.withheld or not known.is_waiting:
         return answer
-    before = state.core.before(gang.name)
+    before = state.core.questions.before(gang.name)
     return answer | {
         "position": before.number + 1,
-        "waiting": state.core.counts().waiting,
+        "waiting": state.core.questions.counts().waiting,
         "ahead": list(before.first),
         "inVirtualCluster": why.place(state, gang.name),
         "expectedStart": why.expected_start(state, gang.name),
@@ -207,7 +207,7 @@ def _state(state: State, gang: Asked) -> str:
 
 
 def _node(state: State, node: Node) -> Answer:
-    size, known = node.size, state.core.node(node.name)
+    size, known = node.size, state.core.nodes.of(node.name)
     order = state.orders.get(node.name)
     well = [] if node.report is None else [gpu for gpu in node.report.gpus if gpu.is_healthy]
     trouble = node.trouble

@@ -15,7 +15,7 @@ def place(state: State, gang: str) -> Answer | None:
     """A gang's position in its virtual cluster, among gangs of its class. None: it has a nominated
     placement.
     """
-    ahead = state.core.ahead(gang)
+    ahead = state.core.questions.ahead(gang)
     if ahead is None:
         return None
     return {
@@ -28,7 +28,7 @@ def place(state: State, gang: str) -> Answer | None:
 
 def expected_start(state: State, gang: str) -> Answer | None:
     """Its expected start, and how far off such expectations were for other gangs."""
-    found = state.core.expected(gang)
+    found = state.core.questions.expected(gang)
     if found is None:
         return None
     error = None if found.error is None else round(found.error, 2)
@@ -37,7 +37,7 @@ def expected_start(state: State, gang: str) -> Answer | None:
 
 def counterfactual(state: State, gang: str) -> Answer | None:
     """The changes that would let it start; None: it has a nominated placement, or does not wait."""
-    found = state.core.counterfactual(gang)
+    found = state.core.questions.counterfactual(gang)
     if found is None:
         return None
     fewer = found.fewer

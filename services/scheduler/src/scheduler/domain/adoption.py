@@ -62,7 +62,7 @@ def look(ledger: Ledger, gangs: Mapping[str, Asked], core: Core) -> Listed:
         if gang is None:
             continue
         names = sorted(ledger.listed[pod])
-        node, state = ledger.nodes[names[0]], core.node(names[0])
+        node, state = ledger.nodes[names[0]], core.nodes.of(names[0])
         why = "several nodes report it" if len(names) > 1 else _obstacle(gang, pod, node, state)
         if why is not None:
             found.reasons.setdefault(gang.name, still_running(pod, names, why))

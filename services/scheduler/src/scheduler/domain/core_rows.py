@@ -84,7 +84,7 @@ class CoreRows:
         """The changes of these entries."""
         changes = CoreChanges(preemptions=touched.preemptions)
         for kind in sorted(touched.expectations):
-            changes.calibration[kind] = core.outcomes(kind)
+            changes.calibration[kind] = core.rows.outcomes(kind)
         gangs, users = touched.reservations, touched.usage
         if self._is_doubted and not core.is_under_way:
             self._is_doubted = False
@@ -92,7 +92,7 @@ class CoreRows:
         for gang in sorted(gangs):
             _note(changes.reservations, self.reservations, gang, _reservation(core, gang))
         for key in sorted(users):
-            _note(changes.usage, self.usage, key, core.usage_of(key))
+            _note(changes.usage, self.usage, key, core.rows.usage_of(key))
         return changes
 
 
@@ -109,7 +109,7 @@ def _note(
 
 
 def _reservation(core: Core, gang: str) -> KnownReservation | None:
-    row, waiting = core.reservation(gang), core.gang(gang)
+    row, waiting = core.rows.reservation(gang), core.gang(gang)
     if row is None or waiting is None:
         return None
     return KnownReservation(replace(row, patient_until=None), _digest(waiting))

@@ -105,29 +105,29 @@ class Given:
     def keep_again(self, restored: RestoredReservation) -> None:
         """Cells were reserved for a gang before."""
         self._note(reservation_event, restored)
-        self.core.restore_reservation(restored)
+        self.core.rows.restore_reservation(restored)
 
     def restore_usage(self, restored: RestoredUsage) -> None:
         """A user had this usage before."""
         self._note(usage_event, restored)
-        self.core.restore_usage(restored)
+        self.core.rows.restore_usage(restored)
 
     def restore_preemption(self, restored: RestoredPreemption) -> None:
         """A gang of one job was preempted for one of another before."""
         self._note(preemption_event, restored)
-        self.core.restore_preemption(restored)
+        self.core.rows.restore_preemption(restored)
 
     # Nodes.
 
     def set_node_health(self, node: str, is_healthy: bool) -> None:
         """A node is healthy, or not; the state is new."""
         self._record("node-healthy" if is_healthy else "node-bad", node=node)
-        self.core.set_node_health(node, is_healthy)
+        self.core.nodes.set_node_health(node, is_healthy)
 
     def set_gpu_health(self, node: str, gpu: int, is_healthy: bool) -> None:
         """A GPU is healthy, or not; the state is new."""
         self._record("gpu-healthy" if is_healthy else "gpu-bad", node=node, gpu=gpu)
-        self.core.set_gpu_health(node, gpu, is_healthy)
+        self.core.nodes.set_gpu_health(node, gpu, is_healthy)
 
     def block(
         self,
@@ -138,19 +138,19 @@ class Given:
         avoided: Collection[int],
     ) -> None:
         """Resources of a node that foreign pods hold; ``avoided``: ports to use last."""
-        if self.core.block(node, gpus, amounts, ports, avoided):
+        if self.core.nodes.block(node, gpus, amounts, ports, avoided):
             self._note(blocked_event, node, gpus, amounts, ports, avoided)
 
     def order(self, node: str, *, is_cordoned: bool, is_drained: bool) -> None:
         """An operator's order; it replaces another one."""
         self._record("node-uncordoned", node=node)
-        self.core.uncordon(node)
+        self.core.nodes.uncordon(node)
         if is_cordoned:
             self._record("node-cordoned", node=node)
-            self.core.cordon(node)
+            self.core.nodes.cordon(node)
         if is_drained:
             self._record("node-drained", node=node)
-            self.core.drain(node)
+            self.core.nodes.drain(node)
 
     def change(self, core: Core, line: str | None = None) -> None:
         """Another configuration, already made; ``line``: its `changed_line`."""

@@ -63,9 +63,9 @@ def _wait(state: State, gang: Asked) -> Wait | None:
     core = state.core
     if gang.name in state.withheld:
         return Wait(as_of=core.cycles)
-    is_short = core.counts().waiting <= POSITIONS_PUBLISHED
-    ahead = core.ahead(gang.name) if is_short else None
-    kept_at = core.starts_at(gang.name)
+    is_short = core.questions.counts().waiting <= POSITIONS_PUBLISHED
+    ahead = core.questions.ahead(gang.name) if is_short else None
+    kept_at = core.questions.starts_at(gang.name)
     return Wait(
         as_of=core.cycles,
         position=None if ahead is None else ahead.position,

@@ -24,7 +24,7 @@ class Seen:
     def doubt(given: Given, ledger: Ledger) -> None:
         """Nodes that never sent a message take no pods."""
         for name in sorted(given.core.forest.machines.keys() - ledger.nodes.keys()):
-            node = given.core.node(name)
+            node = given.core.nodes.of(name)
             if node is not None and node.is_healthy:
                 given.set_node_health(name, False)
 
@@ -41,7 +41,7 @@ class Seen:
 
     def carry(self, given: Given, name: str, view: View) -> None:
         """Pass a node's view to the core."""
-        node = None if self.nodes.get(name) == view else given.core.node(name)
+        node = None if self.nodes.get(name) == view else given.core.nodes.of(name)
         if node is None:
             return
         self.nodes[name] = view
@@ -57,7 +57,7 @@ class Seen:
     @staticmethod
     def carry_order(given: Given, name: str, order: Order | None) -> None:
         """Pass an operator's order about a node to the core."""
-        node = given.core.node(name)
+        node = given.core.nodes.of(name)
         is_cordoned, is_drained = order is Order.CORDON, order is Order.DRAIN
         if node is None or (node.is_cordoned, node.is_drained) == (is_cordoned, is_drained):
             return

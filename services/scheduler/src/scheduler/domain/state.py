@@ -410,7 +410,7 @@ class State:
         """The gang's wait reason, as of the last cycle; None if it has none."""
         if gang in self.withheld:
             return self.withheld[gang]
-        reason = self.core.reason_of(gang)
+        reason = self.core.questions.reason_of(gang)
         if reason is None:
             return None
         if reason.code == PREEMPTING:
@@ -418,7 +418,7 @@ class State:
         if not self.core.forest.machines:
             text = "No node has reported yet. The gang starts when enough nodes have reported."
             return Reason(code=HEALTH, text=text, numbers=dict(reason.numbers))
-        return published_reason(reason, self.gangs, self.core.starts_at(gang))
+        return published_reason(reason, self.gangs, self.core.questions.starts_at(gang))
 
     def is_waiting(self, gang: str) -> bool:
         """Its pods wait for placement, have a nominated one, or are withheld from the core."""
@@ -437,13 +437,13 @@ class State:
 
     def known(self, name: str) -> KnownGang:
         """All that is to be stored of a gang."""
-        expected = self.core.expectation(name)
+        expected = self.core.rows.expectation(name)
         return known_of(self.gangs[name], self._placed(name), self.downgrade_of(name), expected)
 
     def take_changes(self) -> Changes:
         """The changes since the last call."""
         changes, self._changes = self._changes, Changes(Rows())
-        touched = self.core.take_touched()
+        touched = self.core.rows.take_touched()
         changes.kept |= touched.gangs
         changes.rows = self.ledger.take_rows()
         changes.kept &= self.gangs.keys()

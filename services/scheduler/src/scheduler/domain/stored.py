@@ -40,7 +40,7 @@ class Stored(State):
         self._held: dict[str, list[Hold]] = {}
         self._pods_of: dict[str, list[str]] = {}
         self.patient_until: float | None = None
-        self.core.begin_restoring()
+        self.core.rows.begin_restoring()
 
     @property
     def unsure(self) -> set[str]:
@@ -109,7 +109,7 @@ class Stored(State):
         if known.reason is not None:
             self.core.note_told(request.gang, known.reason.code)
         if known.expected is not None:
-            self.core.restore_expectation(request.gang, known.expected)
+            self.core.rows.restore_expectation(request.gang, known.expected)
 
     def restore_usage(
         self, rows: Mapping[UserKey, RestoredUsage], gone: Collection[UserKey] = ()
@@ -117,7 +117,7 @@ class Stored(State):
         """Stored usage; after the running gangs, whose use it includes up to then."""
         self.core_rows.keep_usage(rows, gone)
         for key in gone:
-            self.core.forget_usage(key)
+            self.core.rows.forget_usage(key)
         for row in rows.values():
             self.given.restore_usage(row)
 
@@ -129,11 +129,11 @@ class Stored(State):
     def restore_calibration(self, rows: Mapping[str, Sequence[float]]) -> None:
         """Stored outcomes of expected starts, by their kind."""
         for kind, ratios in rows.items():
-            self.core.restore_outcomes(kind, ratios)
+            self.core.rows.restore_outcomes(kind, ratios)
 
     def let_go(self) -> None:
         """Remove all reservations, before gangs are restored."""
-        self.core.forget_reservations()
+        self.core.rows.forget_reservations()
 
     def restore_reservations(
         self, rows: Mapping[str, KnownReservation], gone: Collection[str] = ()
@@ -187,7 +187,7 @@ class Stored(State):
                 self._linger(hold, at)
         for name in sorted(self.gangs):
             self.notices.note(self.gangs[name], self.gangs[name].published_reason, now)
-        self.core.restored(at)
+        self.core.rows.restored(at)
         self.core_rows.doubt()
         self._pods_of.clear()
         self.given.is_recording = True

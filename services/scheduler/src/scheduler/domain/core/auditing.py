@@ -12,8 +12,8 @@ from typing import TypeAlias
 from scheduler.domain.core.binding import Binding, cell_key
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.config import ALL_TYPES
+from scheduler.domain.core.extras import EXTRA
 from scheduler.domain.core.holdings import Live, Pod
-from scheduler.domain.core.interface import Drift
 from scheduler.domain.core.machines import SlotState
 from scheduler.domain.core.model import GangClass
 from scheduler.domain.core.owning import owner_of
@@ -29,6 +29,26 @@ SUSPECTS = 3
 
 Key: TypeAlias = tuple[tuple[str, str], int]
 """Of a sum: whose quota, of which GPU type; and the rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """A book is wrong: ``where`` it ``has`` so many, and ``should`` have others, as ``gang`` is
+    placed.
+    """
+
+    gang: str
+    book: str
+    where: str
+    has: int
+    should: int
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        return (
+            f"{self.book} of {self.where}: accounting has {self.has}, placements have {self.should}"
+        )
 
 
 @dataclass(slots=True)
@@ -85,6 +105,14 @@ def audit(cluster: Cluster) -> Generator[None, None, list[Drift]]:
     drifts += _of_sums(cluster, sums, drifts)
     drifts += _of_cells(cluster)
     return drifts
+
+
+def by_gang(drifts: Iterable[Drift]) -> dict[str, list[Drift]]:
+    """Of each gang, of pods that it has grown by too, in the order in which they were found."""
+    found: dict[str, list[Drift]] = {}
+    for drift in drifts:
+        found.setdefault(drift.gang.partition(EXTRA)[0], []).append(drift)
+    return found
 
 
 def derive(cluster: Cluster, live: Live) -> Held:

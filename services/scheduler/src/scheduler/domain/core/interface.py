@@ -281,22 +281,14 @@ class Leaving(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Accounting ``has`` another number of ``book`` at ``where`` than it ``should``, as ``gang`` is
-    placed.
+    """A difference of ``size`` between accounting and placements: which account (``book``) differs,
+    and how. ``gang``: whose placement; empty: nobody can be named.
     """
 
     gang: str
     book: str
-    where: str
-    has: int
-    should: int
-
-    @property
-    def text(self) -> str:
-        """For people."""
-        return (
-            f"{self.book} of {self.where}: accounting has {self.has}, placements have {self.should}"
-        )
+    size: int
+    text: str
 
 
 @dataclass(slots=True)
@@ -312,6 +304,103 @@ class Touched:
     expectations: set[str] = field(default_factory=set)
 
 
+class Nodes(Protocol):
+    """Nodes and their conditions. Unknown ones are ignored."""
+
+    def of(self, name: str) -> NodeState | None: ...
+    def set_node_health(self, name: str, is_healthy: bool) -> None: ...
+    def set_gpu_health(self, name: str, gpu: int, is_healthy: bool) -> None: ...
+    def block(
+        self,
+        name: str,
+        gpus: Collection[int],
+        amounts: Mapping[str, int],
+        ports: Collection[int],
+        avoided: Collection[int],
+    ) -> bool:
+        """Foreign pods hold these now. Whether that is another state than before."""
+
+    def cordon(self, name: str) -> None: ...
+    def drain(self, name: str) -> None: ...
+    def uncordon(self, name: str) -> None: ...
+
+
+class Cells(Protocol):
+    """Cells as they are shown: who uses, holds and owns them."""
+
+    def slot(self, fixed: Slot) -> SlotState: ...
+    def bound(self, owners: Collection[str]) -> Iterator[BoundCell]: ...
+    def free(self) -> Iterator[tuple[Slot, int, int]]:
+        """Of each slot the leaves that new pods may have, and those of them that are free."""
+
+    def quotas(self) -> Mapping[str, QuotaState]:
+        """By virtual cluster."""
+
+    def borrowing(self) -> Mapping[str, tuple[int, int]]:
+        """GPUs that each virtual cluster lends and borrows."""
+
+
+class Rows(Protocol):
+    """What is stored of a core beside its gangs, and restored after them."""
+
+    def take_touched(self) -> Touched:
+        """Since the last call. Amid a cycle only what is final."""
+
+    def reservation(self, gang: str) -> RestoredReservation | None: ...
+    def reservations(self) -> Sequence[RestoredReservation]:
+        """The oldest first."""
+
+    def usage_of(self, user: UserKey) -> RestoredUsage | None: ...
+    def usages(self) -> Sequence[RestoredUsage]: ...
+    def preemptions(self) -> Sequence[RestoredPreemption]:
+        """Those of the last hour."""
+
+    def begin_restoring(self) -> None:
+        """No time passes for users' usage."""
+
+    def restore_reservation(self, restored: RestoredReservation) -> None: ...
+    def forget_reservations(self) -> None: ...
+    def restore_usage(self, restored: RestoredUsage) -> None: ...
+    def forget_usage(self, user: UserKey) -> None: ...
+    def restore_preemption(self, restored: RestoredPreemption) -> None: ...
+    def restored(self, now: float) -> None:
+        """All is restored; decisions follow."""
+
+    # Learnt expectations, which end with the present core.
+
+    def expectation(self, gang: str) -> Told | None: ...
+    def restore_expectation(self, gang: str, told: Told) -> None: ...
+    def outcomes(self, kind: str) -> tuple[float, ...]: ...
+    def restore_outcomes(self, kind: str, ratios: Sequence[float]) -> None: ...
+
+
+class Questions(Protocol):
+    """Questions about waiting gangs. Nothing is changed. Unknown gangs are a KeyError."""
+
+    def reason_of(self, gang: str) -> Reason | None:
+        """Why it waits, as of the last cycle."""
+
+    def starts_at(self, gang: str) -> float | None:
+        """When it is expected to start, if it has a reservation."""
+
+    def counts(self) -> Counts: ...
+    def first(self, limit: int) -> Sequence[str]:
+        """The first waiting gangs, in order."""
+
+    def before(self, gang: str) -> Before:
+        """The waiting gangs before it, of all virtual clusters."""
+
+    def ahead(self, gang: str) -> Ahead | None:
+        """Its position in its virtual cluster; None: it has a nominated placement."""
+
+    def expected(self, gang: str) -> Expected | None: ...
+    def counterfactual(self, gang: str) -> Counterfactual | None:
+        """None: it has a nominated placement, or does not wait."""
+
+    def advise(self, chain: str | None, cell: str | None, cells: int) -> Advice | None:
+        """None: there is no such chain or type of cell."""
+
+
 class Core(Protocol):
     """``forest``: the cluster by its configuration. ``cycles``: how many cycles, or parts of one,
     there were. ``explained``: how many reasons were found. ``is_under_way``: the rest of a cycle is
@@ -322,6 +411,14 @@ class Core(Protocol):
     policies: Mapping[str, OrderPolicy]
     is_explaining: bool
 
+    @property
+    def nodes(self) -> Nodes: ...
+    @property
+    def cells(self) -> Cells: ...
+    @property
+    def rows(self) -> Rows: ...
+    @property
+    def questions(self) -> Questions: ...
     @property
     def forest(self) -> Forest: ...
     @property
@@ -351,23 +448,24 @@ class Core(Protocol):
     def release_pod(self, gang: str, pod: str) -> None:
         """A pod has ended; with its last pod the gang."""
 
-    # Nodes. Unknown ones are ignored.
+    def restore(self, restored: Restored, now: float) -> None:
+        """A gang has had places. If it can't have its cells again it is downgraded; the next cycle
+        publishes that.
+        """
 
-    def set_node_health(self, node: str, is_healthy: bool) -> None: ...
-    def set_gpu_health(self, node: str, gpu: int, is_healthy: bool) -> None: ...
-    def block(
-        self,
-        node: str,
-        gpus: Collection[int],
-        amounts: Mapping[str, int],
-        ports: Collection[int],
-        avoided: Collection[int],
-    ) -> bool:
-        """Foreign pods hold these now. Whether that is another state than before."""
+    def note_told(self, gang: str, code: str | None) -> None:
+        """The code of a gang's last published reason."""
 
-    def cordon(self, node: str) -> None: ...
-    def drain(self, node: str) -> None: ...
-    def uncordon(self, node: str) -> None: ...
+    def forget(self, gang: str) -> None:
+        """As if the gang had never been there."""
+
+    def gang(self, gang: str) -> GangState | None: ...
+    def gang_ids(self) -> Collection[str]: ...
+    def exported(self, gang: str) -> Restored:
+        """All that is kept of a gang."""
+
+    def leaving(self) -> Sequence[Leaving]:
+        """Gangs that were told to leave."""
 
     # The cycle.
 
@@ -385,114 +483,22 @@ class Core(Protocol):
     def idle_cycles(self) -> float:
         """How many cycles without an event, one after the other, may still lead to a decision."""
 
-    def changed(self, config: ClusterConfig, now: float) -> "Core":
-        """A core of another configuration with the same gangs, which stay where they are. This one
-        is only read. Raises ConfigError.
-        """
-
-    # Restoring. Then come the gangs, then the rest.
-
-    def begin_restoring(self) -> None:
-        """No time passes for users' usage."""
-
-    def restore(self, restored: Restored, now: float) -> None:
-        """A gang has had places. If it can't have its cells again it is downgraded; the next cycle
-        publishes that.
-        """
-
-    def note_told(self, gang: str, code: str | None) -> None:
-        """The code of a gang's last published reason."""
-
-    def restore_reservation(self, restored: RestoredReservation) -> None: ...
-    def restore_usage(self, restored: RestoredUsage) -> None: ...
-    def forget_usage(self, user: UserKey) -> None: ...
-    def restore_preemption(self, restored: RestoredPreemption) -> None: ...
-    def note_tried(self, *, is_settled: bool) -> None:
-        """All is as after a cycle: gangs with a published reason were tried."""
-
-    def catch_up(self, limit: int) -> bool:
-        """Do a part of what was put off; True: all is done."""
-
-    def restored(self, now: float) -> None:
-        """All is restored; decisions follow."""
-
-    def forget_reservations(self) -> None:
-        """Remove all reservations."""
-
-    def forget(self, gang: str) -> None:
-        """As if the gang had never been there."""
-
-    # Stored rows.
-
-    def take_touched(self) -> Touched:
-        """Since the last call. Amid a cycle only what is final."""
-
-    def exported(self, gang: str) -> Restored:
-        """All that is kept of a gang."""
-
-    def reservation(self, gang: str) -> RestoredReservation | None: ...
-    def kept_reservations(self) -> Sequence[RestoredReservation]:
-        """The oldest first."""
-
-    def usage_of(self, key: UserKey) -> RestoredUsage | None: ...
-    def usages(self) -> Sequence[RestoredUsage]: ...
-    def late_preemptions(self) -> Sequence[RestoredPreemption]:
-        """Those of the last hour."""
-
-    # Questions about gangs.
-
-    def gang(self, gang: str) -> GangState | None: ...
-    def gang_ids(self) -> Collection[str]: ...
-    def reason_of(self, gang: str) -> Reason | None:
-        """Why it waits, as of the last cycle."""
-
-    def starts_at(self, gang: str) -> float | None:
-        """When it is expected to start, if it has a reservation."""
-
     def unpublished(self) -> Collection[str]:
         """Gangs about which the next cycle publishes what happened since the last one."""
 
     def was_tried(self) -> bool:
         """Gangs wait, and none for the next cycle."""
 
-    def leaving(self) -> Sequence[Leaving]: ...
-    def counts(self) -> Counts: ...
-    def first(self, limit: int) -> Sequence[str]:
-        """The first waiting gangs, in order."""
+    def note_tried(self, *, is_settled: bool) -> None:
+        """All is as after a cycle: gangs with a published reason were tried."""
 
-    def before(self, gang: str) -> Before:
-        """The waiting gangs before it, of all virtual clusters."""
+    def changed(self, config: ClusterConfig, now: float) -> "Core":
+        """A core of another configuration with the same gangs, which stay where they are. This one
+        is only read. Raises ConfigError.
+        """
 
-    def ahead(self, gang: str) -> Ahead | None:
-        """Its position in its virtual cluster; None: it has a nominated placement."""
-
-    def expected(self, gang: str) -> Expected | None: ...
-    def counterfactual(self, gang: str) -> Counterfactual | None:
-        """None: it has a nominated placement, or does not wait."""
-
-    def advise(self, chain: str | None, cell: str | None, cells: int) -> Advice | None:
-        """None: there is no such chain or type of cell."""
-
-    # Questions about the cluster.
-
-    def node(self, node: str) -> NodeState | None: ...
-    def slot(self, slot: Slot) -> SlotState: ...
-    def bound_cells(self, owners: Collection[str]) -> Iterator[BoundCell]: ...
-    def free(self) -> Iterator[tuple[Slot, int, int]]:
-        """Of each slot the leaves that new pods may have, and those of them that are free."""
-
-    def quotas(self) -> Mapping[str, QuotaState]:
-        """By virtual cluster."""
-
-    def borrowing(self) -> Mapping[str, tuple[int, int]]:
-        """GPUs that each virtual cluster lends and borrows."""
+    def catch_up(self, limit: int) -> bool:
+        """Do a part of what was put off; True: all is done."""
 
     def audit(self) -> Generator[None, None, list[Drift]]:
         """Compare accounting with placements. Cycles may run at each step."""
-
-    # Learnt expectations, which end with the present core.
-
-    def expectation(self, gang: str) -> Told | None: ...
-    def restore_expectation(self, gang: str, told: Told) -> None: ...
-    def outcomes(self, kind: str) -> tuple[float, ...]: ...
-    def restore_outcomes(self, kind: str, ratios: Sequence[float]) -> None: ...

@@ -1,7 +1,6 @@
 """The core behind its interface: its live objects as values."""
 
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from dataclasses import replace
 from math import inf
 
 from scheduler.domain.core.advising import Move as Moving
@@ -33,7 +32,6 @@ from scheduler.domain.core.interface import (
     GangState,
     Leaving,
     Move,
-    NodeState,
     QuotaState,
     ReservedLeaves,
     SlotState,
@@ -66,7 +64,9 @@ class OldCore(Cluster):
         self, config: ClusterConfig, policies: Mapping[str, OrderPolicy] = BUILT_IN
     ) -> None:
         super().__init__(config, policies)
-        self._nominated: set[str] = set()
+        self.rows = OldRows(self)
+        self.cells = OldCells(self)
+        self.questions = OldQuestions(self)
 
     @property
     def forest(self) -> Forest:
@@ -83,36 +83,6 @@ class OldCore(Cluster):
     def want_more(self, gang: str, roles: Sequence[Role]) -> None:
         want_more(self, gang, roles)
 
-    # Nodes.
-
-    def set_node_health(self, node: str, is_healthy: bool) -> None:
-        self.nodes.set_node_health(node, is_healthy)
-
-    def set_gpu_health(self, node: str, gpu: int, is_healthy: bool) -> None:
-        self.nodes.set_gpu_health(node, gpu, is_healthy)
-
-    def block(
-        self,
-        node: str,
-        gpus: Collection[int],
-        amounts: Mapping[str, int],
-        ports: Collection[int],
-        avoided: Collection[int],
-    ) -> bool:
-        machine = self.hardware.machines[node]
-        is_new = self.nodes.block(node, gpus, amounts, ports) or machine.avoided != set(avoided)
-        machine.avoided = set(avoided)
-        return is_new
-
-    def cordon(self, node: str) -> None:
-        self.nodes.cordon(node)
-
-    def drain(self, node: str) -> None:
-        self.nodes.drain(node)
-
-    def uncordon(self, node: str) -> None:
-        self.nodes.uncordon(node)
-
     # The cycle.
 
     def cycle(self, now: float, is_enough: Callable[[int], bool] | None = None) -> list[Decision]:
@@ -125,25 +95,9 @@ class OldCore(Cluster):
 
     # Restoring.
 
-    def begin_restoring(self) -> None:
-        self.usage.is_timed = False
-
     def note_told(self, gang: str, code: str | None) -> None:
         if gang in self.gangs:
             self.gangs[gang].told = code
-
-    def restore_reservation(self, restored: RestoredReservation) -> None:
-        keep_again(self, restored)
-
-    def restore_usage(self, restored: RestoredUsage) -> None:
-        self.usage.restore(restored)
-
-    def forget_usage(self, user: UserKey) -> None:
-        self.usage.restore_none(user)
-
-    def restore_preemption(self, restored: RestoredPreemption) -> None:
-        self.preemptions.restore(restored)
-        self.preemptions.forget(restored.at)
 
     def note_tried(self, *, is_settled: bool) -> None:
         all_tried(self, is_settled=is_settled)
@@ -151,50 +105,10 @@ class OldCore(Cluster):
     def catch_up(self, limit: int) -> bool:
         return self.hardware.catch_up(limit)
 
-    def restored(self, now: float) -> None:
-        self.usage.is_timed = True
-        self.usage.settle(now)
-        self._nominated = set(self.reserved)
-
-    def forget_reservations(self) -> None:
-        let_go(self)
-
     def forget(self, gang: str) -> None:
         self.release(gang)
         self.usage.forget(gang)
         self.said = [each for each in self.said if each.gang != gang]
-
-    # Stored rows.
-
-    def take_touched(self) -> Touched:
-        moved = {gang.partition(EXTRA)[0] for gang in self.moved}
-        found = Touched((self.reserved ^ self._nominated) | moved)
-        self._nominated = set(self.reserved)
-        self.moved.clear()
-        found.preemptions = tuple(self.preemptions.added)
-        self.preemptions.added.clear()
-        calibration = self.forecast.calibration
-        found.expectations, calibration.changed = calibration.changed, set()
-        if self.under_way is None:  # else reservations may be lifted for a moment
-            found.reservations, self.reservations.changed = self.reservations.changed, set()
-            found.usage, self.usage.changed = self.usage.changed, set()
-        return found
-
-    def reservation(self, gang: str) -> RestoredReservation | None:
-        found = self.reservations.by_gang.get(gang)
-        return None if found is None else self.reservations.exported_of(found)
-
-    def kept_reservations(self) -> list[RestoredReservation]:
-        return self.reservations.exported()
-
-    def usage_of(self, key: UserKey) -> RestoredUsage | None:
-        return self.usage.exported_of(key)
-
-    def usages(self) -> list[RestoredUsage]:
-        return self.usage.exported()
-
-    def late_preemptions(self) -> list[RestoredPreemption]:
-        return self.preemptions.exported()
 
     # Questions about gangs.
 
@@ -225,16 +139,6 @@ class OldCore(Cluster):
     def gang_ids(self) -> list[str]:
         return [gang for gang, live in self.gangs.items() if live.extra_of is None]
 
-    def reason_of(self, gang: str) -> Reason | None:
-        live, line = self.gangs.get(gang), self.queue.gangs.get(gang)
-        if live is not None and live.reserved:
-            return preempting(self, live)
-        return None if line is None else current(self, line)
-
-    def starts_at(self, gang: str) -> float | None:
-        live = self.gangs.get(gang)
-        return None if live is None else self.forecast.kept_at(self, live)
-
     def unpublished(self) -> set[str]:
         return {decision.gang for decision in self.said}
 
@@ -248,91 +152,103 @@ class OldCore(Cluster):
             found.append(Leaving(gang, pod or None, self.gangs[name].preempted_until or 0.0))
         return found
 
-    def counts(self) -> Counts:
-        extras = (extra for some in self.extras.values() for extra in some.values())
-        growing = sum(extra in self.queue.gangs for extra in extras)
-        waiting = len(self.queue.gangs) - growing + len(self.reserved)
-        return Counts(waiting, len(self.reserved), len(self.downgraded.gangs))
+    def audit(self) -> Generator[None, None, list[Drift]]:
+        drifts = yield from audit(self)
+        return [
+            Drift(each.gang.partition(EXTRA)[0], each.book, abs(each.has - each.should), each.text)
+            for each in drifts
+        ]
 
-    def first(self, limit: int) -> list[str]:
-        return self.forecast.everyone(self).first(limit)
 
-    def before(self, gang: str) -> Before:
-        rank = self.rank_of(self.gangs[gang])
-        count, first = self.forecast.everyone(self).before(rank, AHEAD_NAMED)
-        return Before(count, tuple(first))
+class OldRows:
+    """Implements `interface.Rows`."""
 
-    def ahead(self, gang: str) -> Ahead | None:
-        return self.forecast.ahead(self, self.gangs[gang])
+    def __init__(self, core: OldCore) -> None:
+        self.core = core
+        self._nominated: set[str] = set()
 
-    def expected(self, gang: str) -> Expected | None:
-        return self.forecast.expected(self, self.gangs[gang])
+    def begin_restoring(self) -> None:
+        self.core.usage.is_timed = False
 
-    def counterfactual(self, gang: str) -> Counterfactual | None:
-        if gang not in self.queue.gangs:
-            return None
-        found = answer(self, self.gangs[gang])
-        return Counterfactual(
-            None if found.ends is None else self._ends(found.ends),
-            found.fewer,
-            found.is_opportunistic,
-            found.is_borrowing,
-            found.lender,
-            found.nodes,
-            found.left_out,
-        )
+    def restore_reservation(self, restored: RestoredReservation) -> None:
+        keep_again(self.core, restored)
 
-    def _ends(self, ends: Ending) -> Ends:
-        gangs = (End(e.id, e.gpus, ends_at(e, self.policy, self.now)) for e in ends.gangs)
-        return Ends(tuple(gangs), ends.at, ends.is_least)
+    def restore_usage(self, restored: RestoredUsage) -> None:
+        self.core.usage.restore(restored)
 
-    def advise(self, chain: str | None, cell: str | None, cells: int) -> Advice | None:
-        found = wishes(self.forest, chain, cell, cells)
-        if not found:
-            return None
-        best = advise(self, found)
-        return Advice(
-            best.wish.chain.name,
-            best.wish.cell_type,
-            best.cells,
-            best.already,
-            *best.price,
-            tuple(map(_move, best.moves)),
-            best.reason,
-            best.is_least,
-            best.is_cut,
-        )
+    def forget_usage(self, user: UserKey) -> None:
+        self.core.usage.restore_none(user)
 
-    # Questions about the cluster.
+    def restore_preemption(self, restored: RestoredPreemption) -> None:
+        self.core.preemptions.restore(restored)
+        self.core.preemptions.forget(restored.at)
 
-    def node(self, node: str) -> NodeState | None:
-        machine = self.hardware.machines.get(node)
-        if machine is None:
-            return None
-        slots, names = machine.slots, machine.sort.names
-        amounts = dict(zip(names, machine.blocked, strict=False))
-        amounts.pop("ports", None)
-        return NodeState(
-            machine.is_healthy,
-            machine.is_cordoned,
-            machine.is_drained,
-            frozenset(gpu for each in slots for gpu in each.slot.indices(each.sick)),
-            tuple(gpu for each in slots for gpu in each.slot.indices(each.blocked)),
-            amounts,
-            machine.blocked_ports,
-            machine.avoided,
-            tuple(machine.ports),
-            frozenset(gpu for each in slots for gpu in each.slot.indices(each.reserved)),
-            sum(self._free(each).bit_count() for each in slots),
-            dict(zip(names, machine.free, strict=True)),
-        )
+    def restored(self, now: float) -> None:
+        self.core.usage.is_timed = True
+        self.core.usage.settle(now)
+        self._nominated = set(self.core.reserved)
+
+    def forget_reservations(self) -> None:
+        let_go(self.core)
+
+    def take_touched(self) -> Touched:
+        moved = {gang.partition(EXTRA)[0] for gang in self.core.moved}
+        found = Touched((self.core.reserved ^ self._nominated) | moved)
+        self._nominated = set(self.core.reserved)
+        self.core.moved.clear()
+        found.preemptions = tuple(self.core.preemptions.added)
+        self.core.preemptions.added.clear()
+        calibration = self.core.forecast.calibration
+        found.expectations, calibration.changed = calibration.changed, set()
+        if self.core.under_way is None:  # else reservations may be lifted for a moment
+            kept, usage = self.core.reservations, self.core.usage
+            found.reservations, kept.changed = kept.changed, set()
+            found.usage, usage.changed = usage.changed, set()
+        return found
+
+    def reservation(self, gang: str) -> RestoredReservation | None:
+        found = self.core.reservations.by_gang.get(gang)
+        return None if found is None else self.core.reservations.exported_of(found)
+
+    def reservations(self) -> list[RestoredReservation]:
+        return self.core.reservations.exported()
+
+    def usage_of(self, key: UserKey) -> RestoredUsage | None:
+        return self.core.usage.exported_of(key)
+
+    def usages(self) -> list[RestoredUsage]:
+        return self.core.usage.exported()
+
+    def preemptions(self) -> list[RestoredPreemption]:
+        return self.core.preemptions.exported()
+
+    def expectation(self, gang: str) -> Told | None:
+        return self.core.forecast.told.get(gang)
+
+    def restore_expectation(self, gang: str, told: Told) -> None:
+        live = self.core.gangs.get(gang)
+        if live is not None and live.waiting:
+            self.core.forecast.told[gang] = told
+
+    def outcomes(self, kind: str) -> tuple[float, ...]:
+        return self.core.forecast.calibration.exported(kind)
+
+    def restore_outcomes(self, kind: str, ratios: Sequence[float]) -> None:
+        self.core.forecast.calibration.restore(kind, ratios)
+
+
+class OldCells:
+    """Implements `interface.Cells`."""
+
+    def __init__(self, core: OldCore) -> None:
+        self.core = core
 
     def _free(self, state: Leaves) -> int:
-        return state.usable & ~self.hardware.used(state)
+        return state.usable & ~self.core.hardware.used(state)
 
     def slot(self, slot: Slot) -> SlotState:
-        state, reserved = self.hardware.states[slot.number], list[ReservedLeaves]()
-        for gang, each in self.reservations.by_gang.items():
+        state, reserved = self.core.hardware.states[slot.number], list[ReservedLeaves]()
+        for gang, each in self.core.reservations.by_gang.items():
             leaves = each.leaves.get(slot.number, 0) | state.chargers.get(gang, 0)
             if leaves:
                 reserved.append(ReservedLeaves(gang, leaves, each.starts_at))
@@ -352,64 +268,117 @@ class OldCore(Cluster):
     def _seen_as(self, held: Collection[tuple[str, int]]) -> Iterator[tuple[int, int]]:
         """Any gang with cells can preempt a gang without cells."""
         for gang, leaves in held:
-            live = self.gangs.get(gang)
+            live = self.core.gangs.get(gang)
             if live is not None and live.gang.virtual_cluster != NO_ONE:
                 yield leaves, live.gang.priority if live.is_charged else OPPORTUNISTIC
 
-    def bound_cells(self, owners: Collection[str]) -> Iterator[BoundCell]:
-        return (_cell(each) for each in self.hardware.bindings.values() if each.owner in owners)
+    def bound(self, owners: Collection[str]) -> Iterator[BoundCell]:
+        bindings = self.core.hardware.bindings.values()
+        return (_cell(each) for each in bindings if each.owner in owners)
 
     def free(self) -> Iterator[tuple[Slot, int, int]]:
-        for state in self.hardware.states:
+        for state in self.core.hardware.states:
             yield state.slot, state.usable, self._free(state)
 
     def quotas(self) -> dict[str, QuotaState]:
         guests: dict[str, int] = {}
-        for gang in self.charges.guests:
-            live = self.gangs[gang]
+        for gang in self.core.charges.guests:
+            live = self.core.gangs[gang]
             name = live.gang.virtual_cluster
             guests[name] = guests.get(name, 0) + live.gpus_in_use
-        return {name: self._quota(name, guests.get(name, 0)) for name in self.forest.quotas}
+        return {name: self._quota(name, guests.get(name, 0)) for name in self.core.forest.quotas}
 
     def _quota(self, name: str, opportunistic: int) -> QuotaState:
-        hardware, owner, loans = self.hardware, owner_of(name), self.charges.loans
-        quotas, unbound = self.forest.quotas[name], self.hardware.unbound.get(owner, {})
-        pins = [pin for pin, vc in self.forest.pin_owners.items() if vc == name]
+        hardware, owner, loans = self.core.hardware, owner_of(name), self.core.charges.loans
+        quotas, unbound = self.core.forest.quotas[name], self.core.hardware.unbound.get(owner, {})
+        pins = [pin for pin, vc in self.core.forest.pin_owners.items() if vc == name]
         keys = [(owner, leaf) for leaf in {quota.chain.leaf for quota in quotas}]
         keys += [(pin_owner(pin), "") for pin in pins]
         owned = sum(hardware.owning.owned.get(key, 0) for key in keys)
         return QuotaState(
             {quota.path: quota.count - unbound.get(quota.path, 0) for quota in quotas},
             owned + sum(hardware.owning.pin_leaves[pin] for pin in pins),
-            sum(sum(self.charges.leaves.get(key, {}).values()) for key in keys),
+            sum(sum(self.core.charges.leaves.get(key, {}).values()) for key in keys),
             opportunistic,
             loans.lent_by(name),
             loans.borrowed_by(name),
         )
 
     def borrowing(self) -> dict[str, tuple[int, int]]:
-        loans = self.charges.loans
-        return {name: (loans.lent_by(name), loans.borrowed_by(name)) for name in self.forest.quotas}
+        loans, names = self.core.charges.loans, self.core.forest.quotas
+        return {name: (loans.lent_by(name), loans.borrowed_by(name)) for name in names}
 
-    def audit(self) -> Generator[None, None, list[Drift]]:
-        drifts = yield from audit(self)
-        return [replace(each, gang=each.gang.partition(EXTRA)[0]) for each in drifts]
 
-    # Learnt expectations.
+class OldQuestions:
+    """Implements `interface.Questions`."""
 
-    def expectation(self, gang: str) -> Told | None:
-        return self.forecast.told.get(gang)
+    def __init__(self, core: OldCore) -> None:
+        self.core = core
 
-    def restore_expectation(self, gang: str, told: Told) -> None:
-        live = self.gangs.get(gang)
-        if live is not None and live.waiting:
-            self.forecast.told[gang] = told
+    def reason_of(self, gang: str) -> Reason | None:
+        live, line = self.core.gangs.get(gang), self.core.queue.gangs.get(gang)
+        if live is not None and live.reserved:
+            return preempting(self.core, live)
+        return None if line is None else current(self.core, line)
 
-    def outcomes(self, kind: str) -> tuple[float, ...]:
-        return self.forecast.calibration.exported(kind)
+    def starts_at(self, gang: str) -> float | None:
+        live = self.core.gangs.get(gang)
+        return None if live is None else self.core.forecast.kept_at(self.core, live)
 
-    def restore_outcomes(self, kind: str, ratios: Sequence[float]) -> None:
-        self.forecast.calibration.restore(kind, ratios)
+    def counts(self) -> Counts:
+        extras = (extra for some in self.core.extras.values() for extra in some.values())
+        growing = sum(extra in self.core.queue.gangs for extra in extras)
+        waiting = len(self.core.queue.gangs) - growing + len(self.core.reserved)
+        return Counts(waiting, len(self.core.reserved), len(self.core.downgraded.gangs))
+
+    def first(self, limit: int) -> list[str]:
+        return self.core.forecast.everyone(self.core).first(limit)
+
+    def before(self, gang: str) -> Before:
+        rank = self.core.rank_of(self.core.gangs[gang])
+        count, first = self.core.forecast.everyone(self.core).before(rank, AHEAD_NAMED)
+        return Before(count, tuple(first))
+
+    def ahead(self, gang: str) -> Ahead | None:
+        return self.core.forecast.ahead(self.core, self.core.gangs[gang])
+
+    def expected(self, gang: str) -> Expected | None:
+        return self.core.forecast.expected(self.core, self.core.gangs[gang])
+
+    def counterfactual(self, gang: str) -> Counterfactual | None:
+        if gang not in self.core.queue.gangs:
+            return None
+        found = answer(self.core, self.core.gangs[gang])
+        return Counterfactual(
+            None if found.ends is None else self._ends(found.ends),
+            found.fewer,
+            found.is_opportunistic,
+            found.is_borrowing,
+            found.lender,
+            found.nodes,
+            found.left_out,
+        )
+
+    def _ends(self, ends: Ending) -> Ends:
+        gangs = (End(e.id, e.gpus, ends_at(e, self.core.policy, self.core.now)) for e in ends.gangs)
+        return Ends(tuple(gangs), ends.at, ends.is_least)
+
+    def advise(self, chain: str | None, cell: str | None, cells: int) -> Advice | None:
+        found = wishes(self.core.forest, chain, cell, cells)
+        if not found:
+            return None
+        best = advise(self.core, found)
+        return Advice(
+            best.wish.chain.name,
+            best.wish.cell_type,
+            best.cells,
+            best.already,
+            *best.price,
+            tuple(map(_move, best.moves)),
+            best.reason,
+            best.is_least,
+            best.is_cut,
+        )
 
 
 def _cell(binding: Binding) -> BoundCell:

@@ -89,12 +89,12 @@ def taking(core: Core, taken: Taken) -> Iterator[None]:
     if core.was_tried():
         how: Fields = {} if core.is_settled else {"settled": False}
         taken.tried.append({"event": "gangs-tried"} | how)
-    taken.kept.extend(core.kept_reservations())
-    taken.used.extend(core.usages())
-    taken.preempted.extend(core.late_preemptions())
+    taken.kept.extend(core.rows.reservations())
+    taken.used.extend(core.rows.usages())
+    taken.preempted.extend(core.rows.preemptions())
     for first in range(0, len(nodes), STEP):
         for name in nodes[first : first + STEP]:
-            if (node := core.node(name)) is not None:
+            if (node := core.nodes.of(name)) is not None:
                 taken.nodes.extend(_of_node(name, node))
         yield
     for first in range(0, len(gangs), STEP):

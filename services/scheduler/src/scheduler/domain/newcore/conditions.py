@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 
+from scheduler.domain.core.interface import NodeState
 from scheduler.domain.newcore.models import PORTS
 from scheduler.domain.newcore.nodes import Node
 from scheduler.domain.newcore.state import State
@@ -61,6 +62,29 @@ class Conditions:
         held = tuple(wanted.get(each, 0) for each in self._state.resources.names)
         return self._state.block(node, gpus, held, mask, node.port_bits(avoided))
 
+    def of(self, name: str) -> NodeState | None:
+        """A node as it is shown; None: the configuration has none of this name."""
+        node = self._state.nodes.get(name)
+        if node is None:
+            return None
+        names = self._state.resources.names
+        left = dict(zip(names, node.left, strict=True))
+        limits = self._state.resources.totals(node.limits)
+        return NodeState(
+            node.is_healthy,
+            node.is_cordoned,
+            node.is_drained,
+            frozenset(_gpus(node, "sick")),
+            tuple(_gpus(node, "blocked")),
+            {n: a for n, a in zip(names, node.blocked, strict=False) if n != PORTS},
+            node.ports_in(node.blocked_ports),
+            node.ports_in(node.avoided_ports),
+            node.ports_in(node.ports),
+            frozenset(_gpus(node, "held")),
+            sum(slot.free.bit_count() for slot in node.slots),
+            {n: left[n] for n, total in zip(names, limits, strict=True) if total is not None},
+        )
+
     def take_over(self, before: "Conditions") -> None:
         """The conditions of the same nodes under another configuration."""
         nodes = self._state.nodes
@@ -82,7 +106,7 @@ class Conditions:
 
 
 def _gpus(node: Node, what: str) -> list[int]:
-    """Indices of a node's GPUs that are ``sick``, or ``blocked``."""
+    """Indices of a node's GPUs that are ``sick``, ``blocked`` or ``held``."""
     return [
         gpu
         for slot in node.slots

@@ -15,7 +15,8 @@ from scheduler.domain.newcore.records import Records
 
 @dataclass(eq=False)
 class Costs:
-    """``hour``: the preemptions of the last hour. ``again_at``: when a protection ends that kept a
+    """``hour``: the preemptions of the last hour; ``added``: those that are not stored yet.
+    ``again_at``: when a protection ends that kept a
     gang from leaving.
     """
 
@@ -24,6 +25,7 @@ class Costs:
     hour: Hour = field(default_factory=Hour)
     now: float = 0.0
     again_at: float = inf
+    added: list[RestoredPreemption] = field(default_factory=list)
 
     def begin(self, now: float) -> None:
         """A cycle begins."""
@@ -33,7 +35,8 @@ class Costs:
     def preempted(self, asking: Workload, victim: Workload, now: float) -> None:
         """A workload was preempted for another. Its cells are another's by now."""
         vc = asking.gang.virtual_cluster if _is_inside(asking, victim) else None
-        self.hour.note(RestoredPreemption(now, job_of(victim.gang), job_of(asking.gang), vc))
+        self.added.append(RestoredPreemption(now, job_of(victim.gang), job_of(asking.gang), vc))
+        self.hour.note(self.added[-1])
 
     def is_too_many(self, asking: Workload, victims: Iterable[Workload]) -> bool:
         """More gangs would leave inside its virtual cluster than its budget has left."""

@@ -3,17 +3,21 @@
 `Core.cycle` reads as the rules do. Everything that it asks is `fit` under a trial.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from dataclasses import replace
+from math import inf, nextafter
 
 from scheduler.domain.core.building import build
 from scheduler.domain.core.config import ClusterConfig
+from scheduler.domain.core.forest import Forest
 from scheduler.domain.core.holdings import Order
-from scheduler.domain.core.model import Decision, Gang, Reason, Restored, RestoredReservation
+from scheduler.domain.core.interface import Drift, GangState, Leaving
+from scheduler.domain.core.model import Decision, Gang, Reason, Restored
 from scheduler.domain.core.names import wrong_in
 from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy, ordering_of
 from scheduler.domain.core.wording import wanted_of
 from scheduler.domain.newcore.admit import Admission
+from scheduler.domain.newcore.audit import drifts
 from scheduler.domain.newcore.conditions import Conditions
 from scheduler.domain.newcore.costs import Costs
 from scheduler.domain.newcore.gangs import roles_of, workload_of
@@ -23,8 +27,9 @@ from scheduler.domain.newcore.plan import Planner
 from scheduler.domain.newcore.publish import Publisher
 from scheduler.domain.newcore.queue import Queue
 from scheduler.domain.newcore.records import Record, Records
-from scheduler.domain.newcore.reserve import exported_reservation
-from scheduler.domain.newcore.restore import exported, restore
+from scheduler.domain.newcore.restore import exported, restore, state_of
+from scheduler.domain.newcore.rows import Rows
+from scheduler.domain.newcore.show import Cells
 from scheduler.domain.newcore.state import State
 from scheduler.domain.newcore.transitions import Transitions
 from scheduler.domain.newcore.usage import Usage
@@ -62,8 +67,20 @@ class Core:
         self._lending = Lending(self.state, config.virtual_clusters)
         self._planner = Planner(self._gangs)
         self._publisher = Publisher(self._gangs)
+        self.rows = Rows(self._gangs)
+        self.cells = Cells(self.state, records)
         self._pending: list[Decision] = []
         self._rest: Iterator[list[Decision]] | None = None
+
+    @property
+    def forest(self) -> Forest:
+        """The cluster by its configuration."""
+        return self.state.forest
+
+    @property
+    def explained(self) -> int:
+        """How many reasons were found."""
+        return self._publisher.explained
 
     @property
     def is_under_way(self) -> bool:
@@ -109,32 +126,49 @@ class Core:
         if record is not None:
             self._pending += self._gangs.release_pod(record, pod)
 
-    def checkpointed(self, gang: str, at: float) -> None:
-        """A gang's work up to then is saved."""
+    def checkpointed(self, gang: str, at: float) -> bool:
+        """A gang's work up to then is saved. Whether it runs, and had not saved so much."""
         record = self.gangs.get(gang)
-        if record is not None and record.run is not None:
-            record.run.checkpointed(at)
+        return record is not None and record.run is not None and record.run.checkpointed(at)
 
-    def restore(self, restored: Restored) -> None:
+    def restore(self, restored: Restored, now: float = 0.0) -> None:
         """A gang was placed before. Where it can't have its cells again it is downgraded; the next
         cycle publishes that.
         """
+        self._gangs.costs.now = now
         workload, orphaned = restore(self.state, restored)
         record = Record(workload, self._ordering.order(restored.gang), orphaned=orphaned)
         self._pending += self._gangs.restore(record, restored)
 
-    def restore_reservation(self, restored: RestoredReservation) -> None:
-        """Cells were reserved for a waiting gang before; comes after all gangs."""
-        if self.policy.is_keeping:
-            self._gangs.restore_reservation(restored)
+    def note_told(self, gang: str, code: str | None) -> None:
+        """The code of a gang's last published reason."""
+        record = self.gangs.get(gang)
+        if record is not None:
+            record.published = code
+
+    def forget(self, gang: str) -> None:
+        """As if the gang had never been there."""
+        self.release(gang)
+        self._gangs.usage.forget(gang)
+        self._pending = [each for each in self._pending if each.gang != gang]
 
     def exported(self, gang: str) -> Restored:
-        """All that is kept of a gang that has places."""
+        """All that is kept of a gang."""
         return exported(self.gangs[gang])
 
-    def kept_reservations(self) -> list[RestoredReservation]:
-        """All that is kept of reservations."""
-        return [*map(exported_reservation, self._gangs.records.reservations())]
+    def gang(self, gang: str) -> GangState | None:
+        """A gang as it is shown; None: there is none of this id."""
+        record = self.gangs.get(gang)
+        return None if record is None else state_of(record)
+
+    def gang_ids(self) -> Collection[str]:
+        """All that are not over."""
+        return self.gangs.keys()
+
+    def leaving(self) -> list[Leaving]:
+        """Gangs that were told to leave."""
+        found = ((record.id, record.leaves_by) for record in self.gangs.values())
+        return [Leaving(gang, None, until) for gang, until in found if until is not None]
 
     # Another configuration.
 
@@ -157,9 +191,55 @@ class Core:
         for preemption in before.costs.hour.exported():
             fresh._gangs.costs.hour.note(preemption)
         fresh._gangs.usage.take_over(before.usage)
-        for reservation in self.kept_reservations():
-            fresh.restore_reservation(reservation)
+        for reservation in self.rows.reservations():
+            fresh.rows.restore_reservation(reservation)
         return fresh
+
+    def settle(self, is_settled: bool) -> None:
+        """Whether gangs that can never start are refused from now on."""
+        if is_settled != self.is_settled:
+            self.is_settled = is_settled
+            for found in self._gangs.queue.classes.values():
+                self._gangs.queue.try_again(found)
+
+    def wakes_at(self) -> float | None:
+        """When a cycle is due without an event; None: never."""
+        gangs = self._gangs
+        starts = (each.starts_at for each in gangs.records.reservations())
+        found = min((nextafter(at, inf) for at in starts), default=inf)
+        found = max(min(found, gangs.costs.again_at), gangs.costs.now)
+        return None if found == inf else found
+
+    def idle_cycles(self) -> float:
+        """How many cycles without an event, one after the other, may still lead to a decision."""
+        if self._gangs.costs.again_at < inf:
+            return inf
+        return len(self._gangs.records.reserved) or -1
+
+    def unpublished(self) -> set[str]:
+        """Gangs about which the next cycle publishes what happened since the last one."""
+        return {decision.gang for decision in self._pending}
+
+    def was_tried(self) -> bool:
+        """Gangs wait, and none for the next cycle."""
+        queue = self._gangs.queue
+        return bool(queue.classes) and not queue.ready and not self.is_under_way
+
+    def note_tried(self, *, is_settled: bool) -> None:
+        """All is as after a cycle: gangs with a published reason were tried."""
+        self.is_settled = is_settled
+        self._gangs.queue.note_tried(lambda each: self._gangs.records.of(each).published)
+        self.state.freed.clear()
+
+    def catch_up(self, _limit: int) -> bool:
+        """Nothing is put off."""
+        return True
+
+    def audit(self) -> Generator[None, None, list[Drift]]:
+        """Compare accounting with placements, in one step."""
+        yield
+        found = drifts(self.state, [*self.workloads()])
+        return [Drift("", "state", 1, text) for text in found]
 
     # The cycle.
 

@@ -11,11 +11,12 @@ from scheduler.domain.newcore.transitions import Transitions
 
 
 class Publisher:
-    """Publishes what is new."""
+    """Publishes what is new. ``explained``: how many reasons were found."""
 
     def __init__(self, gangs: Transitions) -> None:
         self._gangs = gangs
         self._explainer = Explainer(gangs.state)
+        self.explained = 0
 
     def publish(
         self, tried: dict[WorkloadClass, None], *, is_settled: bool
@@ -31,6 +32,7 @@ class Publisher:
         waiting = {found: head[1] for found in tried if (head := queue.head(found))}
         for found, reason in self._explainer.reasons(waiting):
             before, found.reason = found.reason, reason
+            self.explained += 1
             if before is None or before.code != reason.code:
                 yield self._tell(found.waiting(), reason)
         for workload, found in queue.new.items():

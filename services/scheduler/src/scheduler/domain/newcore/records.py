@@ -25,10 +25,12 @@ class Run:
         saved = self.started_at + saved_s(now - self.started_at, gang.checkpoint_s)
         return round((now - max(saved, self.checkpointed_at or saved)) * 1_000)
 
-    def checkpointed(self, at: float) -> None:
-        """Its work up to then is saved."""
-        if at > (self.checkpointed_at or self.started_at):
+    def checkpointed(self, at: float) -> bool:
+        """Its work up to then is saved. Whether that is more than before."""
+        is_more = at > (self.checkpointed_at or self.started_at)
+        if is_more:
             self.checkpointed_at = at
+        return is_more
 
 
 @dataclass(eq=False)

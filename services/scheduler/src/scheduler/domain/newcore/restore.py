@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from scheduler.domain.core.forest import Cell
+from scheduler.domain.core.interface import GangState
 from scheduler.domain.core.model import (
     OPPORTUNISTIC,
     CellUse,
@@ -12,7 +13,7 @@ from scheduler.domain.core.model import (
     without,
 )
 from scheduler.domain.core.owning import owner_of
-from scheduler.domain.newcore.gangs import workload_of
+from scheduler.domain.newcore.gangs import roles_of, workload_of
 from scheduler.domain.newcore.lend import BORROWED, lender_of
 from scheduler.domain.newcore.models import Want
 from scheduler.domain.newcore.nodes import Binding, Phase, Place, QuotaLeft, Slot, Workload
@@ -186,6 +187,24 @@ def exported(record: Record) -> Restored:
         record.leaves_for,
         checkpointed_at=None if run is None else run.checkpointed_at,
         lender=lender_of(workload),
+    )
+
+
+def state_of(record: Record) -> GangState:
+    """A gang as it is shown."""
+    workload, run = record.workload, record.run
+    is_waiting = workload.phase in (Phase.WAITING, Phase.NOMINATED)
+    has_places = bool(workload.places or record.orphaned)
+    return GangState(
+        workload.gang,
+        roles_of(workload) if is_waiting else (),
+        started_at=None if run is None else run.started_at,
+        gang_class=class_of(record) if has_places else None,
+        lender=lender_of(workload) if has_places else None,
+        preempted_until=record.leaves_by,
+        told=record.published,
+        is_waiting=is_waiting,
+        is_nominated=workload.phase is Phase.NOMINATED,
     )
 
 

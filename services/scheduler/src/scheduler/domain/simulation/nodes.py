@@ -29,26 +29,26 @@ def apply_to_node(event: OfNode, core: Core, space: Space, warn: Warn) -> None:
         return
     match event:
         case NodeHealthChanged(node=node, is_healthy=is_healthy):
-            core.set_node_health(node, is_healthy)
+            core.nodes.set_node_health(node, is_healthy)
             space.set_node_health(node, is_healthy)
         case GpuHealthChanged(node=node, gpu=gpu, is_healthy=is_healthy):
             if not space.has(node, gpu):
                 warn(Finding("gpu", f"{gpu} is not on {node!a}: ignored", event.line))
                 return
-            core.set_gpu_health(node, gpu, is_healthy)
+            core.nodes.set_gpu_health(node, gpu, is_healthy)
             space.set_gpu_health(node, gpu, is_healthy)
         case NodeCordoned(node=node):
-            core.cordon(node)
+            core.nodes.cordon(node)
             space.set_open(node, False)
         case NodeDrained(node=node):
-            core.drain(node)
+            core.nodes.drain(node)
             space.set_open(node, False)
         case NodeUncordoned(node=node):
-            core.uncordon(node)
+            core.nodes.uncordon(node)
             space.set_open(node, True)
         case NodeBlocked(node=node):
             amounts = {"cpu": event.cpu, "memoryMB": event.memory_mb}
-            core.block(node, event.gpus, amounts, event.ports, event.avoided)
+            core.nodes.block(node, event.gpus, amounts, event.ports, event.avoided)
             space.block(node, event.gpus)
         case _:
             assert_never(event)

@@ -145,7 +145,7 @@ class Simulation:
         for decision in self.core.cycle(now, cycle.is_enough):
             self._follow(decision)
             yield now, decision
-        self.core.take_touched()  # nothing is stored
+        self.core.rows.take_touched()  # nothing is stored
 
     # Effects of the core's decisions.
 
@@ -327,11 +327,11 @@ class Simulation:
     def _remember(self, event: ReservationRestored | UsageRestored | PreemptionRestored) -> None:
         """A cluster's facts beside its gangs."""
         if isinstance(event, ReservationRestored):
-            self.core.restore_reservation(event.restored)
+            self.core.rows.restore_reservation(event.restored)
         elif isinstance(event, PreemptionRestored):
-            self.core.restore_preemption(event.restored)
+            self.core.rows.restore_preemption(event.restored)
         else:
-            self.core.restore_usage(event.restored)
+            self.core.rows.restore_usage(event.restored)
 
     def _release(self, gang: str) -> None:
         run = self.runs.pop(gang, None)
