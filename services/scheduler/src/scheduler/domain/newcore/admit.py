@@ -5,12 +5,13 @@ from heapq import heappop, heappush
 
 from scheduler.domain.core.model import Decision
 from scheduler.domain.core.ordering import Rank
-from scheduler.domain.newcore.fit import ROOM, Fit, No, fit
+from scheduler.domain.newcore.attempt import attempt
+from scheduler.domain.newcore.fit import ROOM, Fit, No
 from scheduler.domain.newcore.lend import Lending
 from scheduler.domain.newcore.nodes import Workload
 from scheduler.domain.newcore.queue import Failed, WorkloadClass
 from scheduler.domain.newcore.records import Record
-from scheduler.domain.newcore.reserve import beside, lift, lift_all, may_backfill, renew
+from scheduler.domain.newcore.reserve import beside
 from scheduler.domain.newcore.transitions import Transitions
 
 Entry = tuple[Rank, int, WorkloadClass, Workload]
@@ -68,35 +69,12 @@ class Admission:
         return self._attempt(record)
 
     def _attempt(self, record: Record) -> Fit | No:
-        """On its own reservation and those of gangs behind it; else, where it will have ended in
-        time, at nobody's cost on those of gangs before it. Without GPUs, where there is no room for
-        it in its cells, as an opportunistic gang.
-        """
-        state, workload, policy = self._state, record.workload, self._gangs.policy
-        others = beside(self._gangs.records, workload)
-        behind = [each for each in others if workload.priority > each.workload.priority]
-        before = [each for each in others if each not in behind]
-        with state.trial() as trial:
-            lift_all(state, behind)
-            if record.reservation is not None:
-                lift(state, record.reservation)
-            answer = fit(state, workload, self._gangs.costs)
-            passed = [each for each in before if may_backfill(workload, each, policy, self._now)]
-            if isinstance(answer, No) and passed:
-                lift_all(state, passed)
-                answer = fit(state, workload, None)
-            if (
-                isinstance(answer, No)
-                and not workload.is_opportunistic
-                and _costs_no_gpus(workload)
-            ):
-                state.be_opportunistic(workload)
-                answer = fit(state, workload, self._gangs.costs)
-            if isinstance(answer, Fit):
-                for each in (*behind, *passed):
-                    renew(state, each)
-                record.reservation = None
-                trial.commit()
+        reservations = beside(self._gangs.records, record.workload)
+        if record.reservation is not None:
+            reservations.append(record.reservation)
+        answer = attempt(self._state, record.workload, reservations, self._gangs.costs)
+        if isinstance(answer, Fit):
+            record.reservation = None
         return answer
 
     def borrow(self) -> Iterator[Decision]:
@@ -113,12 +91,5 @@ class Admission:
             has_pin = any(want.kind.pin for want, _ in workload.wants)
             if has_pin or record.reservation is not None:
                 continue
-            borrowers = [
-                each.workload for each in records.away if not each.workload.is_opportunistic
-            ]
-            if self._lending.borrow(workload, borrowers) is not None:
+            if self._lending.borrow(workload, records.borrowers()) is not None:
                 yield from self._gangs.placed(record, Fit(), self._now)
-
-
-def _costs_no_gpus(workload: Workload) -> bool:
-    return all(want.kind.costs_nothing for want, _ in workload.wants)

@@ -58,19 +58,40 @@ class Costs:
             if lender_of(other) is not None:
                 return Cost(borrowed=gpus, lost_ms=lost_ms)
             if is_protected or is_spent:
-                self._note_end(other, is_young=is_young)
+                # The gang that asks is tried again then.
+                until = self._protected_until(other, is_young=is_young)
+                self.again_at = min(self.again_at, until)
                 return None
             return Cost(gpus=max(gpus, 1), lost_ms=lost_ms)
 
         return cost_of
 
-    def _note_end(self, other: Workload, *, is_young: bool) -> None:
-        """The gang that asks is tried again when the protection ends."""
+    def _protected_until(self, other: Workload, *, is_young: bool) -> float:
         if is_young:
-            ends = self._young_until(other)
-        else:
-            ends = min((each.at for each in self.hour.all), default=self.now) + HOUR_S
-        self.again_at = min(self.again_at, ends)
+            return self._young_until(other)
+        return min((each.at for each in self.hour.all), default=self.now) + HOUR_S
+
+    def protected(self, asking: Workload, others: Iterable[Workload]) -> list[float]:
+        """Until when those are protected that a workload could preempt else, in its own cells."""
+        pairs, is_spent = (
+            self.hour.pairs(job_of(asking.gang)),
+            self._is_spent(asking.gang.virtual_cluster),
+        )
+        found: list[float] = []
+        for other in others:
+            is_inside = (
+                other.owner is not None and lender_of(other) is None and other.parent is None
+            )
+            if (
+                not is_inside
+                or other.phase is not Phase.RUNNING
+                or not self._is_below(asking, other)
+            ):
+                continue
+            is_young = self.now < self._young_until(other)
+            if is_young or is_spent or job_of(other.gang) in pairs:
+                found.append(self._protected_until(other, is_young=is_young))
+        return found
 
     def lazy(self, asking: Workload) -> Iterable[Workload]:
         """Those that are downgraded before they are preempted for a workload."""

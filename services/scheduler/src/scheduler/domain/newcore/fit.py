@@ -35,6 +35,16 @@ class No:
     numbers: dict[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """More ``leaves`` are wanted than there are to ``spare``: in a pin, of GPU types, or of all."""
+
+    leaves: int
+    spare: int
+    pin: str | None = None
+    gpu_types: tuple[str, ...] = ()
+
+
 QUOTA, ROOM = "quota", "room"
 SPARED = 24
 """Victims that are tried to be spared one by one."""
@@ -115,21 +125,31 @@ def claim(state: State, workload: Workload) -> tuple[Place, ...]:
 
 
 def lacks(state: State, workload: Workload) -> No | None:
-    """Which quota is too small for it, beside gangs of its priority or a higher one."""
+    """Its quota is too small for it, beside gangs of its priority or a higher one."""
+    short = shortage(state, workload)
+    return None if short is None else No(QUOTA, {"leaves": short.leaves, "spare": short.spare})
+
+
+def shortage(state: State, workload: Workload) -> Shortage | None:
+    """Which quota is too small: of its pods' pins and GPU types, then of all types."""
     wanted: dict[tuple[str, tuple[str, ...]], int] = {}
+    pins: dict[str, str] = {}
     every = tuple(state.forest.racks)
     for want, pods in workload.wants:
         owner = workload.owner_of(want)
         least = want.least(state.models)
         if owner is None or least == NEVER:
             continue
+        if want.kind.pin is not None:
+            pins[owner] = want.kind.pin
         for types in dict.fromkeys((want.gpu_types or every, every)):
             key = (owner, types)
             wanted[key] = wanted.get(key, 0) + least * len(pods)
     for (owner, types), leaves in wanted.items():
         spare = state.spare(owner, types, workload.priority)
         if leaves > spare:
-            return No(QUOTA, {"leaves": leaves, "spare": spare})
+            pin = pins.get(owner)
+            return Shortage(leaves, spare, pin, () if pin or types == every else types)
     return None
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from scheduler.domain.core.model import Decision
-from scheduler.domain.newcore.explain import Explainer
+from scheduler.domain.newcore.explain import reasons, unsettled
 from scheduler.domain.newcore.nodes import Phase
 from scheduler.domain.newcore.queue import WorkloadClass
 from scheduler.domain.newcore.refuse import refusal
@@ -15,7 +15,6 @@ class Publisher:
 
     def __init__(self, gangs: Transitions) -> None:
         self._gangs = gangs
-        self._explainer = Explainer(gangs.state)
 
     def publish(self, tried: dict[WorkloadClass, None], *, is_settled: bool) -> Iterator[Decision]:
         """``tried``: classes whose first gang failed; ``is_settled``: gangs may be refused."""
@@ -24,8 +23,11 @@ class Publisher:
             return
         if is_settled:
             yield from self._refuse(tried)
-        waiting = {found: head[1] for found in tried if (head := queue.head(found))}
-        for found, reason in self._explainer.reasons(waiting):
+        heads = {found: head[1] for found in tried if (head := queue.head(found))}
+        kept = [each.reservation for each in gangs.records.reserved if each.reservation]
+        for found, reason in reasons(gangs.state, heads, kept, gangs.costs).items():
+            if not is_settled and (large := refusal(gangs.state, heads[found])) is not None:
+                reason = unsettled(large)
             if found.reason is None or found.reason.code != reason.code:
                 for workload in found.waiting():
                     yield from gangs.publish(gangs.records.of(workload), reason)

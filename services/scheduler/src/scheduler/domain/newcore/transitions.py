@@ -23,6 +23,7 @@ from scheduler.domain.core.model import (
 )
 from scheduler.domain.core.owning import owner_of
 from scheduler.domain.newcore.costs import Costs
+from scheduler.domain.newcore.explain import DRAIN, preempted, preempting
 from scheduler.domain.newcore.fit import Fit
 from scheduler.domain.newcore.lend import lender_of
 from scheduler.domain.newcore.nodes import Phase, Workload
@@ -33,9 +34,6 @@ from scheduler.domain.newcore.reserve import lift, renew
 from scheduler.domain.newcore.restore import pod_place
 from scheduler.domain.newcore.state import State
 from scheduler.domain.newcore.usage import Usage
-
-PREEMPTING = Reason("preempting", "Others leave for it.", {})
-
 
 @dataclass(frozen=True)
 class Transitions:
@@ -137,13 +135,13 @@ class Transitions:
             yield from self.start(record, now)
             return
         self.records.file(record)
-        yield from self.publish(record, PREEMPTING)
+        yield from self.publish(record, preempting(self.records, workload))
 
     def _preempted(self, victim: Record, asking: Workload, now: float) -> Decision:
         victim.leaves_by, victim.leaves_for = now + self.policy.grace_s, asking.gang.id
         self.records.file(victim)
         self.costs.preempted(asking, victim.workload, now)
-        reason = Reason("preempted", f"It leaves for {asking.gang.id}.", {})
+        reason = preempted(victim.workload, asking)
         return Preempted(victim.id, asking.gang.id, victim.leaves_by, reason)
 
     def start(self, record: Record, now: float) -> Iterator[Decision]:
@@ -177,14 +175,13 @@ class Transitions:
                 if workload.phase is Phase.NOMINATED:
                     yield self.wait_again(record)
                 elif workload.phase is Phase.RUNNING:
-                    yield self._drained(record, name, now)
+                    yield self._drained(record, now)
 
-    def _drained(self, record: Record, node: str, now: float) -> Decision:
+    def _drained(self, record: Record, now: float) -> Decision:
         self.state.evict(record.workload)
         record.leaves_by, record.leaves_for = now + self.policy.grace_s, None
         self.records.file(record)
-        reason = Reason("drained", f"The node {node} is drained.", {"node": node})
-        return Preempted(record.id, None, record.leaves_by, reason)
+        return Preempted(record.id, None, record.leaves_by, DRAIN)
 
     def upgrade(self) -> Iterator[Decision]:
         """Gangs outside of their own cells get some around their places, the oldest first."""

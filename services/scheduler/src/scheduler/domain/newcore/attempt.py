@@ -1,0 +1,71 @@
+"""One attempt to place a waiting gang: on its reservation, past those of others where it may, and
+without GPUs also as an opportunistic gang.
+"""
+
+from collections.abc import Collection
+
+from scheduler.domain.newcore.costs import Costs
+from scheduler.domain.newcore.fit import Fit, No, claim, fit, lacks
+from scheduler.domain.newcore.nodes import Place, Workload
+from scheduler.domain.newcore.records import Reservation
+from scheduler.domain.newcore.reserve import goes_before, lift_all, may_backfill, renew
+from scheduler.domain.newcore.state import State
+
+
+def attempt(
+    state: State,
+    workload: Workload,
+    reservations: Collection[Reservation],
+    costs: Costs,
+    *,
+    is_free: bool = False,
+) -> Fit | No:
+    """On its own reservation and those of gangs behind it; else, where it will have ended in time,
+    at nobody's cost on those of gangs before it. ``reservations``: of its owner. ``is_free``: at
+    nobody's cost in any case.
+    """
+    rules = None if is_free else costs
+    before = [each for each in reservations if not goes_before(workload, each)]
+    lifted = [each for each in reservations if each not in before]
+    with state.trial() as trial:
+        lift_all(state, lifted)
+        answer = fit(state, workload, rules)
+        passed = [each for each in before if may_backfill(workload, each, costs.policy, costs.now)]
+        if isinstance(answer, No) and passed:
+            lift_all(state, passed)
+            answer = fit(state, workload, None)
+        if isinstance(answer, No) and not workload.is_opportunistic and costs_no_gpus(workload):
+            state.be_opportunistic(workload)
+            answer = fit(state, workload, rules)
+        if isinstance(answer, Fit):
+            for each in (*lifted, *passed):
+                if each.workload is not workload:
+                    renew(state, each)
+            trial.commit()
+    return answer
+
+
+def places_of(
+    state: State,
+    workload: Workload,
+    reservations: Collection[Reservation],
+    costs: Costs,
+    *,
+    is_free: bool = False,
+) -> tuple[Place, ...]:
+    """Where an attempt would put it, perhaps when others have left; nowhere if it would fail.
+    Nothing is changed.
+    """
+    with state.trial():
+        if not (is_free or workload.is_opportunistic or costs_no_gpus(workload)):
+            with state.trial():  # a cheap look first: most fail here
+                lift_all(state, reservations)
+                if lacks(state, workload) or not claim(state, workload):
+                    return ()
+        answer = attempt(state, workload, reservations, costs, is_free=is_free)
+        return workload.places if isinstance(answer, Fit) else ()
+
+
+def costs_no_gpus(workload: Workload) -> bool:
+    """None of its pods wants a GPU or a pinned cell."""
+    return all(want.kind.costs_nothing for want, _ in workload.wants)
