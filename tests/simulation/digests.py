@@ -1,5 +1,6 @@
 """All that the core with one state knows, as text: a question leaves it as it was."""
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any
@@ -40,7 +41,7 @@ def _facts(thing: Any, seen: dict[int, str]) -> Iterator[str]:
             if not _is_nothing(value):
                 yield _name(key)
                 yield from _facts(value, seen)
-    elif isinstance(thing, list | tuple | set | frozenset):
+    elif isinstance(thing, list | tuple | deque):
         yield str(len(thing))
         for each in thing:
             yield from _facts(each, seen)

@@ -6,7 +6,7 @@ from math import inf
 from scheduler.domain.core.model import Decision
 from scheduler.domain.newcore.nodes import Place
 from scheduler.domain.newcore.queue import Freed
-from scheduler.domain.newcore.reserve import renew
+from scheduler.domain.newcore.reserve import lift_all, renew
 from scheduler.domain.newcore.transitions import Transitions
 
 
@@ -26,7 +26,8 @@ def wake(gangs: Transitions, now: float) -> Iterator[Decision]:
     tried again that may be helped.
     """
     state, records, queue = gangs.state, gangs.records, gangs.queue
-    freed = Freed(state, state.freed)
+    changed = list(state.freed)
+    freed = Freed(state, changed)
     state.freed.clear()
     for record in list(records.nominated):
         workload = record.workload
@@ -49,6 +50,14 @@ def wake(gangs: Transitions, now: float) -> Iterator[Decision]:
     for found in list(queue.classes.values()):
         if found.no is not None and freed.helps(found):
             queue.try_again(found)
+    for record in records.reserved:
+        found = queue.class_of(record.workload)
+        if found.no is not None and record.reservation is not None:
+            with state.trial():  # what it has reserved does not keep it from other cells
+                lift_all(state, [record.reservation])
+                is_helped = Freed(state, changed).helps(found)
+            if is_helped:
+                queue.try_again(found)
 
 
 def _is_bad(place: Place) -> bool:
