@@ -112,13 +112,28 @@ def test_why_shows_the_servers_reason(rest: Rest, tmp_path: Path) -> None:
         "scheduler": {"ahead": 3, "asOf": 7},
     }
     rest.answer(f"GET /api/v2/jobs/{JOB}/why", content)
-    text = f"{JOB} is WAITING: 2 GPUs wanted, 1 free\n  ahead: 3\nas of cycle 7\n"
+    text = f"{JOB} is WAITING: 2 GPUs wanted, 1 free\n  code: no-gpus\n  ahead: 3\nas of cycle 7\n"
     assert muster(rest, tmp_path, "why", JOB).out == text
     answer = json.loads(muster(rest, tmp_path, "why", JOB, "-o", "json").out)
     assert answer["reason"]["code"] == "no-gpus"
     missing = content | {"scheduler": None, "schedulerProblem": "The Scheduler does not answer."}
     rest.answer(f"GET /api/v2/jobs/{JOB}/why", missing)
     assert "The Scheduler does not answer." in muster(rest, tmp_path, "why", JOB).out
+
+
+@pytest.mark.parametrize("state", ["WAITING", "RUNNING"])
+def test_why_shows_the_code_of_a_task_that_has_its_place(
+    rest: Rest, tmp_path: Path, state: str
+) -> None:
+    reason = {"code": "not-taken", "text": "Kubernetes does not take the pod yet: no."}
+    gang = {"gang": "g-0", "state": "placed", "reason": None, "class": "guaranteed"}
+    content = {"name": JOB, "state": state, "reason": reason, "scheduler": {"gangs": [gang]}}
+    rest.answer(f"GET /api/v2/jobs/{JOB}/why", content)
+    assert muster(rest, tmp_path, "why", JOB).out == (
+        f"{JOB} is {state}: Kubernetes does not take the pod yet: no.\n"
+        "  code: not-taken\n"
+        "  class: guaranteed\n"
+    )
 
 
 def test_why_and_job_show_how_a_job_failed(rest: Rest, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import pytest
@@ -149,6 +150,10 @@ def test_the_command_writes_one_list_and_the_key_is_not_in_it(tmp_path: Path) ->
         "postgresql://m:hunter2@db/muster",
         "postgresql://:hunter2@db/muster",
         "postgresql://m@db/muster?sslmode=verify-full&password=hunter2",
+        "postgresql://m@db/muster?p%61ssword=hunter2",
+        "postgresql://m@db/muster?sslkey=/k&sslpassword=hunter2",
+        "postgresql://m:{password}@db/muster?password=hunter2",
+        "postgresql://m:hunter2@db-1:5432,db-2:5433/muster",
     ],
 )
 def test_no_option_takes_a_password_of_the_database(address: str) -> None:
@@ -161,9 +166,31 @@ def test_no_option_takes_a_password_of_the_database(address: str) -> None:
 @pytest.mark.parametrize(
     "address",
     [
+        *(f"postgresql://m:{raw}@db/muster" for raw in ("hun/ter2", "hun?ter2", "hun#ter2")),
+        *(f"postgresql://m:{raw}@db/muster" for raw in ("12/ter2", "12?ter2", "12?a=ter2")),
+        *(f"postgresql://m:{raw}@db/muster" for raw in ("12#ter2", "hun@ter2", "hun[ter2")),
+        "postgresql://m:hunter2",
+        "mysql://m:hunter2@db/muster",
+        "host=db password=hunter2",
+    ],
+)
+def test_an_address_that_can_not_be_read_is_refused_and_not_shown(address: str) -> None:
+    for option, where in ((address, "--database-url"), (None, "MUSTER_DEPLOY_DATABASE_URL")):
+        with pytest.raises(ValueError, match=f"^{where} is no address of PostgreSQL") as refused:
+            address_of_database(option, {"MUSTER_DEPLOY_DATABASE_URL": address})
+        shown = "".join(traceback.format_exception(refused.value))
+        assert "ter2" not in shown
+    assert "%2F" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
         "postgresql://m:{password}@db:5432/muster?sslmode=verify-full",
         "postgresql://m@db:5432/muster",
         "postgresql://db:5432/muster?user=m@n",
+        "postgresql://m:{password}@db-1,db-2:5433,[::1]:5434/muster",
+        "postgresql:///muster?host=/run/postgresql",
     ],
 )
 def test_an_address_without_a_password_may_be_an_option(address: str) -> None:

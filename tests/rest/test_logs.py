@@ -9,6 +9,7 @@ import httpx2
 import pytest
 from muster.contracts.jobs import JobState, JobStatus, TaskRoleStatus, TaskState, TaskStatus
 from muster.contracts.model import Reason
+from muster.contracts.verdicts import Behavior, Fault, Verdict
 from muster.service_keys import refusal, service_key
 from service_auth import CLUSTER_KEY
 
@@ -115,6 +116,64 @@ async def test_the_log_of_a_job_that_waits_or_was_never_placed_is_an_error_with_
                 f"admin~logged is {state.value}: 2 GPUs are wanted, 1 is free."
                 f" Its task worker 0 {placed}, so it has no log.",
             )
+
+
+def a_status(job: str, *tasks: TaskStatus, **more: Any) -> JobStatus:
+    """The first message on a job with these tasks, which runs."""
+    more = {"revision": 1, "state": JobState.RUNNING} | more
+    return JobStatus(
+        job=job,
+        name="logged",
+        user="admin",
+        virtual_cluster="default",
+        submitted_at=NOW,
+        task_roles=(TaskRoleStatus(name="worker", tasks=tasks),),
+        **more,
+    )
+
+
+@pytest.mark.parametrize("state", [JobState.WAITING, JobState.RUNNING])
+async def test_a_task_without_a_node_does_not_wait_for_what_another_waits_for(
+    rest: Any, state: JobState
+) -> None:
+    await rest.submit("logged")
+    why = Reason(code="not-taken", text="Kubernetes does not take the pod yet: no.", numbers={})
+    waits = TaskStatus(index=0, state=TaskState.WAITING, pod="pod-0")
+    held_up = TaskStatus(index=1, state=TaskState.WAITING, pod="pod-1", node="n", reason=why)
+    job = await rest.job_id("logged")
+    await rest.receive("job-updated", job, a_status(job, waits, held_up, state=state, reason=why))
+    assert (await rest.client.get(LOGS)).json()["message"] == (
+        f"admin~logged is {state.value}. Its task worker 0 is not placed on a node yet,"
+        " so it has no log."
+    )
+
+
+async def test_a_task_that_was_never_placed_says_how_it_ended_itself(rest: Any) -> None:
+    await rest.submit("logged")
+    refused = Verdict(
+        code=-1, phrase="Refused", rule="refused", fault=Fault.USER, behavior=Behavior.PERMANENT,
+        cause="No node has 9 GPUs.", symptom="", outcome="",
+    )  # fmt: skip
+    over = TaskStatus(index=0, state=TaskState.FAILED, pod="pod-0", verdict=refused)
+    runs = TaskStatus(index=1, state=TaskState.RUNNING, pod="pod-1", node="n")
+    job = await rest.job_id("logged")
+    await rest.receive("job-updated", job, a_status(job, over, runs))
+    never = "Its task worker 0 was never placed on a node, so it has no log"
+    assert (await rest.client.get(LOGS)).json()["message"] == (
+        f"admin~logged is RUNNING. {never}: No node has 9 GPUs."
+    )
+    why = refused.model_copy(update={"cause": "The program aborted."})
+    ended = runs.model_copy(update={"state": TaskState.FAILED})
+    message = a_status(job, over, ended, revision=2, state=JobState.FAILED, verdict=why)
+    await rest.receive("job-updated", job, message)
+    assert (await rest.client.get(LOGS)).json()["message"] == (
+        f"admin~logged is FAILED: The program aborted. {never}: No node has 9 GPUs."
+    )
+    message = a_status(job, over, ended, revision=3, state=JobState.FAILED, verdict=refused)
+    await rest.receive("job-updated", job, message)
+    assert (await rest.client.get(LOGS)).json()["message"] == (
+        f"admin~logged is FAILED: No node has 9 GPUs. {never}."
+    )
 
 
 async def read_events(lines: Any, count: int) -> list[dict[str, str]]:

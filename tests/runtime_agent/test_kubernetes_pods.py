@@ -307,6 +307,28 @@ async def test_what_holds_a_pod_up_is_published_once_and_until_it_is_over(
     assert (world.message()["state"], world.revision()) == ("accepted", 3)
 
 
+async def test_a_request_is_not_made_again_before_the_server_allows_it(
+    world: World, api: PodApiDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime_agent.kubernetes.runner.RETRY_S", 0.001)
+    monkeypatch.setattr("runtime_agent.kubernetes.runner.LONGEST_RETRY_S", 0.001)
+    api.failing = lambda _verb: Unavailable("too many requests", 3600.0)
+    world.accept("pod-1")
+    await world.until(lambda: api.calls)
+    api.failing = lambda _verb: Unavailable("away")
+    world.accept("pod-2")
+    await world.until(lambda: len(api.calls) > 10)
+    first, *others = [name for _verb, name in api.calls]
+    assert first not in others
+
+
+async def test_a_pod_whose_gpu_has_gone_runs_elsewhere(world: World, api: PodApiDouble) -> None:
+    world.accept(run=a_run().model_copy(update={"gpus": (0, 64)}))
+    await world.until(lambda: world.rule() == "out-of-resources")
+    assert world.verdict()["cause"].endswith("The node has no GPU 64 any more.")
+    assert (world.verdict()["behavior"], api.objects) == ("transient", {})
+
+
 async def test_a_pod_that_starts_at_once_has_one_message(world: World) -> None:
     await world.running()
     assert (world.message()["state"], world.revision()) == ("running", 1)

@@ -61,8 +61,19 @@ def test_quota_has_the_cells_that_are_wanted_and_left() -> None:
 def test_quota_of_a_pin_names_it() -> None:
     pinned = (RACKS[0], replace(RACKS[1], pin="mine"))
     scene = Scene(config(cells=pinned, x=owning(("rack", 1), pins=("mine",))))
-    reason = scene.reason(gang("large", "x", 4, pods=3, pin="mine"))
+    scene.asks(gang("one", "x", 4, pin="mine"))
+    reason = scene.reason(gang("two", "x", 4, pods=2, pin="mine"))
     assert (reason.code, reason.numbers["pin"]) == ("quota", "mine")
+    assert (reason.numbers["cellsWanted"], reason.numbers["cellsLeft"]) == (8, 4)
+
+
+def test_a_gang_that_may_pass_nobody_is_told_of_the_first() -> None:
+    scene = a_scene(Policy(is_strict=True))
+    scene.asks(gang("half", "x", 4, pods=2))
+    scene.asks(gang("large", "x", 4, pods=3))
+    reason = scene.reason(gang("small", "x", 4))
+    assert (reason.code, reason.numbers["for"]) == ("order", "large")
+    assert scene.reason(gang("larger", "x", 4, pods=4)).code == "quota"
 
 
 def test_health_counts_the_nodes_that_are_not() -> None:

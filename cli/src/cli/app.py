@@ -33,7 +33,7 @@ COMMANDS = {
     "cells": ("cli.commands.cluster:cells", "The cells: used and free GPUs, binding, state."),
     "advise": ("cli.commands.advice:advise", "Which moves would free a rack, or other cells."),
     "nodes": ("cli.commands.nodes:app", "The nodes and what they have; drain, add, remove."),
-    "deploy": ("cli.commands.deploy:app", "Muster on Kubernetes: check, apply, status, upgrade."),
+    "deploy": ("cli.commands.deploy:app", "Muster on Kubernetes: check, apply, upgrade, remove."),
     "config": ("cli.commands.config:app", "Virtual clusters and policy: show, set, roll back."),
     "export": ("cli.commands.export:export", "What the scheduler was given, to be simulated."),
     "simulate": ("cli.commands.simulate:simulate", "Try the scheduler in virtual time."),

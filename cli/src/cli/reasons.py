@@ -20,6 +20,14 @@ def numbers(reason: Mapping[str, Any] | None) -> str:
     return ", ".join(f"{name} {value}" for name, value in known)
 
 
+def coded(reason: object) -> Iterator[tuple[str, object]]:
+    """A reason's code and numbers, as names and values."""
+    if isinstance(reason, dict) and reason.get("code"):
+        yield "code", reason["code"]
+        if text := numbers(reason):
+            yield "numbers", text
+
+
 def scheduler_details(scheduler: object) -> Iterator[tuple[str, object]]:
     """The Scheduler's details on a job, as names and values."""
     if not isinstance(scheduler, dict):
@@ -39,9 +47,7 @@ def scheduler_details(scheduler: object) -> Iterator[tuple[str, object]]:
 def _gang(gang: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     reason = gang.get("reason")
     if isinstance(reason, dict) and gang.get("state") != "placed":
-        yield "code", reason.get("code")
-        if text := numbers(reason):
-            yield "numbers", text
+        yield from coded(reason)
     if gang.get("position") is not None:
         yield "place", f"{gang['position']} of {gang.get('waiting', '?')}"
     yield from _prospects(gang)

@@ -22,7 +22,7 @@ from cli.output import (
     print_table,
     when,
 )
-from cli.reasons import gang_class, scheduler_details
+from cli.reasons import coded, gang_class, scheduler_details
 
 POLL_S = 0.5
 ATTEMPTS_SHOWN = 10
@@ -193,6 +193,8 @@ def why(name: JobName, *, output: Output = Format.TABLE) -> None:
         status = rest.detail(server, job)["jobStatus"]
         reason = reason or status.get("appExitDiagnostics")
         details += _how_it_failed(status)
+    if not rest.is_over(content["state"]) and "code" not in dict(details):
+        details = [*coded(content.get("reason")), *details]
     print_line(f"{job} is {content['state']}" + (f": {reason}" if reason else "."))
     for name_, value in details:
         print_line(f"  {name_}: {value}")

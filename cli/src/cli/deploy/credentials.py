@@ -11,10 +11,10 @@ import hashlib
 import hmac
 import json
 import os
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
 
 from muster.contracts.acls import FENCE, OPERATOR, agent_user
 from muster.contracts.topics import Service
@@ -31,7 +31,8 @@ PLACEHOLDER = "{password}"
 DATABASE_URL = f"postgresql://muster:{PLACEHOLDER}@postgres:5432/muster"
 DATABASE_VARIABLE = "MUSTER_DEPLOY_DATABASE_URL"
 """Not the services' own: a shell may have that for another Muster."""
-HAS_PASSWORD = re.compile(r"//[^/?#@:]*:(?!\{password\}@)[^/?#]+@|[?&]password=(?!\{password\})")
+SCHEMES = ("postgresql", "postgres")
+PASSWORDS = ("password", "sslpassword")
 FOLDER = "/var/lib/muster"
 NODE_ANNOTATION = "muster/node"
 SECRETS_KEYS = "muster_secrets_keys"
@@ -94,13 +95,46 @@ def secrets_of_services(key: str, database_url: str, secrets_keys: str | None = 
 
 
 def address_of_database(option: str | None, environment: Mapping[str, str]) -> str | None:
-    """The one that the operator gives. Raises ValueError where the option has a password."""
-    if option is not None and HAS_PASSWORD.search(option):
+    """The one that the operator gives. Raises ValueError, which never has the address, where it
+    can't be read, or where the option has a password.
+    """
+    if option:
+        if any(each not in ("", PLACEHOLDER) for each in _passwords(option, "--database-url")):
+            raise ValueError(
+                "--database-url has a password, which every user of this machine can read."
+                f" Set {DATABASE_VARIABLE} to the address instead, or write {PLACEHOLDER} in it."
+            )
+        return option
+    if given := environment.get(DATABASE_VARIABLE):
+        _passwords(given, DATABASE_VARIABLE)
+    return given or None
+
+
+def _passwords(address: str, where: str) -> list[str]:
+    """All that the address has. Raises ValueError where services would read it otherwise."""
+    try:
+        login, options = _parts(address)
+    except ValueError:
         raise ValueError(
-            "--database-url has a password, which every user of this machine can read."
-            f" Set {DATABASE_VARIABLE} to the address instead, or write {PLACEHOLDER} in it."
-        )
-    return option or environment.get(DATABASE_VARIABLE) or None
+            f"{where} is no address of PostgreSQL:"
+            " postgresql://USER:PASSWORD@HOST:PORT/DATABASE?OPTIONS."
+            " Write @ / ? # % in a user or password as %40 %2F %3F %23 %25."
+        ) from None
+    return [login.partition(":")[2], *(value for name, value in options if name in PASSWORDS)]
+
+
+def _parts(address: str) -> tuple[str, list[tuple[str, str]]]:
+    """Login and options. Raises ValueError, whose words may have the password."""
+    parts = urlsplit(address)
+    login, _, hosts = parts.netloc.rpartition("@")
+    for host in hosts.split(","):  # services try each
+        _ = urlsplit(f"//{host}").port
+    options = parse_qsl(parts.query, strict_parsing=True) if parts.query else []
+    # What follows a sign that is not encoded ends up in these.
+    others = [login, parts.path, *(value for name, value in options if name != "user")]
+    if parts.scheme not in SCHEMES or "#" in address or any("@" in each for each in others):
+        raise ValueError("it is another one's, or its password is not encoded")
+    return login, options
 
 
 def secret_of_users(key: str, nodes: Sequence[str]) -> Json:

@@ -241,6 +241,9 @@ def _of_node(node: Json) -> Iterator[tuple[Level, str, str]]:
     elsewhere = "Remove their label, and name only nodes on Linux and x86-64."
     if (os, machine) not in (("linux", "amd64"), ("", "")):
         yield Level.REFUSAL, f"Muster does not run on {os}/{machine}", elsewhere
+    if _info(node, "containerRuntimeVersion").startswith("docker://"):
+        text = "the container runtime is Docker, and tasks would have no logs"
+        yield Level.REFUSAL, text, "Use containerd there, or name other nodes."
     kubelet = _info(node, "kubeletVersion")
     if kubelet and _version(kubelet) < LEAST:
         yield Level.REFUSAL, f"kubelet {kubelet} is older than 1.32", "Upgrade these nodes."
@@ -268,6 +271,12 @@ def _gpus(cluster: Cluster, plan: Plan) -> Iterator[Finding]:
         add = "Name" if suits == VISIBLE_DEVICES else "Remove"
         fix = f"{add} the component `nvidia` under `components` of your overlay."
         yield Finding("GPUs", Level.WARNING, f"{seen}; the mode is {chosen}", fix)
+    of_jobs = agents(cluster.nodes, plan.nodes)
+    without = [name_of(each) for each in of_jobs if not gpus_of(each)]
+    if with_gpus and without and chosen == VISIBLE_DEVICES:
+        text = f"the mode is {chosen}, and no GPUs are seen on {some(without)}"
+        fix = f"Agents start only where NVIDIA's runtime for the RuntimeClass {RUNTIME_CLASS} is."
+        yield Finding("GPUs", Level.WARNING, text, fix)
 
 
 def cells(objects: Sequence[Json], nodes: Sequence[Json]) -> Iterator[Finding]:

@@ -90,7 +90,7 @@ class Fence:
         while True:
             await self._is_needed.wait()
             self._is_needed.clear()
-            after_s = 0.0
+            after_s: float | None = None
             for node in list(self._lost):
                 pods = tuple(self._lost.pop(node))
                 try:
@@ -98,16 +98,14 @@ class Fence:
                 except (Unavailable, Refused) as error:
                     self._put(node, pods)
                     self._complain(node, str(error))
-                    after_s = backoff_s
-                    if isinstance(error, Unavailable):
-                        after_s = max(after_s, error.after_s)
+                    after_s = error.after_s if isinstance(error, Unavailable) else 0.0
                     break
             else:
                 backoff_s = FIRST_BACKOFF_S
                 self._complaint = ""
             self._metrics.waiting.set(len(self._lost))
-            if after_s:
-                await asyncio.sleep(after_s * random.uniform(0.5, 1.5))  # noqa: S311  jitter
+            if after_s is not None:
+                await asyncio.sleep(after_s + backoff_s * random.uniform(0.5, 1.5))  # noqa: S311  jitter
                 backoff_s = min(LONGEST_BACKOFF_S, backoff_s * 2)
 
     def _complain(self, node: str, why: str) -> None:

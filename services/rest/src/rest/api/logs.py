@@ -20,7 +20,7 @@ from rest.api.jobs import Attempt, JobName, attempt_status, get_whole
 from rest.api.models import LogLocations, TaskAttempts
 from rest.domain.callers import Caller
 from rest.domain.streams import LineEvents, until_limit
-from rest.domain.views import WholeJob, attempt_state, find_task, task, verdict_reason
+from rest.domain.views import WholeJob, attempt_state, ended, find_task, task, verdict_reason
 from rest.peers import LogAsk, LogPiece, OpenLog
 
 Piece = TypeVar("Piece")
@@ -208,18 +208,33 @@ async def _task(here: Context, where: TaskPath) -> tuple[WholeJob, JobStatus, Ta
     return job, status, found
 
 
-def _not_placed(job: WholeJob, status: JobStatus | None, where: TaskPath) -> Rejected:
-    """What the job waits for, or why it ended before its task had a node."""
+def _not_placed(
+    job: WholeJob, status: JobStatus | None, where: TaskPath, found: TaskStatus | None = None
+) -> Rejected:
+    """What the job waits for, or why it ended; and how the task did, before it had a node."""
     is_last = where.attempt == job.listed.attempt
     state = job.listed.state if is_last or status is None else attempt_state(status)
-    reason = (job.reason if is_last else None) or verdict_reason(status)
-    explanation = "" if reason is None else f": {str(reason['text']).rstrip('.')}"
-    placed = "was never placed on a node" if state in ENDED else "is not placed on a node yet"
+    waits_for = None if not is_last or _has_placed(status) else job.reason
+    reason = waits_for or verdict_reason(status)
+    explanation = "" if reason is None else str(reason["text"])
+    own = found.verdict.cause if found is not None and found.verdict is not None else ""
+    is_over = state in ENDED or (found is not None and ended(found))
+    placed = "was never placed on a node" if is_over else "is not placed on a node yet"
     message = (
-        f"{where.job} is {state}{explanation}. "
-        f"Its task {where.role} {where.index} {placed}, so it has no log."
+        f"{where.job} is {state}{_after_colon(explanation)}. Its task {where.role} {where.index}"
+        f" {placed}, so it has no log{_after_colon('' if own == explanation else own)}."
     )
     return Rejected("NoTaskLogError", message)
+
+
+def _has_placed(status: JobStatus | None) -> bool:
+    """Whether a task has a node: what the job waits for may be that task's, and no other's."""
+    roles = status.task_roles if status else ()
+    return any(task.node and not ended(task) for role in roles for task in role.tasks)
+
+
+def _after_colon(text: str) -> str:
+    return f": {text.rstrip('.')}" if text else ""
 
 
 async def _pod(here: Context, where: AttemptPath) -> tuple[str, TaskStatus, str]:
@@ -231,7 +246,7 @@ async def _pod(here: Context, where: AttemptPath) -> tuple[str, TaskStatus, str]
         )
         raise Rejected("NoTaskLogError", message)
     if found.pod is None or found.node is None:
-        raise _not_placed(job, status, where)
+        raise _not_placed(job, status, where, found)
     return found.node, found, found.pod
 
 

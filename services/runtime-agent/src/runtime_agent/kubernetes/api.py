@@ -228,6 +228,7 @@ class ApiServer:
     async def _follow(self, path: str, selector: str) -> AsyncIterator[Change]:
         version, backoff_s = "", FIRST_BACKOFF_S
         while True:
+            after_s = 0.0
             try:
                 # Anew before each watch, so that whatever one has missed is seen some minutes
                 # later: a version that the server has forgotten, or has yet to reach.
@@ -252,8 +253,9 @@ class ApiServer:
                     continue  # the server ended it in its time
             except (Unavailable, Refused) as error:
                 _log.warning("the API server can't be read", path=path, why=str(error))
+                after_s = error.after_s if isinstance(error, Unavailable) else 0.0
             # So that a thousand agents do not come back at once.
-            await asyncio.sleep(backoff_s * random.uniform(0.5, 1.5))  # noqa: S311  jitter
+            await asyncio.sleep(after_s + backoff_s * random.uniform(0.5, 1.5))  # noqa: S311  jitter
             backoff_s = min(LONGEST_BACKOFF_S, backoff_s * 2)
 
     async def _list(self, path: str, selector: str, labels: str = "") -> AsyncIterator[Json]:
@@ -301,9 +303,10 @@ class ApiServer:
                 return response
             async with response:
                 text = (await response.text())[:TEXT_CHARS]
+                after_s = _seconds(response.headers.get("Retry-After", ""))
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise Unavailable(_words(error)) from error
-        raise Unavailable(f"HTTP {response.status}: {text}")
+        raise Unavailable(f"HTTP {response.status}: {text}", after_s)
 
     async def close(self) -> None:
         """Ends watches too."""
@@ -321,11 +324,9 @@ def _check(status: int, body: Json, after_s: float) -> None:
     raise Refused(text)
 
 
-def _seconds(text: str) -> float:
-    try:
-        return max(0.0, float(text))
-    except ValueError:
-        return 0.0
+def _seconds(retry_after: str) -> float:
+    """The API server gives seconds; a date, as a proxy may give, counts as none."""
+    return float(retry_after) if retry_after.isdecimal() else 0.0
 
 
 def _words(error: BaseException) -> str:

@@ -53,9 +53,9 @@ class Creation:
         if (why := why_not_of_host(pod.run, self.rules)) is not None:
             return Ending(refusal=Refusal.NO_HOST_NETWORK, detail=why)
         try:
-            counted = self._counted(pod.run)
+            uuids, counted = self._gpu_uuids(pod.run), self._counted(pod.run)
         except LookupError as error:
-            why = f"The node has no resource {error}."
+            why = f"The node has no {error}."
             return Ending(refusal=Refusal.OUT_OF_RESOURCES, detail=why)
         if (why := await self._why_no_storages(pod.run)) is not None:
             return Ending(refusal=Refusal.NO_STORAGE, detail=why)
@@ -65,7 +65,7 @@ class Creation:
             return Ending(start_error=str(error))
         proof = proof_of(record.key)
         who = Identity(self.settings.node, self.journal.id, record.ticket, proof, pull)
-        given = Given(self._gpu_uuids(pod.run), counted)
+        given = Given(uuids, counted)
         wanted = manifest(pod, pod.run, who, self.rules, given)
         api = self.mirror.api
         try:
@@ -95,13 +95,17 @@ class Creation:
         return None
 
     def _counted(self, run: PodRun) -> dict[str, int]:
-        """Raises LookupError, see `requested`."""
+        """Raises LookupError with what the node has nothing of."""
         if run.resources and self.mirror.node is None:
             raise Unavailable("the node's resources are not known yet")
-        return requested(run.resources, allocatable_of(self.mirror.node or {}))
+        try:
+            return requested(run.resources, allocatable_of(self.mirror.node or {}))
+        except LookupError as error:
+            raise LookupError(f"resource {error}") from error
 
     def _gpu_uuids(self, run: PodRun) -> list[str]:
+        """Raises LookupError with a GPU that has gone, as a MIG device that was destroyed."""
         uuids = self.devices.uuids
-        if gone := set(run.gpus) - uuids.keys():  # a MIG device that was taken away meanwhile
-            raise Unavailable(f"the node no longer has GPU {min(gone)}")
+        if gone := set(run.gpus) - uuids.keys():
+            raise LookupError(f"GPU {min(gone)} any more")
         return [uuids[gpu] for gpu in run.gpus]

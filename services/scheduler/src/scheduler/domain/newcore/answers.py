@@ -12,10 +12,10 @@ from typing import NamedTuple
 from scheduler.domain.core.ends import end_of
 from scheduler.domain.core.model import OPPORTUNISTIC, Gang, Reason, Role
 from scheduler.domain.core.ordering import Rank
-from scheduler.domain.newcore.attempt import costs_no_gpus, places_of
+from scheduler.domain.newcore.attempt import costs_no_gpus, places_of, short_of
 from scheduler.domain.newcore.conditions import heal, unwell
-from scheduler.domain.newcore.explain import HEALTH, QUOTA, preempting, quota
-from scheduler.domain.newcore.fit import shortage
+from scheduler.domain.newcore.explain import HEALTH, preempting, quota
+from scheduler.domain.newcore.fit import QUOTA
 from scheduler.domain.newcore.gangs import workload_of
 from scheduler.domain.newcore.lend import Lending
 from scheduler.domain.newcore.nodes import Phase, Place, Workload
@@ -133,7 +133,7 @@ def reason_of(gangs: Transitions, record: Record) -> Reason | None:
         return reason
     with state.trial():
         lift_all(state, _reservations(gangs, record))
-        short = shortage(state, workload)
+        short = short_of(state, workload)
     return reason if short is None else quota(workload, short)
 
 
@@ -307,8 +307,7 @@ class _Asked:
         with self._state.trial():
             for record in self._gangs.records.nominated:  # they start first
                 other = record.workload
-                if other.phase is Phase.NOMINATED and self._state.is_ready(other):
-                    self._state.start(other)
+                if other.phase is Phase.NOMINATED and self._state.start(other):
                     self._state.journal.set(record, "run", Run(self._costs.now))
             return places_of(self._state, self._workload, (), self._costs)
 

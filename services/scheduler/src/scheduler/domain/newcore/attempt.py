@@ -5,10 +5,17 @@ without GPUs also as an opportunistic gang.
 from collections.abc import Collection
 
 from scheduler.domain.newcore.costs import Costs
-from scheduler.domain.newcore.fit import Fit, No, claim, fit, lacks
+from scheduler.domain.newcore.fit import Fit, No, claim, fit
 from scheduler.domain.newcore.nodes import Place, Workload
+from scheduler.domain.newcore.quota import Shortage, shortage, wanted
 from scheduler.domain.newcore.records import Reservation
-from scheduler.domain.newcore.reserve import goes_before, lift_all, may_backfill, renew
+from scheduler.domain.newcore.reserve import (
+    goes_before,
+    lift_all,
+    may_backfill,
+    renew,
+    reserved_shares,
+)
 from scheduler.domain.newcore.state import State
 
 
@@ -36,7 +43,8 @@ def attempt(
             answer = fit(state, workload, None)
         if isinstance(answer, No) and not workload.is_opportunistic and costs_no_gpus(workload):
             state.be_opportunistic(workload)
-            answer = fit(state, workload, rules)
+            with reserved_shares(state, before):
+                answer = fit(state, workload, rules)
         if isinstance(answer, Fit):
             for each in (*lifted, *passed):
                 if each.workload is not workload:
@@ -60,10 +68,15 @@ def places_of(
         if not (is_free or workload.is_opportunistic or costs_no_gpus(workload)):
             with state.trial():  # a cheap look first: most fail here
                 lift_all(state, reservations)
-                if lacks(state, workload) or not claim(state, workload):
+                if short_of(state, workload) or not claim(state, workload):
                     return ()
         answer = attempt(state, workload, reservations, costs, is_free=is_free)
         return workload.places if isinstance(answer, Fit) else ()
+
+
+def short_of(state: State, workload: Workload) -> Shortage | None:
+    """Which quota is too small for it now."""
+    return shortage(state, wanted(state, workload), workload.priority)
 
 
 def costs_no_gpus(workload: Workload) -> bool:

@@ -8,20 +8,22 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from scheduler.domain.core.model import Reason
+from scheduler.domain.core.owning import pin_owner
 from scheduler.domain.core.wording import counted, wanted_of, words_of
-from scheduler.domain.newcore.attempt import costs_no_gpus, places_of
+from scheduler.domain.newcore.attempt import costs_no_gpus, places_of, short_of
 from scheduler.domain.newcore.conditions import heal, unwell
 from scheduler.domain.newcore.costs import Costs
-from scheduler.domain.newcore.fit import Shortage, claim, shortage
+from scheduler.domain.newcore.fit import ORDER, QUOTA, claim
 from scheduler.domain.newcore.lend import lender_of
 from scheduler.domain.newcore.nodes import Node, Phase, Workload
-from scheduler.domain.newcore.queue import Failed, WorkloadClass
+from scheduler.domain.newcore.queue import Sizes, WorkloadClass
+from scheduler.domain.newcore.quota import Shortage
 from scheduler.domain.newcore.records import Records, Reservation
 from scheduler.domain.newcore.reserve import goes_before, lift_all
 from scheduler.domain.newcore.state import State
 
-HEALTH, QUOTA, SHAPE, RESOURCE = "health", "quota", "shape", "resource"
-PREEMPTING, RESERVATION, ORDER = "preempting", "reservation", "order"
+HEALTH, SHAPE, RESOURCE = "health", "shape", "resource"
+PREEMPTING, RESERVATION = "preempting", "reservation"
 
 NODES_NAMED = 5
 
@@ -41,13 +43,13 @@ class _Asks:
 
     def __init__(self, ask: Callable[[Workload], bool]) -> None:
         self._ask = ask
-        self._yes, self._no = Failed(), Failed()
+        self._yes, self._no = Sizes(), Sizes()
 
     def fits(self, waiting: WorkloadClass, head: Workload) -> bool:
         """The class's first would fit."""
-        if self._no.covers(waiting):
+        if self._no.has_easier(waiting):
             return False
-        if self._yes.is_covered(waiting):
+        if self._yes.has_harder(waiting):
             return True
         fits = self._ask(head)
         (self._yes if fits else self._no).add(waiting)
@@ -55,9 +57,15 @@ class _Asks:
 
 
 def reasons(
-    state: State, heads: Heads, reservations: Collection[Reservation], costs: Costs
+    state: State,
+    heads: Heads,
+    firsts: Mapping[WorkloadClass, str],
+    reservations: Collection[Reservation],
+    costs: Costs,
 ) -> Reasons:
-    """Why classes wait whose first could not be placed. Nothing is changed."""
+    """Why classes wait whose first could not be placed. ``firsts``: gangs that they may not pass.
+    Nothing is changed.
+    """
     by_owner: dict[str | None, dict[WorkloadClass, Workload]] = {}
     for each, head in heads.items():
         by_owner.setdefault(each.owner, {})[each] = head
@@ -66,7 +74,7 @@ def reasons(
         kept = [each for each in reservations if each.workload.owner == owner]
         with state.trial():
             lift_all(state, kept)
-            found |= _Explainer(state, replace(costs)).reasons(some, kept)
+            found |= _Explainer(state, replace(costs)).reasons(some, firsts, kept)
     return found
 
 
@@ -79,15 +87,19 @@ class _Explainer:
         self._state = state
         self._costs = costs
 
-    def reasons(self, heads: Heads, kept: Sequence[Reservation]) -> Reasons:
+    def reasons(
+        self, heads: Heads, firsts: Mapping[WorkloadClass, str], kept: Sequence[Reservation]
+    ) -> Reasons:
         """The reason of each."""
         found: Reasons = {}
         rest: dict[WorkloadClass, Workload] = {}
         alone = _Asks(self._starts)
         for each, head in heads.items():
             before = [other for other in kept if not goes_before(head, other)]
-            short = None if costs_no_gpus(head) else shortage(self._state, head)
-            if before and alone.fits(each, head):
+            short = None if costs_no_gpus(head) else short_of(self._state, head)
+            if each in firsts and alone.fits(each, head):
+                found[each] = _order(head, firsts[each])
+            elif before and alone.fits(each, head):
                 found[each] = _reservation(head, before)
             elif short is not None:
                 found[each] = quota(head, short)
@@ -97,7 +109,7 @@ class _Explainer:
         for each, head in rest.items():
             if each in healthy:
                 found[each] = _health(head, unwell(self._state))
-            elif (short := shortage(self._state, head)) is not None:
+            elif (short := short_of(self._state, head)) is not None:
                 found[each] = quota(head, short)
             else:
                 has_gpus = _wants_more(head) and bare.fits(each, head)
@@ -158,11 +170,12 @@ def quota(head: Workload, short: Shortage) -> Reason:
     """Its virtual cluster has too few cells left."""
     gang, which, left = head.gang, "", max(short.spare, 0)
     numbers = wanted_of(head.kinds) | {"cellsWanted": short.leaves, "cellsLeft": left}
-    if short.pin is not None:
-        which, numbers["pin"] = f" in the pin {short.pin}", short.pin
-    elif short.gpu_types:
-        which = f" of type {' or '.join(short.gpu_types)}"
-        numbers["gpuType"] = ", ".join(short.gpu_types)
+    if short.owner != head.owner:
+        pin = short.owner.removeprefix(pin_owner(""))
+        which, numbers["pin"] = f" in the pin {pin}", pin
+    elif any(short.types == want.gpu_types for want, _ in head.wants):
+        which = f" of type {' or '.join(short.types)}"
+        numbers["gpuType"] = ", ".join(short.types)
     text = (
         f"{words_of(head.kinds)}: {gang.virtual_cluster} has {counted(left, 'GPU cell')}{which}"
         f" beside those of gangs of priority {gang.priority} or higher, {short.leaves}"
@@ -171,8 +184,7 @@ def quota(head: Workload, short: Shortage) -> Reason:
     return Reason(QUOTA, text, numbers)
 
 
-def order(head: Workload, first: str) -> Reason:
-    """Nobody may pass a gang."""
+def _order(head: Workload, first: str) -> Reason:
     text = f"Nobody may pass {first}, which comes before it."
     return Reason(ORDER, text, wanted_of(head.kinds) | {"for": first})
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from math import inf
 
 from scheduler.domain.core.model import Decision
-from scheduler.domain.newcore.nodes import Place
+from scheduler.domain.newcore.nodes import Phase, Place
 from scheduler.domain.newcore.queue import Freed
 from scheduler.domain.newcore.reserve import lift_all, renew
 from scheduler.domain.newcore.transitions import Transitions
@@ -36,17 +36,11 @@ def wake(gangs: Transitions, now: float) -> Iterator[Decision]:
             continue
         if any(_is_bad(place) for place in places):
             yield gangs.wait_again(record)
-        elif state.is_ready(workload):
-            yield from gangs.start(record, now)
-    for record in list(records.reserved):
-        reservation = record.reservation
-        if reservation is None:
-            continue
-        if reservation.is_broken(now):
-            yield gangs.unreserve(reservation)
-        elif any(slot in freed.slots for slot in reservation.cells):
-            renew(state, reservation)
-            queue.try_again(queue.class_of(record.workload))
+        elif state.start(workload):
+            yield gangs.started(record, now)
+        elif not any(_is_awaited(place) for place in workload.places):
+            yield gangs.wait_again(record)  # foreign pods have taken what it needs
+    yield from _look_at_reservations(gangs, freed, now)
     for found in list(queue.classes.values()):
         if found.no is not None and freed.helps(found):
             queue.try_again(found)
@@ -58,6 +52,24 @@ def wake(gangs: Transitions, now: float) -> Iterator[Decision]:
                 is_helped = Freed(state, changed).helps(found)
             if is_helped:
                 queue.try_again(found)
+
+
+def _look_at_reservations(gangs: Transitions, freed: Freed, now: float) -> Iterator[Decision]:
+    for record in list(gangs.records.reserved):
+        reservation = record.reservation
+        if reservation is None:
+            continue
+        if reservation.is_broken(now):
+            yield gangs.unreserve(reservation)
+        elif any(slot in freed.slots for slot in reservation.cells):
+            renew(gangs.state, reservation)
+            gangs.queue.try_again(gangs.queue.class_of(record.workload))
+
+
+def _is_awaited(place: Place) -> bool:
+    """A gang leaves the place's node."""
+    pods = (each for slot in place.slot.node.slots for each in slot.pods)
+    return any(each.phase is Phase.LEAVING for each in pods)
 
 
 def _is_bad(place: Place) -> bool:
