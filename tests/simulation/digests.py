@@ -14,8 +14,10 @@ from scheduler.domain.newcore.journal import Journal
 from scheduler.domain.newcore.models import Model, Patterns, Resources, Want
 from scheduler.domain.newcore.nodes import Node, Slot, Workload
 
-FIXED = (Cell, Chain, FixedSlot, Forest, Journal, Model, Ordering, Part, Patterns, Quota)
-FIXED += (Resources, Shape, Want)
+FIXED = (
+    Cell, Chain, FixedSlot, Forest, Journal, Model, Ordering, Part, Patterns, Quota, Resources,
+    Shape, Want,
+)  # fmt: skip
 """What never changes, is only worked out, or is the undo itself."""
 
 DERIVED = {"_views", "_wants", "dirty", "dirty_of", "dirty_open", "_ranks", "_ranks_at", "_ranked"}

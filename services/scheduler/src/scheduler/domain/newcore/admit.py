@@ -11,7 +11,7 @@ from scheduler.domain.newcore.lend import Lending
 from scheduler.domain.newcore.nodes import Phase, Workload
 from scheduler.domain.newcore.queue import Sizes, WorkloadClass
 from scheduler.domain.newcore.records import Record
-from scheduler.domain.newcore.reserve import beside
+from scheduler.domain.newcore.reserve import backfill_of, beside
 from scheduler.domain.newcore.transitions import Transitions
 
 Entry = tuple[Rank, int, WorkloadClass, Workload]
@@ -124,9 +124,11 @@ class Admission:
         reservations = beside(self._gangs.records, record.workload)
         if record.reservation is not None:
             reservations.append(record.reservation)
-        answer = attempt(self._state, record.workload, reservations, self._gangs.costs)
+        answer, passed = attempt(self._state, record.workload, reservations, self._gangs.costs)
         if isinstance(answer, Fit):
             record.reservation = None
+            if passed:
+                record.backfill = backfill_of(record.workload, passed, self._now)
         return answer
 
     def borrow(self) -> Iterator[Decision]:

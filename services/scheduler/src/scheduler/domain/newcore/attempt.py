@@ -2,11 +2,13 @@
 without GPUs also as an opportunistic gang.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
+from scheduler.domain.core.model import OPPORTUNISTIC
 from scheduler.domain.newcore.costs import Costs
 from scheduler.domain.newcore.fit import Fit, No, claim, fit
-from scheduler.domain.newcore.nodes import Place, Workload
+from scheduler.domain.newcore.nodes import Phase, Place, Workload
 from scheduler.domain.newcore.quota import Shortage, shortage, wanted
 from scheduler.domain.newcore.records import Reservation
 from scheduler.domain.newcore.reserve import (
@@ -26,31 +28,50 @@ def attempt(
     costs: Costs,
     *,
     is_free: bool = False,
-) -> Fit | No:
+) -> tuple[Fit | No, list[Reservation]]:
     """On its own reservation and those of gangs behind it; else, where it will have ended in time,
-    at nobody's cost on those of gangs before it. ``reservations``: of its owner. ``is_free``: at
-    nobody's cost in any case.
+    at nobody's cost on those of gangs before it, which are returned too. ``reservations``: of its
+    owner. ``is_free``: at nobody's cost in any case.
     """
     rules = None if is_free else costs
     before = [each for each in reservations if not goes_before(workload, each)]
     lifted = [each for each in reservations if each not in before]
+    if workload.gang.group is not None:
+        state.set_near(workload, costs.records.racks_near(workload))
+    passed: list[Reservation] = []
     with state.trial() as trial:
         lift_all(state, lifted)
-        answer = fit(state, workload, rules)
-        passed = [each for each in before if may_backfill(workload, each, costs.policy, costs.now)]
-        if isinstance(answer, No) and passed:
-            lift_all(state, passed)
+        with _leaving_first(state, workload, costs):
+            answer = fit(state, workload, rules)
+        may_pass = [e for e in before if may_backfill(workload, e, costs.policy, costs.now)]
+        if isinstance(answer, No) and may_pass:
+            lift_all(state, may_pass)
             answer = fit(state, workload, None)
+            passed = may_pass if isinstance(answer, Fit) else []
         if isinstance(answer, No) and not workload.is_opportunistic and costs_no_gpus(workload):
             state.be_opportunistic(workload)
             with reserved_shares(state, before):
                 answer = fit(state, workload, rules)
         if isinstance(answer, Fit):
-            for each in (*lifted, *passed):
+            for each in (*lifted, *may_pass):
                 if each.workload is not workload:
                     renew(state, each)
             trial.commit()
-    return answer
+    return answer, passed
+
+
+@contextmanager
+def _leaving_first(state: State, workload: Workload, costs: Costs) -> Iterator[None]:
+    """Gangs that overstay on cells that are reserved for a workload leave before all others."""
+    overstaying: list[Workload] = []
+    if costs.records.of(workload).reserved_since is not None:
+        overstaying = costs.records.overstaying(workload.gang.id, costs.now)
+    for other in overstaying:
+        state.set_priority(other, OPPORTUNISTIC)
+    yield
+    for other in overstaying:
+        if other.phase is Phase.RUNNING:
+            state.set_priority(other, other.gang.priority)
 
 
 def places_of(
@@ -70,7 +91,7 @@ def places_of(
                 lift_all(state, reservations)
                 if short_of(state, workload) or not claim(state, workload):
                     return ()
-        answer = attempt(state, workload, reservations, costs, is_free=is_free)
+        answer, _ = attempt(state, workload, reservations, costs, is_free=is_free)
         return workload.places if isinstance(answer, Fit) else ()
 
 

@@ -279,6 +279,9 @@ def preempted(victim: Workload, asking: Workload) -> Reason:
     if (lender := lender_of(victim)) is not None:
         text = f"{lender} needs these cells, which this one has borrowed, for {name}."
         return Reason("reclaimed", text, gpus)
+    if victim.owner is not None and victim.priority < victim.gang.priority:
+        text = f"Its cells were kept for the gang {name}, and it has not ended in time."
+        return Reason("reservation", text, gpus)
     if victim.owner is not None:
         own, others = victim.gang.priority, asking.gang.priority
         text = f"The gang {name} of the same virtual cluster has priority {others}, this one {own}."
