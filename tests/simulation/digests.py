@@ -20,7 +20,10 @@ FIXED = (
 )  # fmt: skip
 """What never changes, is only worked out, or is the undo itself."""
 
-DERIVED = {"_views", "_wants", "dirty", "dirty_of", "dirty_open", "_ranks", "_ranks_at", "_ranked"}
+DERIVED = {
+    "_claims", "_ranked", "_ranks", "_ranks_at", "_views", "_wants", "dirty", "dirty_of",
+    "dirty_open",
+}  # fmt: skip
 
 
 def digest(core: Core) -> list[str]:
