@@ -32,8 +32,11 @@ def cost_for(asking: Workload, other: Workload) -> Cost | None:
 class Plain:
     """Nobody is protected, and nobody is downgraded."""
 
-    def of(self, asking: Workload) -> CostOf:
+    def of(self, asking: Workload, *, is_inside: bool = True) -> CostOf:
         return partial(cost_for, asking)
+
+    def is_too_many(self, asking: Workload, victims: object) -> bool:
+        return False
 
     def lazy(self, _: Workload) -> list[Workload]:
         return []
@@ -80,8 +83,7 @@ class Scene:
             if not found.is_opportunistic:
                 state.downgrade(found)
         elif chance < 0.9 and (found := self.in_phase(Phase.NOMINATED)):
-            if state.is_ready(found):
-                state.start(found)
+            state.start(found)
         elif found := self.in_phase(Phase.RUNNING, Phase.NOMINATED, Phase.LEAVING):
             state.remove(found)
 

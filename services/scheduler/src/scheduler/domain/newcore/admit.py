@@ -5,12 +5,19 @@ from heapq import heappop, heappush
 
 from scheduler.domain.core.model import Decision
 from scheduler.domain.core.ordering import Rank
-from scheduler.domain.newcore.fit import ROOM, Fit, No, fit
+from scheduler.domain.newcore.fit import ORDER, ROOM, Fit, No, fit
 from scheduler.domain.newcore.lend import Lending
-from scheduler.domain.newcore.nodes import Workload
-from scheduler.domain.newcore.queue import Failed, WorkloadClass
+from scheduler.domain.newcore.nodes import Phase, Workload
+from scheduler.domain.newcore.queue import Sizes, WorkloadClass
 from scheduler.domain.newcore.records import Record
-from scheduler.domain.newcore.reserve import beside, lift, lift_all, may_backfill, renew
+from scheduler.domain.newcore.reserve import (
+    beside,
+    lift,
+    lift_all,
+    may_backfill,
+    renew,
+    reserved_shares,
+)
 from scheduler.domain.newcore.transitions import Transitions
 
 Entry = tuple[Rank, int, WorkloadClass, Workload]
@@ -18,7 +25,9 @@ Entry = tuple[Rank, int, WorkloadClass, Workload]
 
 
 class Admission:
-    """``tried``: classes whose first gang failed."""
+    """``tried``: classes whose first gang failed. ``_first``: where the order is strict, the gangs
+    that wait and that none behind them may pass.
+    """
 
     def __init__(self, gangs: Transitions, lending: Lending, now: float) -> None:
         self.tried: dict[WorkloadClass, None] = {}
@@ -27,24 +36,35 @@ class Admission:
         self._queue = gangs.queue
         self._lending = lending
         self._now = now
-        self._failed = Failed()
+        self._is_strict = gangs.policy.is_strict
+        self._failed = Sizes()
+        self._first: dict[tuple[str, bool], tuple[Rank, Workload]] = {}
+        self._pushed = 0
 
-    def admit(self) -> Iterator[Decision]:
-        """All classes that are to be tried, in the order of their first gangs."""
+    def admit(self, *, is_opportunistic: bool) -> Iterator[Decision]:
+        """Classes that are to be tried, in the order of their first gangs. Gangs with a reservation
+        are tried also behind others of their class.
+        """
         self._failed.clear()
-        ready, self._queue.ready = self._queue.ready, {}
         heap: list[Entry] = []
-        for number, found in enumerate(ready):
-            self._push(heap, number, found)
+        classes = self._to_try(is_opportunistic)
+        for found in classes:
+            self._push(heap, found)
+        for record in self._gangs.records.reserved:
+            if (found := self._queue.class_of(record.workload)) in classes:
+                rank = self._queue.rank_of(record.workload, record.order)
+                self._push_one(heap, found, rank, record.workload)
         while heap:
-            rank, number, found, workload = heappop(heap)
-            if self._queue.has_users and (head := self._queue.head(found)) is not None:
-                if head[0] > rank:  # its user has more by now
-                    heappush(heap, (head[0], number, found, head[1]))
-                    continue
-                workload = head[1]
+            rank, _, found, workload = heappop(heap)
+            if workload.phase is not Phase.WAITING:
+                continue
             record = self._gangs.records.of(workload)
-            answer = self._answer(found, record)
+            if self._queue.has_users and record.reservation is None:
+                head = self._queue.head(found)
+                if head is not None and head[0] > rank:  # its user has more by now
+                    self._push(heap, found)
+                    continue
+            answer = self._answer(found, rank, record)
             if isinstance(answer, No):
                 found.no = answer
                 self.tried[found] = None
@@ -54,18 +74,57 @@ class Admission:
             yield from self._gangs.placed(record, answer, self._now)
             if answer.victims or answer.downgraded:
                 self._failed.clear()
-            self._push(heap, number, found)
+            if self._is_strict and record in self._gangs.records.nominated:
+                self._none_passes(rank, workload)
+            self._push(heap, found)
 
-    def _push(self, heap: list[Entry], number: int, found: WorkloadClass) -> None:
-        if (head := self._queue.head(found)) is not None:
-            heappush(heap, (head[0], number, found, head[1]))
-        else:
+    def _to_try(self, is_opportunistic: bool) -> list[WorkloadClass]:
+        ready = [each for each in self._queue.ready if each.is_opportunistic is is_opportunistic]
+        for each in ready:
+            del self._queue.ready[each]
+        if not self._is_strict:
+            return ready
+        self._first.clear()
+        for record in self._gangs.records.nominated:
+            self._none_passes(self._queue.rank_of(record.workload, record.order), record.workload)
+        every = self._queue.classes.values()
+        return [each for each in every if each.is_opportunistic is is_opportunistic]
+
+    def _push(self, heap: list[Entry], found: WorkloadClass) -> None:
+        head = self._queue.head(found)
+        if head is None:
             self._queue.forget(found)
+            return
+        self._push_one(heap, found, *head)
 
-    def _answer(self, found: WorkloadClass, record: Record) -> Fit | No:
-        if self._failed.covers(found) and record.reservation is None:
+    def _push_one(
+        self, heap: list[Entry], found: WorkloadClass, rank: Rank, workload: Workload
+    ) -> None:
+        self._pushed += 1
+        heappush(heap, (rank, self._pushed, found, workload))
+
+    def _answer(self, found: WorkloadClass, rank: Rank, record: Record) -> Fit | No:
+        if self._is_strict:
+            return self._in_turn(found, rank, record)
+        if self._failed.has_easier(found) and record.reservation is None:
             return No(ROOM)
         return self._attempt(record)
+
+    def _in_turn(self, found: WorkloadClass, rank: Rank, record: Record) -> Fit | No:
+        first = self._first.get(_place_of(record.workload))
+        if first is not None and first[0] < rank:
+            return No(ORDER)
+        is_known = found.no is not None and found.no.code != ORDER
+        answer = found.no if found.no and is_known else self._attempt(record)
+        if isinstance(answer, No):
+            self._none_passes(rank, record.workload)
+        return answer
+
+    def _none_passes(self, rank: Rank, workload: Workload) -> None:
+        place = _place_of(workload)
+        first = self._first.get(place)
+        if first is None or rank < first[0]:
+            self._first[place] = rank, workload
 
     def _attempt(self, record: Record) -> Fit | No:
         """On its own reservation and those of gangs behind it; else, where it will have ended in
@@ -91,7 +150,8 @@ class Admission:
                 and _costs_no_gpus(workload)
             ):
                 state.be_opportunistic(workload)
-                answer = fit(state, workload, self._gangs.costs)
+                with reserved_shares(state, before):
+                    answer = fit(state, workload, self._gangs.costs)
             if isinstance(answer, Fit):
                 for each in (*behind, *passed):
                     renew(state, each)
@@ -101,23 +161,35 @@ class Admission:
 
     def borrow(self) -> Iterator[Decision]:
         """Gangs that failed and may borrow are placed in the idle quota of others, in order."""
-        records = self._gangs.records
-        waiting = [
-            (self._queue.rank_of(each, records.of(each).order), each)
-            for found in self.tried
-            if found.is_borrowing and found.owner is not None
-            for each in found.waiting()
-        ]
-        for _, workload in sorted(waiting, key=lambda each: each[0]):
+        records, failed = self._gangs.records, Sizes()
+        heap: list[Entry] = []
+        for found in list(self.tried):
+            if found.is_borrowing and not found.is_opportunistic:
+                self._push(heap, found)
+        while heap:
+            _, _, found, workload = heappop(heap)
             record = records.of(workload)
-            has_pin = any(want.kind.pin for want, _ in workload.wants)
-            if has_pin or record.reservation is not None:
+            if workload.phase is not Phase.WAITING or not self._may_borrow(record):
                 continue
-            borrowers = [
-                each.workload for each in records.away if not each.workload.is_opportunistic
-            ]
-            if self._lending.borrow(workload, borrowers) is not None:
-                yield from self._gangs.placed(record, Fit(), self._now)
+            if failed.has_easier(found):
+                continue
+            borrowers = [e.workload for e in records.away if not e.workload.is_opportunistic]
+            if self._lending.borrow(workload, borrowers) is None:
+                failed.add(found)
+                continue
+            yield from self._gangs.placed(record, Fit(), self._now)
+            self._push(heap, found)
+
+    def _may_borrow(self, record: Record) -> bool:
+        workload = record.workload
+        if self._is_strict and self._first[_place_of(workload)][1] is not workload:
+            return False
+        has_pin = any(want.kind.pin for want, _ in workload.wants)
+        return not has_pin and record.reservation is None
+
+
+def _place_of(workload: Workload) -> tuple[str, bool]:
+    return workload.gang.virtual_cluster, workload.is_opportunistic
 
 
 def _costs_no_gpus(workload: Workload) -> bool:

@@ -39,6 +39,13 @@ def _amount_drifts(state: State, held: dict[Slot, list[Held]]) -> Iterator[str]:
             amounts = _amounts(state, node.slots[0], of_node, is_soon=is_soon)
             if amounts != getattr(node, name):
                 yield f"{node.name}: {name} is {getattr(node, name)}, not {amounts}"
+        ports = 0
+        for workload, place in of_node:
+            if place.ports & ports:
+                yield f"{node.name}: {workload.name} shares ports"
+            ports |= place.ports
+        if ports != node.ports:
+            yield f"{node.name}: ports are {node.ports:b}, not {ports:b}"
 
 
 def _user_drifts(bindings: Collection[Binding], users: Counter[Binding]) -> Iterator[str]:

@@ -25,17 +25,28 @@ class Costs:
     now: float = 0.0
     again_at: float = inf
 
+    def begin(self, now: float) -> None:
+        """A cycle begins."""
+        self.now = now
+        self.hour.forget(now)
+
     def preempted(self, asking: Workload, victim: Workload, now: float) -> None:
         """A workload was preempted for another. Its cells are another's by now."""
-        is_inside = victim.owner is not None and victim.owner == asking.owner
-        is_inside &= lender_of(victim) is None and victim.parent is None
-        vc = asking.gang.virtual_cluster if is_inside else None
+        vc = asking.gang.virtual_cluster if _is_inside(asking, victim) else None
         self.hour.note(RestoredPreemption(now, job_of(victim.gang), job_of(asking.gang), vc))
 
-    def of(self, asking: Workload) -> CostOf:
-        """What it costs that others leave for a workload."""
+    def is_too_many(self, asking: Workload, victims: Iterable[Workload]) -> bool:
+        """More gangs would leave inside its virtual cluster than its budget has left."""
+        most, vc = self.policy.preemptions_per_hour, asking.gang.virtual_cluster
+        inside = sum(v.phase is Phase.RUNNING and _is_inside(asking, v) for v in victims)
+        return most is not None and inside > max(most - self.hour.inside(vc), 0)
+
+    def of(self, asking: Workload, *, is_inside: bool = True) -> CostOf:
+        """What it costs that others leave for a workload. ``is_inside`` False: none of its own
+        virtual cluster.
+        """
         pairs = self.hour.pairs(job_of(asking.gang))
-        is_spent = self._is_spent(asking.gang.virtual_cluster)
+        is_spent = not is_inside or self._is_spent(asking.gang.virtual_cluster)
 
         def cost_of(other: Workload) -> Cost | None:
             if other is asking or other.phase not in (Phase.RUNNING, Phase.NOMINATED):
@@ -43,6 +54,9 @@ class Costs:
             if not self._is_below(asking, other):
                 return None
             if other.phase is Phase.NOMINATED:
+                if is_spent and other.owner == asking.owner:
+                    self._note_end(other, is_young=False)
+                    return None
                 return NOBODY
             gpus = other.gpus
             run = self.records.of(other).run
@@ -105,6 +119,12 @@ class Costs:
     def _is_spent(self, virtual_cluster: str) -> bool:
         most = self.policy.preemptions_per_hour
         return most is not None and self.hour.inside(virtual_cluster) >= most
+
+
+def _is_inside(asking: Workload, victim: Workload) -> bool:
+    """The preemption counts for the budget of its virtual cluster."""
+    is_own = victim.owner is not None and victim.owner == asking.owner
+    return is_own and lender_of(victim) is None and victim.parent is None
 
 
 def job_of(gang: Gang) -> str:

@@ -131,15 +131,17 @@ class Core:
                 decisions += wake(gangs, now)
             if not gangs.queue.ready:
                 break
-            # 4. All that are to be tried, in order: placed, or others leave for them, or not.
-            decisions += admission.admit()
-            # 5. Those that may borrow are placed in others' idle quota, after all others.
+            # 4. Guaranteed gangs, in order: placed, or others leave for them, or not.
+            decisions += admission.admit(is_opportunistic=False)
+            # 5. Those that may borrow are placed in others' idle quota.
             decisions += admission.borrow()
-        # 6. Gangs outside of their own cells get some where there is room, oldest first.
+            # 6. Opportunistic gangs, in order.
+            decisions += admission.admit(is_opportunistic=True)
+        # 7. Gangs outside of their own cells get some where there is room, oldest first.
         decisions += gangs.upgrade()
-        # 7. The first of each virtual cluster that can't start gets a reservation.
+        # 8. The first of each virtual cluster that can't start gets a reservation.
         if self.policy.is_keeping and admission.tried:
             decisions += self._planner.plan(admission.tried, now)
-        # 8. Waiting gangs' reasons are published, where they are new.
+        # 9. Waiting gangs' reasons are published, where they are new.
         decisions += self._publisher.publish(admission.tried, is_settled=self.is_settled)
         return decisions

@@ -45,8 +45,13 @@ CostOf = Callable[[Workload], Cost | None]
 class Rules(Protocol):
     """Who may have to leave, or go on without cells, for whom."""
 
-    def of(self, asking: Workload) -> CostOf:
-        """What it costs that others leave for a workload."""
+    def of(self, asking: Workload, *, is_inside: bool = True) -> CostOf:
+        """What it costs that others leave for a workload. ``is_inside`` False: none of its own
+        virtual cluster.
+        """
+
+    def is_too_many(self, asking: Workload, victims: Iterable[Workload]) -> bool:
+        """More gangs would leave inside its virtual cluster than may."""
 
     def lazy(self, asking: Workload) -> Iterable[Workload]:
         """Those that are downgraded before they are preempted for a workload."""

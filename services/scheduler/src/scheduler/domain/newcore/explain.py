@@ -7,7 +7,7 @@ from scheduler.domain.core.model import Reason
 from scheduler.domain.core.wording import wanted_of, words_of
 from scheduler.domain.newcore.fit import QUOTA, claim
 from scheduler.domain.newcore.nodes import Workload
-from scheduler.domain.newcore.queue import Failed, WorkloadClass
+from scheduler.domain.newcore.queue import Sizes, WorkloadClass
 from scheduler.domain.newcore.state import State
 
 HEALTH, SHAPE, RESOURCE = "health", "shape", "resource"
@@ -21,13 +21,13 @@ class _Asks:
 
     def __init__(self, ask: Callable[[Workload], bool]) -> None:
         self._ask = ask
-        self._yes, self._no = Failed(), Failed()
+        self._yes, self._no = Sizes(), Sizes()
 
     def fits(self, waiting: WorkloadClass, head: Workload) -> bool:
         """The class's first would fit."""
-        if self._no.covers(waiting):
+        if self._no.has_easier(waiting):
             return False
-        if self._yes.is_covered(waiting):
+        if self._yes.has_harder(waiting):
             return True
         fits = self._ask(head)
         (self._yes if fits else self._no).add(waiting)

@@ -8,10 +8,10 @@ waits for health.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from scheduler.domain.core.machines import NEVER
 from scheduler.domain.newcore.evict import NOBODY, Choice, CostOf, Rules, choose
 from scheduler.domain.newcore.nodes import Place, Slot, Workload
 from scheduler.domain.newcore.place import Placer
+from scheduler.domain.newcore.quota import shortage, wanted
 from scheduler.domain.newcore.state import State
 from scheduler.domain.newcore.views import When
 
@@ -35,7 +35,7 @@ class No:
     numbers: dict[str, int] = field(default_factory=dict)
 
 
-QUOTA, ROOM = "quota", "room"
+QUOTA, ROOM, ORDER = "quota", "room", "order"
 SPARED = 24
 """Victims that are tried to be spared one by one."""
 
@@ -48,9 +48,9 @@ def fit(state: State, workload: Workload, rules: Rules | None) -> Fit | No:
     others; else by making them leave. Nothing has changed where the answer is no. ``rules`` None:
     at nobody's cost alone.
     """
-    no = lacks(state, workload)
-    if no is not None:
-        return no
+    short = shortage(state, wanted(state, workload), workload.priority)
+    if short is not None:
+        return No(QUOTA, short._asdict())
     if Placer(state, workload, When.NOW).place():
         return Fit()
     if rules is None:
@@ -65,26 +65,32 @@ def fit(state: State, workload: Workload, rules: Rules | None) -> Fit | No:
     claimed = claim(state, workload)
     if not claimed:
         return No(ROOM)
-    cost_of = rules.of(workload)
-    choice = choose(state, workload, cost_of, claimed)
+    choice = _choose(state, workload, rules, claimed)
     if choice is None:
         return No(ROOM)
-    victims = _spare(state, workload, choice, cost_of)
     with state.trial() as trial:
-        if not _with_victims(state, workload, victims, choice.slots):
+        if not _with_victims(state, workload, choice.victims, choice.slots):
             return No(ROOM)
         trial.commit()
-    return Fit(victims, is_waiting=True)
+    return Fit(choice.victims, is_waiting=True)
 
 
 def _by_downgrades(state: State, workload: Workload, rules: Rules) -> Fit | None:
-    """The smallest ones lose their cells; those that need not keep them, the largest first."""
+    """The smallest ones lose their cells: as few as serve, of these those that can't be spared."""
     lazy = sorted(rules.lazy(workload), key=lambda each: (each.gpus, each.name))[:DOWNGRADED]
     if not lazy or not _without_cells(state, workload, lazy, is_kept=False):
         return None
-    for each in lazy[: -SPARED - 1 : -1]:
+    few, enough = 0, len(lazy)
+    while few + 1 < enough:
+        count = (few + enough) // 2
+        if _without_cells(state, workload, lazy[:count], is_kept=False):
+            enough = count
+        else:
+            few = count
+    lazy = lazy[:enough]
+    for each in lazy[-2 : -SPARED - 2 : -1]:  # without the last it does not fit
         rest = [other for other in lazy if other is not each]
-        if rest and _without_cells(state, workload, rest, is_kept=False):
+        if _without_cells(state, workload, rest, is_kept=False):
             lazy = rest
     when = _without_cells(state, workload, lazy, is_kept=True)
     return Fit((), is_waiting=when is When.SOON, downgraded=tuple(lazy))
@@ -114,22 +120,18 @@ def claim(state: State, workload: Workload) -> tuple[Place, ...]:
         return tuple(placer.taken) if placer.place() else ()
 
 
-def lacks(state: State, workload: Workload) -> No | None:
-    """Which quota is too small for it, beside gangs of its priority or a higher one."""
-    wanted: dict[tuple[str, tuple[str, ...]], int] = {}
-    every = tuple(state.forest.racks)
-    for want, pods in workload.wants:
-        owner = workload.owner_of(want)
-        least = want.least(state.models)
-        if owner is None or least == NEVER:
-            continue
-        for types in dict.fromkeys((want.gpu_types or every, every)):
-            key = (owner, types)
-            wanted[key] = wanted.get(key, 0) + least * len(pods)
-    for (owner, types), leaves in wanted.items():
-        spare = state.spare(owner, types, workload.priority)
-        if leaves > spare:
-            return No(QUOTA, {"leaves": leaves, "spare": spare})
+def _choose(
+    state: State, workload: Workload, rules: Rules, claimed: Sequence[Place]
+) -> Choice | None:
+    """Where the victims are more than may leave inside its virtual cluster, none of these."""
+    for is_inside in (True, False):
+        cost_of = rules.of(workload, is_inside=is_inside)
+        choice = choose(state, workload, cost_of, claimed)
+        if choice is None:
+            return None
+        victims = _spare(state, workload, choice, cost_of)
+        if not rules.is_too_many(workload, victims):
+            return Choice(victims, choice.slots)
     return None
 
 

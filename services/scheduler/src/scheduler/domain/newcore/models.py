@@ -31,6 +31,7 @@ class Resources:
     def __init__(self, limits: Iterable[NodeLimits]) -> None:
         self._counted = sorted({name for each in limits for name in each.resources or ()})
         self.names = ("cpu", "memoryMB", PORTS, *self._counted, "others")
+        self.ports = self.names.index(PORTS)
 
     def totals(self, limits: NodeLimits) -> tuple[int | None, ...]:
         """What a node has of each; None: no limit."""
@@ -70,6 +71,11 @@ class Model:
         self.totals = totals
         self.limited = tuple(i for i, total in enumerate(totals) if total is not None)
         self.patterns: dict[int, int] = {}
+
+    def share(self, leaves: int) -> tuple[int, ...]:
+        """Of each limited resource, what comes with these leaves."""
+        count = leaves.bit_count()
+        return tuple(-(-(total or 0) * count // self.units) for total in self.totals)
 
     def units_left(self, left: tuple[int, ...]) -> int:
         """Shares that are left of the scarcest resource."""

@@ -180,7 +180,10 @@ class Placer:
             inner = slot.shape.pick(gpus, want.gpus)
             assert inner is not None
             gpus = inner.leaves
-        place = Place(pod, slot, gpus, want.amounts)
+        ports = slot.node.choose_ports(want.kind.ports) if self._when is When.NOW else 0
+        if ports is None:
+            return False
+        place = Place(pod, slot, gpus, want.amounts, ports=ports)
         if self._owner is not None:
             place = place._replace(charge=pick.leaves, owner=self._owner)
             if place.charge & ~slot.bound.get(self._owner, 0):

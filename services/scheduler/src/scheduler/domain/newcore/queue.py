@@ -17,6 +17,7 @@ from scheduler.domain.core.ordering import Rank
 from scheduler.domain.newcore.fit import QUOTA, No
 from scheduler.domain.newcore.models import Want
 from scheduler.domain.newcore.nodes import Phase, Slot, Workload
+from scheduler.domain.newcore.quota import Wanted, shortage, wanted
 from scheduler.domain.newcore.state import State, claimable
 from scheduler.domain.newcore.usage import Usage
 from scheduler.domain.newcore.views import When
@@ -27,15 +28,15 @@ Key = tuple[object, ...]
 @dataclass(eq=False)
 class WorkloadClass:
     """``no``: what its first failed on; None while it is to be tried. ``is_hopeless``: no end of
-    others would help its first. ``reason``: what was published for its gangs. ``leaves``: that the
-    whole workload takes at least; ``leaves_of_pod``: that its smallest pod does.
+    others would help its first. ``reason``: what was published for its gangs. ``wanted``: of quota;
+    ``leaves_of_pod``: that the smallest pod takes at least.
     """
 
     key: Key
     wants: tuple[tuple[Want, int], ...]
     owner: str | None
     priority: int
-    leaves: int
+    wanted: Wanted
     leaves_of_pod: int
     is_borrowing: bool = False
     no: No | None = None
@@ -43,6 +44,11 @@ class WorkloadClass:
     reason: Reason | None = None
     _by_user: dict[str, list[tuple[Order, int, Workload]]] = field(default_factory=dict)
     _pushed: int = 0
+
+    @property
+    def is_opportunistic(self) -> bool:
+        """Its gangs want no cells."""
+        return self.owner is None
 
     def push(self, workload: Workload, order: Order, user: str) -> None:
         """A workload waits. ``user``: gangs of one keep their order among one another."""
@@ -107,15 +113,13 @@ class Queue:
         found = self.classes.get(key)
         if found is None:
             wants = tuple((want, len(pods)) for want, pods in workload.wants)
-            least = [want.least(self._state.models) for want, _ in wants]
-            leaves = sum(n * count for n, (_, count) in zip(least, wants, strict=True))
             found = WorkloadClass(
                 key,
                 wants,
                 workload.owner,
                 workload.priority,
-                leaves,
-                min(least, default=0),
+                wanted(self._state, workload),
+                min((want.least(self._state.models) for want, _ in wants), default=0),
                 workload.gang.is_borrowing,
             )
             self.classes[key] = found
@@ -165,7 +169,6 @@ class Freed:
             else:
                 self._owners.add(each)
         self._most: dict[tuple[str, int], int] = {}
-        self._spare: dict[tuple[str, int], int] = {}
         self._keys: set[int] | None = None
 
     def helps(self, waiting: WorkloadClass) -> bool:
@@ -175,17 +178,13 @@ class Freed:
         kinds = [want.kind for want, _ in waiting.wants]
         if waiting.is_borrowing or any(kind.pin or kind.costs_nothing for kind in kinds):
             return True  # other quota than its own may help it
-        key = waiting.owner, waiting.priority
-        spare = self._spare.get(key)
-        if spare is None:
-            spare = self._spare[key] = self._state.spare(
-                waiting.owner, self._state.forest.racks, waiting.priority
-            )
-        if spare < waiting.leaves:
-            waiting.no = No(QUOTA, {"leaves": waiting.leaves, "spare": spare})
+        short = shortage(self._state, waiting.wanted, waiting.priority)
+        if short is not None:
+            waiting.no = No(QUOTA, short._asdict())
             return False
         if waiting.no is None or waiting.no.code == QUOTA or waiting.owner in self._owners:
             return True
+        key = waiting.owner, waiting.priority
         most = self._most.get(key)
         if most is None:
             most = self._most[key] = max(
@@ -203,23 +202,23 @@ class Freed:
         return any(want.rank(key) is not None for want, _ in waiting.wants for key in self._keys)
 
 
-class Failed:
-    """What found no room: who wants at least as much finds none either. Of classes with one kind,
-    by owner.
+class Sizes:
+    """Sizes of some classes, to compare others with. Only classes of one kind and of the same
+    virtual cluster compare.
     """
 
     def __init__(self) -> None:
         self._sizes: dict[object, list[tuple[int, Want, int]]] = {}
 
     def add(self, waiting: WorkloadClass) -> None:
-        """The class's first found no room."""
+        """One more of these classes."""
         if len(waiting.wants) == 1:
             (want, count) = waiting.wants[0]
             kept = self._sizes.setdefault(self._key(waiting), [])
             kept.append((waiting.priority, want, count))
 
-    def covers(self, waiting: WorkloadClass) -> bool:
-        """One with no higher priority, of fewer or smaller pods, found none."""
+    def has_easier(self, waiting: WorkloadClass) -> bool:
+        """One is no harder to place: of no lower priority, with no more or larger pods."""
         if len(waiting.wants) != 1:
             return False
         want, count = waiting.wants[0]
@@ -228,8 +227,8 @@ class Failed:
             for priority, other, others in self._sizes.get(self._key(waiting), ())
         )
 
-    def is_covered(self, waiting: WorkloadClass) -> bool:
-        """The other way round: one that wants at least as much was added."""
+    def has_harder(self, waiting: WorkloadClass) -> bool:
+        """One is no easier to place."""
         if len(waiting.wants) != 1:
             return False
         want, count = waiting.wants[0]
@@ -239,7 +238,7 @@ class Failed:
         )
 
     def clear(self) -> None:
-        """Something has become free."""
+        """None is left."""
         self._sizes.clear()
 
     @staticmethod

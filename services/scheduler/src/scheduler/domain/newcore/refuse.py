@@ -1,13 +1,13 @@
-"""Who can never start here: what counts prove to be too large."""
+"""Gangs that can never start here: what counts prove to be too large."""
 
 from collections.abc import Iterator
 
 from scheduler.domain.core.machines import NEVER
 from scheduler.domain.core.model import Reason
-from scheduler.domain.core.owning import owner_of
 from scheduler.domain.core.wording import too_large
 from scheduler.domain.newcore.models import MOST_UNITS, Want
 from scheduler.domain.newcore.nodes import Slot, Workload
+from scheduler.domain.newcore.quota import is_beyond, wanted
 from scheduler.domain.newcore.state import State
 
 
@@ -25,26 +25,10 @@ def _is_too_large(state: State, workload: Workload) -> Iterator[bool]:
     gang = workload.gang
     may_be_opportunistic = all(want.kind.costs_nothing for want, _ in workload.wants)
     if workload.owner is not None and not gang.is_borrowing and not may_be_opportunistic:
-        yield _wants_more_than_owned(state, workload)
+        yield is_beyond(state, wanted(state, workload))
     for want, pods in workload.wants:
         asked = state.want(want.kind, is_charged=False) if may_be_opportunistic else want
         yield _rooms(state, asked, gang.allowed_nodes, len(pods)) < len(pods)
-
-
-def _wants_more_than_owned(state: State, workload: Workload) -> bool:
-    """More leaves of some GPU types, or of all, than its virtual cluster owns beside pins."""
-    every = tuple(state.forest.racks)
-    wanted_of: dict[tuple[str, ...], int] = {}
-    for want, pods in workload.wants:
-        least = want.least(state.models)
-        if want.kind.pin is None and least != NEVER:
-            for types in dict.fromkeys((want.gpu_types or every, every)):
-                wanted_of[types] = wanted_of.get(types, 0) + least * len(pods)
-    owner = owner_of(workload.gang.virtual_cluster)
-    return any(
-        leaves > sum(state.owned.get((owner, name), 0) for name in types)
-        for types, leaves in wanted_of.items()
-    )
 
 
 def _rooms(state: State, want: Want, allowed: frozenset[str] | None, enough: int) -> int:

@@ -6,12 +6,15 @@ the gang that waits. So nothing else has to know of reservations. A gang that ma
 is tried in a trial that lifts the hold.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 
 from scheduler.domain.core.config import Policy
 from scheduler.domain.core.ends import lasts_s
-from scheduler.domain.newcore.fit import claim, lacks
+from scheduler.domain.newcore.fit import claim
 from scheduler.domain.newcore.nodes import Phase, Place, Pool, Slot, Workload
+from scheduler.domain.newcore.quota import shortage, wanted
 from scheduler.domain.newcore.records import Records, Reservation
 from scheduler.domain.newcore.state import State, claimable
 
@@ -64,6 +67,27 @@ def _renew(state: State, reservation: Reservation) -> None:
     state.settle(hold, places, Phase.NOMINATED)
 
 
+@contextmanager
+def reserved_shares(state: State, reservations: Iterable[Reservation]) -> Iterator[None]:
+    """In the ``with`` block idle reserved cells have taken their share of CPU and the like."""
+    taken: list[Workload] = []
+    with state.unnoticed():
+        for each in reservations:
+            hold = replace(each.hold, owner=None, phase=Phase.WAITING, places=())
+            places = [
+                Place("", slot, 0, slot.model.share(mask & slot.free))
+                for slot, mask in each.cells.items()
+                if slot.model.limited
+            ]
+            for place in places:
+                state.take(hold, place, Phase.NOMINATED)
+            state.settle(hold, places, Phase.NOMINATED)
+            taken.append(hold)
+        yield
+        for hold in taken:
+            state.remove(hold)
+
+
 def _owner_on(workload: Workload, slot: Slot, leaves: int) -> str:
     """The pin that the leaves are in, if the workload names it; else its virtual cluster."""
     owners = {workload.owner_of(want) for want, _ in workload.wants}
@@ -85,6 +109,7 @@ def plan(
     """
     in_order = sorted(((max(end, now), each.name, each) for end, each in ends), key=lambda e: e[:2])
     least = min((want.least(state.models) for want, _ in workload.wants), default=0)
+    leaves = wanted(state, workload)
     with state.trial():
         starts_at, is_new = now, True
         for number in range(len(in_order) + 1):
@@ -93,7 +118,7 @@ def plan(
                 slots = [place.slot for place in each.places]
                 state.remove(each)
                 is_new = is_new or any(_has(slot, workload, least) for slot in slots)
-            if not is_new or lacks(state, workload) is not None:
+            if not is_new or shortage(state, leaves, workload.priority) is not None:
                 continue
             is_new = False
             places = claim(state, workload)

@@ -392,22 +392,26 @@ class State:
         self.journal.set(workload, "places", tuple(places))
         self.journal.set(workload, "phase", phase)
 
-    def start(self, workload: Workload) -> None:
-        """A nominated workload whose places nobody uses any more runs."""
-        for place in workload.places:
-            slot, gpus = place.slot, place.gpus
-            if gpus:
-                self.journal.set(slot, "used", slot.used | gpus)
-                self.journal.set(slot, "held", slot.held & ~gpus)
-                self._touch(slot)
-        self.journal.set(workload, "phase", Phase.RUNNING)
-
-    def is_ready(self, workload: Workload) -> bool:
-        """Nobody uses anything of a nominated workload's places any more."""
-        return not any(
-            place.gpus & place.slot.used or min(place.slot.node.left) < 0
-            for place in workload.places
-        )
+    def start(self, workload: Workload) -> bool:
+        """A nominated workload runs, if nobody uses anything of its places any more. Its pods get
+        their ports now. Nothing has changed where it does not.
+        """
+        places: list[Place] = []
+        with self.trial() as trial:
+            for place in workload.places:
+                slot, gpus, node = place.slot, place.gpus, place.slot.node
+                ports = node.choose_ports(place.amounts[self.resources.ports])
+                if gpus & slot.used or min(node.left) < 0 or ports is None:
+                    return False
+                if gpus:
+                    self.journal.set(slot, "used", slot.used | gpus)
+                    self.journal.set(slot, "held", slot.held & ~gpus)
+                    self._touch(slot)
+                self.journal.set(node, "ports", node.ports | ports)
+                places.append(place._replace(ports=ports))
+            self.settle(workload, places, Phase.RUNNING)
+            trial.commit()
+        return True
 
     def evict(self, workload: Workload) -> None:
         """The workload is preempted: it is charged nothing from now on, and runs until it is

@@ -23,7 +23,7 @@ from scheduler.domain.core.model import (
 )
 from scheduler.domain.core.owning import owner_of
 from scheduler.domain.newcore.costs import Costs
-from scheduler.domain.newcore.fit import Fit
+from scheduler.domain.newcore.fit import ORDER, Fit
 from scheduler.domain.newcore.lend import lender_of
 from scheduler.domain.newcore.nodes import Phase, Workload
 from scheduler.domain.newcore.queue import Queue
@@ -50,7 +50,12 @@ class Transitions:
 
     def begin(self, now: float) -> None:
         """A cycle begins."""
-        self.costs.now = self.queue.now = now
+        self.queue.now = now
+        self.costs.begin(now)
+        if self.policy.is_strict:
+            for found in self.queue.classes.values():
+                if found.no is not None and found.no.code == ORDER:
+                    self.queue.try_again(found)
         self.usage.settle(now)
 
     # Gangs come and go.
@@ -67,7 +72,7 @@ class Transitions:
         record.leaves_by, record.leaves_for = restored.preempted_until, restored.preempted_for
         if workload.phase in (Phase.RUNNING, Phase.LEAVING):
             record.run = Run(restored.started_at or 0.0, restored.checkpointed_at)
-            self.usage.begin(workload.gang, workload.places, self.costs.now)
+            self.usage.resume(workload.gang, workload.places)
         self.records.add(record)
         if not workload.places:
             self.queue.add(workload, record.order)
@@ -133,11 +138,11 @@ class Transitions:
             other = self.records.of(each)
             self.records.file(other)
             yield Downgraded(other.id, record.id)
-        if not answer.is_waiting or self.state.is_ready(workload):
-            yield from self.start(record, now)
-            return
-        self.records.file(record)
-        yield from self.publish(record, PREEMPTING)
+        if not answer.is_waiting or self.state.start(workload):
+            yield self.started(record, now)
+        else:
+            self.records.file(record)
+            yield from self.publish(record, PREEMPTING)
 
     def _preempted(self, victim: Record, asking: Workload, now: float) -> Decision:
         victim.leaves_by, victim.leaves_for = now + self.policy.grace_s, asking.gang.id
@@ -146,15 +151,13 @@ class Transitions:
         reason = Reason("preempted", f"It leaves for {asking.gang.id}.", {})
         return Preempted(victim.id, asking.gang.id, victim.leaves_by, reason)
 
-    def start(self, record: Record, now: float) -> Iterator[Decision]:
+    def started(self, record: Record, now: float) -> Decision:
         """The gang runs from now on."""
         workload = record.workload
-        if workload.phase is Phase.NOMINATED:
-            self.state.start(workload)
         record.run, record.published = Run(now), None
         self.records.file(record)
         self.usage.begin(workload.gang, workload.places, now)
-        yield Placed(record.id, tuple(map(pod_place, workload.places)), lender_of(workload))
+        return Placed(record.id, tuple(map(pod_place, workload.places)), lender_of(workload))
 
     def wait_again(self, record: Record) -> Decision:
         """The gang loses its nominated placement."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from math import inf
 
 from scheduler.domain.core.model import Decision
-from scheduler.domain.newcore.nodes import Place
+from scheduler.domain.newcore.nodes import Phase, Place
 from scheduler.domain.newcore.queue import Freed
 from scheduler.domain.newcore.reserve import renew
 from scheduler.domain.newcore.transitions import Transitions
@@ -35,8 +35,10 @@ def wake(gangs: Transitions, now: float) -> Iterator[Decision]:
             continue
         if any(_is_bad(place) for place in places):
             yield gangs.wait_again(record)
-        elif state.is_ready(workload):
-            yield from gangs.start(record, now)
+        elif state.start(workload):
+            yield gangs.started(record, now)
+        elif not any(_is_awaited(place) for place in workload.places):
+            yield gangs.wait_again(record)  # foreign pods have taken what it needs
     for record in list(records.reserved):
         reservation = record.reservation
         if reservation is None:
@@ -49,6 +51,12 @@ def wake(gangs: Transitions, now: float) -> Iterator[Decision]:
     for found in list(queue.classes.values()):
         if found.no is not None and freed.helps(found):
             queue.try_again(found)
+
+
+def _is_awaited(place: Place) -> bool:
+    """A gang leaves the place's node."""
+    pods = (each for slot in place.slot.node.slots for each in slot.pods)
+    return any(each.phase is Phase.LEAVING for each in pods)
 
 
 def _is_bad(place: Place) -> bool:

@@ -1,0 +1,190 @@
+"""One cycle of the core with one state: who is tried, when, and what that costs others."""
+
+from dataclasses import replace
+
+from scenes import FREE, code_of, config, gang, owning
+from scheduler.domain.core.config import ClusterConfig, NodeLimits, PhysicalCell, Policy
+from scheduler.domain.core.model import (
+    Decision,
+    Downgraded,
+    Gang,
+    Placed,
+    PodPlace,
+    Preempted,
+    PreemptionCancelled,
+    Reserved,
+    Restored,
+)
+from scheduler.domain.newcore.audit import drifts
+from scheduler.domain.newcore.cycle import Core
+
+KEEPING = replace(FREE, is_backfilling=True, assumed_s=1000.0)
+ONE = (PhysicalCell("old-node", name="n0"),)
+TWO = (PhysicalCell("old-node", name="n0"), PhysicalCell("old-node", name="n1"))
+
+
+class Story:
+    """A core to which things happen one by one, and the time."""
+
+    def __init__(self, configuration: ClusterConfig) -> None:
+        self.core = Core(configuration)
+        self.now = 0.0
+
+    def cycle(self, after_s: float = 1.0) -> list[Decision]:
+        """What the next cycle decides. The state is right after it."""
+        self.now += after_s
+        decisions = self.core.cycle(self.now)
+        assert list(drifts(self.core.state, [*self.core.workloads()])) == []
+        return decisions
+
+    def asks(self, *gangs: Gang) -> list[Decision]:
+        """What is decided in the cycle that sees these."""
+        for one in gangs:
+            self.core.request(one)
+        return self.cycle()
+
+    def leaves(self, *names: str) -> list[Decision]:
+        """What is decided when gangs have ended."""
+        for name in names:
+            self.core.release(name)
+        return self.cycle()
+
+
+def started(decisions: list[Decision]) -> list[str]:
+    """Gangs that start, in order."""
+    return [each.gang for each in decisions if isinstance(each, Placed)]
+
+
+def of_type(decisions: list[Decision], kind: type[Decision]) -> list[str]:
+    """Gangs with a decision of this type."""
+    return [each.gang for each in decisions if isinstance(each, kind)]
+
+
+def test_a_gang_with_a_reservation_is_tried_behind_an_older_one_of_its_class() -> None:
+    story = Story(config(TWO, policy=KEEPING, x=owning(("old-node", 2))))
+    story.asks(gang("a", "x", 2, limit_s=10), gang("b", "x", 2, limit_s=1000))
+    assert of_type(story.asks(gang("young", "x", 2, submitted_at=5, limit_s=500)), Reserved)
+    story.asks(gang("old", "x", 2, submitted_at=1, limit_s=500))
+    assert started(story.leaves("a")) == ["young"]
+
+
+def test_a_nomination_ends_where_foreign_pods_took_what_it_waits_for() -> None:
+    limits = {"n0": NodeLimits(cpu=4)}
+    story = Story(config(ONE, limits, x=owning(("old-node", 1))))
+    story.asks(gang("low", "x", 2, priority=-1, cpu=2))
+    assert of_type(story.asks(gang("high", "x", 2, cpu=4)), Preempted) == ["low"]
+    story.core.nodes.block("n0", (), {"cpu": 2}, ())
+    assert of_type(story.leaves("low"), PreemptionCancelled) == ["high"]
+    story.core.nodes.block("n0", (), {}, ())
+    assert started(story.cycle()) == ["high"]
+
+
+def test_none_passes_another_where_the_order_is_strict() -> None:
+    cells = (*TWO, PhysicalCell("old-node", name="n2"))
+    story = Story(config(cells, policy=replace(FREE, is_strict=True), x=owning(("old-node", 3))))
+    story.asks(gang("a", "x", 2))
+    waiting = gang("large", "x", 2, 3), gang("small", "x", 2, submitted_at=1)
+    assert started(story.asks(*waiting, gang("idle", "x", 2, priority=-1))) == ["idle"]
+    assert story.cycle() == []
+    assert started(story.leaves("large")) == ["small"]
+
+
+def test_only_the_first_may_borrow_where_the_order_is_strict() -> None:
+    policy = replace(FREE, is_strict=True)
+    story = Story(config(TWO, policy=policy, x=owning(("old-node", 1)), y=owning(("old-node", 1))))
+    story.asks(gang("a", "x", 2))
+    large = gang("large", "x", 2, 2, is_borrowing=True)
+    assert started(story.asks(large, gang("b", "x", 2, submitted_at=1, is_borrowing=True))) == []
+    assert started(story.leaves("large")) == ["b"]
+
+
+def test_ports_are_the_lowest_that_are_free() -> None:
+    limits = {"n0": NodeLimits(ports=(20_000, 20_003))}
+    story = Story(config(ONE, limits, x=owning(("old-node", 1))))
+    story.core.nodes.block("n0", (), {}, (20_001,))
+    (first,) = story.asks(gang("a", "x", 1, ports=2))
+    assert isinstance(first, Placed)
+    assert first.pods[0].ports == (20_000, 20_002)
+    assert story.core.exported("a").places == first.pods
+    (second,) = story.asks(gang("b", "x", 1, ports=1))
+    assert isinstance(second, Placed)
+    assert second.pods[0].ports == (20_003,)
+
+
+def test_a_preemptor_gets_its_ports_when_it_starts() -> None:
+    limits = {"n0": NodeLimits(ports=(20_000, 20_001))}
+    story = Story(config(ONE, limits, x=owning(("old-node", 1))))
+    story.asks(gang("low", "x", 2, priority=-1, ports=2))
+    story.asks(gang("high", "x", 2, ports=2))
+    (placed,) = story.leaves("low")
+    assert isinstance(placed, Placed)
+    assert placed.pods[0].ports == (20_000, 20_001)
+
+
+def test_a_gang_borrows_before_opportunistic_gangs_take_the_place() -> None:
+    story = Story(config(ONE, x=owning(), y=owning(("old-node", 1))))
+    borrower = gang("borrower", "x", 2, is_borrowing=True, submitted_at=1)
+    assert started(story.asks(gang("idle", "x", 2, priority=-1), borrower)) == ["borrower"]
+
+
+def test_a_gang_without_gpus_takes_no_cpu_of_reserved_cells() -> None:
+    limits = {"n0": NodeLimits(cpu=4), "n1": NodeLimits(cpu=4)}
+    story = Story(config(TWO, limits, KEEPING, x=owning(("old-node", 2))))
+    story.asks(gang("a", "x", 2, cpu=4))
+    large = gang("large", "x", 2, 2, cpu=4)
+    assert of_type(story.asks(large), Reserved) == ["large"]
+    assert started(story.asks(gang("cpu", "x", 0, cpu=1, submitted_at=1))) == []
+    assert started(story.leaves("a")) == ["large"]
+
+
+def test_no_more_gangs_are_downgraded_than_serve() -> None:
+    cells = [PhysicalCell("old-node", name=f"n{n}") for n in range(16)]
+    policy = replace(FREE, is_lazy=True)
+    story = Story(config(cells, policy=policy, x=owning(("old-node", 15))))
+    story.asks(*(gang(f"low{n:02}", "x", 1) for n in range(30)))
+    assert len(of_type(story.asks(gang("high", "x", 2, priority=1)), Downgraded)) == 2
+
+
+def test_no_nominated_gang_loses_its_place_while_the_budget_is_used_up() -> None:
+    policy = replace(FREE, preemptions_per_hour=1)
+    story = Story(config(TWO, policy=policy, x=owning(("old-node", 2))))
+    story.asks(gang("a", "x", 2), gang("b", "x", 2))
+    assert of_type(story.asks(gang("mid", "x", 2, priority=1)), Preempted)
+    decisions = story.asks(gang("high", "x", 2, priority=2))
+    assert of_type(decisions, PreemptionCancelled) == []
+    assert code_of(decisions, "high") == "resource"
+    assert of_type(story.cycle(3600), Preempted)
+
+
+def test_a_budget_that_is_nearly_used_up_is_kept() -> None:
+    policy = replace(FREE, preemptions_per_hour=1)
+    story = Story(config(TWO, policy=policy, x=owning(("old-node", 2))))
+    story.asks(gang("a", "x", 2), gang("b", "x", 2))
+    assert of_type(story.asks(gang("large", "x", 2, 2, priority=1)), Preempted) == []
+
+
+def test_a_preemption_counts_for_an_hour() -> None:
+    policy = replace(FREE, preemptions_per_hour=1)
+    story = Story(config(ONE, policy=policy, x=owning(("old-node", 1))))
+    story.asks(gang("a", "x", 2))
+    story.asks(gang("b", "x", 2, priority=1))
+    story.leaves("a")
+    assert of_type(story.asks(gang("c", "x", 2, priority=2)), Preempted) == []
+    assert of_type(story.cycle(3600), Preempted) == ["b"]
+
+
+def test_a_restored_gang_uses_the_cluster_from_then_on() -> None:
+    policy = Policy(is_backfilling=False, half_life_s=100.0)
+    story = Story(config(TWO, policy=policy, x=owning(("old-node", 2))))
+    story.now = 1e6
+    place = PodPlace("p0", "n0", (0,))
+    story.core.restore(Restored(by("ann", gang("a", "x", 1)), (place,), started_at=1e6))
+    story.asks(by("bob", gang("b", "x", 1)))
+    story.now += 10
+    older, younger = gang("c", "x", 2, submitted_at=1), gang("d", "x", 2, submitted_at=2)
+    assert started(story.asks(by("ann", older), by("bob", younger))) == ["c"]
+
+
+def by(user: str, one: Gang) -> Gang:
+    """A gang of a user."""
+    return replace(one, user=user)
