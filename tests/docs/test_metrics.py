@@ -16,6 +16,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from rest.metrics import RestMetrics
 from runtime_agent.fence import FenceMetrics
 from runtime_agent.metrics import AgentMetrics
+from runtime_agent.usage_metrics import UsageMetrics
 from scheduler.metrics import SchedulerMetrics
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +24,10 @@ PAGES: dict[str, Callable[[CollectorRegistry], object]] = {
     "services/alerting": AlertingMetrics,
     "services/launcher": LauncherMetrics,
     "services/rest": RestMetrics,
-    "services/runtime-agent": AgentMetrics,
+    "services/runtime-agent": lambda registry: (
+        UsageMetrics(registry, "node", 60.0),
+        AgentMetrics(registry),
+    )[-1],
     "services/scheduler": SchedulerMetrics,
     "shared": PlumbingMetrics,
 }
@@ -48,7 +52,7 @@ def exported(make: Callable[[CollectorRegistry], object]) -> Iterator[str]:
 
 def names_in(path: Path) -> set[str]:
     """Whatever might be the name of a metric."""
-    return set(re.findall(r"\b[a-z][a-z0-9]*(?:_[a-z0-9]+)+\b", path.read_text()))
+    return set(re.findall(r"\b[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)+\b", path.read_text()))
 
 
 @pytest.mark.parametrize("folder", PAGES)

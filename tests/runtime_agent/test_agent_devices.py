@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from launcher_double import Launcher, agent_process
 from muster.contracts.nodes import NodeReport
+from prometheus_client.parser import text_string_to_metric_families
 from runtime_agent.pods import PodDirectories
 from runtime_agent.settings import AgentSettings
 from runtime_agent.supervisor.logs import stream_path
@@ -139,6 +141,41 @@ async def test_a_process_of_no_pod_makes_its_gpu_unhealthy_as_long_as_it_lives(
     await launcher.report(problems(2, ""))
     await launcher.stop(request)
     await launcher.ended("owner")
+
+
+async def test_what_a_task_uses_is_scraped_while_it_runs(
+    launcher: Launcher, machine: Machine, settings: AgentSettings
+) -> None:
+    machine.play()
+    machine.start()
+    await launcher.report(problems(2, ""))
+    request = await launcher.run("busy", "while :; do :; done", gpus=(1,))
+
+    async def series(name: str, **labels: str) -> list[float]:
+        async with httpx2.AsyncClient() as http:
+            text = (await http.get(f"http://127.0.0.1:{settings.http_port}/metrics")).text
+        return [
+            sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        ]
+
+    async with asyncio.timeout(60):
+        while not any(percent > 1 for percent in await series("task_cpu_percent")):
+            await asyncio.sleep(0.05)
+    run = request.run
+    assert run is not None
+    assert await series("task_mem_usage_byte", job_name=run.job_name, username=run.user)
+    assert await series("gpu_mem_utilization", minor_number="1", job_name=run.job_name) == [0]
+    assert await series("gpu_mem_utilization", minor_number="0", job_name="") == [0]
+    assert await series("muster_agent_gpu_xids_total", gpu="0", tier="fatal") == [0]
+    assert await series("muster_agent_node_memory_bytes", node_name=settings.node)
+    await launcher.stop(request)
+    await launcher.ended("busy")
+    async with asyncio.timeout(60):
+        while await series("task_cpu_percent"):
+            await asyncio.sleep(0.05)
 
 
 async def test_a_pod_on_a_mig_device_sees_that_device_alone(

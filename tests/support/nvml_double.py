@@ -66,8 +66,10 @@ class Driver:
         if needs_init and not self.is_open:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_UNINITIALIZED)
 
-    def _of(self, name: str, card: Card) -> Card:
+    def _of(self, name: str, card: Card | Part) -> Card:
         self._enter(name)
+        if isinstance(card, Part):
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
         if card.error is not None:
             raise pynvml.NVMLError(card.error)
         return card
@@ -98,7 +100,7 @@ class Driver:
     def nvmlDeviceGetMemoryInfo(self, handle: Card | Part) -> Any:
         self._enter("nvmlDeviceGetMemoryInfo")
         memory_mb = handle.memory_mb if isinstance(handle, Part) else H100_MB
-        return SimpleNamespace(total=memory_mb * MEBIBYTE)
+        return SimpleNamespace(total=memory_mb * MEBIBYTE, used=0, free=memory_mb * MEBIBYTE)
 
     def nvmlDeviceGetTotalEccErrors(self, handle: Card, kind: int, counter: int) -> int:
         return self._of("nvmlDeviceGetTotalEccErrors", handle).ecc_errors

@@ -59,6 +59,35 @@ class Recording:
     def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
         return index
 
+    def nvmlDeviceGetFieldValues(self, handle: int, wanted: list[tuple[int, int]]) -> list[Any]:
+        told = {int(key.split()[0]): each for key, each in self.looks[self.at]["fields"].items()}
+        return [_field(told.get(number)) for number, _scope in wanted]
+
+    def nvmlGpmQueryDeviceSupport(self, handle: int) -> Any:
+        return _struct(self._record["gpm support"])
+
+    def nvmlGpmSampleAlloc(self) -> Any:
+        return pynvml.c_nvmlGpmSample_t()
+
+    def nvmlGpmSampleFree(self, sample: object) -> None:
+        pass
+
+    def nvmlGpmSampleGet(self, handle: int, sample: object) -> None:
+        pass
+
+    def nvmlGpmMetricsGet(self, asked: Any) -> None:
+        told = {
+            int(key.split()[0]): value
+            for key, value in self.looks[self.at]["gpm"].items()
+            if key[0].isdigit() and not isinstance(value, dict)
+        }
+        for metric in asked.metrics[: asked.numMetrics]:
+            is_told = metric.metricId in told
+            metric.nvmlReturn = (
+                pynvml.NVML_SUCCESS if is_told else pynvml.NVML_ERROR_INVALID_ARGUMENT
+            )
+            metric.value = told.get(metric.metricId, 0.0)
+
     def nvmlEventSetCreate(self) -> object:
         return object()
 
@@ -69,6 +98,15 @@ class Recording:
         if not self.xids:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_TIMEOUT)
         return SimpleNamespace(eventData=self.xids.pop(0))
+
+
+def _field(told: dict[str, Any] | None) -> Any:
+    if told is None:
+        return SimpleNamespace(nvmlReturn=pynvml.NVML_ERROR_NOT_SUPPORTED)
+    value = pynvml.c_nvmlValue_t()
+    name = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal")[told["type"]]
+    setattr(value, name, told["value"])
+    return SimpleNamespace(nvmlReturn=told["ret"], valueType=told["type"], value=value)
 
 
 def _struct(value: Any) -> Any:

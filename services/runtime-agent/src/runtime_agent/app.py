@@ -54,10 +54,14 @@ from runtime_agent.step import Memory, Node
 from runtime_agent.store import Journal, Position
 from runtime_agent.supervised import SupervisedPods
 from runtime_agent.supervisor import lock, proc
+from runtime_agent.usage_metrics import UsageMetrics
+from runtime_agent.usage_watch import UsageWatch
 from runtime_agent.watch import Doorbell, Watch
 
 FLUSH_TIMEOUT_S = 5.0
 POLL_S = 0.05
+LOOKS_KEPT = 2
+"""Figures that are older than this many looks are exported no more."""
 
 _log = structlog.get_logger()
 
@@ -227,6 +231,8 @@ def _make(
     runtime: Runtime, settings: AgentSettings, machine: Machine, files: PodFiles, runner: Runner
 ) -> Agent:
     _, devices, journal, key, metrics = machine
+    patience_s = LOOKS_KEPT * (settings.device_look_s + settings.device_timeout_s)
+    usage = UsageMetrics(runtime.registry, settings.node, patience_s)
     relay = Relay(
         runtime.bus, settings, journal, lambda pod, revision: handlers.on_refused(pod, revision)
     )
@@ -257,6 +263,7 @@ def _make(
         live=lambda: [entry.pod for entry in handlers.live()],
         on_gpus=lambda indices: setattr(memory, "gpus", indices),
         owns=runner.owns,
+        usage=UsageWatch(settings.agent_home, runner, usage),
     )
     handlers = Handlers(memory, relay.publish, reporter.changed)
     if isinstance(runner, KubernetesPods):

@@ -25,7 +25,6 @@ import structlog
 from muster.contracts.nodes import Gpu
 
 from runtime_agent.domain.gpus import (
-    BAD_XIDS,
     Answer,
     Device,
     Inventory,
@@ -34,6 +33,8 @@ from runtime_agent.domain.gpus import (
     gpus_of,
     noted,
 )
+from runtime_agent.domain.usage import GpuUsage
+from runtime_agent.gauge import Gauge
 
 _log = structlog.get_logger()
 
@@ -70,16 +71,18 @@ def capacity() -> Capacity:
 
 @dataclass(frozen=True)
 class Look:
-    """What a look at the GPUs found. `problem`: why the driver did not answer. `xids`: the bad ones
-    that it reported since the last look. `memory`: what the next start of the agent should know;
-    None: nothing. `processes`: the numbers of those that compute on each GPU, by its index.
+    """What a look at the GPUs found. `problem`: why the driver did not answer. `xids`: those that
+    it reported since the last look, each with its GPU's index. `memory`: what the next start of the
+    agent should know; None: nothing. By a GPU's index, `processes`: the numbers of those that
+    compute on it, `usage`: its figures.
     """
 
     gpus: tuple[Gpu, ...] = ()
     problem: str | None = None
-    xids: tuple[int, ...] = ()
+    xids: tuple[tuple[int, int], ...] = ()
     memory: str | None = None
     processes: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    usage: Mapping[int, GpuUsage] = field(default_factory=dict)
 
 
 class Devices(Protocol):
@@ -168,7 +171,9 @@ class NvmlDevices:
         look = self._looked(problem, self._driver.take_xids())
         uuids = self.uuids.items()
         return replace(
-            look, processes={index: answer.processes.get(uuid, ()) for index, uuid in uuids}
+            look,
+            processes={index: answer.processes.get(uuid, ()) for index, uuid in uuids},
+            usage={index: answer.usage[uuid] for index, uuid in uuids if uuid in answer.usage},
         )
 
     def _take(self, answer: Answer) -> None:
@@ -191,10 +196,11 @@ class NvmlDevices:
             self._forget.unlink()
         self._known = noted(self._known, xids, self._boot, datetime.fromtimestamp(time.time(), UTC))
         self.names = cuda_names(self._known)
+        of = {device.gpu: index for index, device in reversed(self._known.devices.items())}
         return Look(
             gpus_of(self._known, problem),
             problem,
-            tuple(xid for _, xid in xids if xid in BAD_XIDS),
+            tuple((of[uuid], xid) for uuid, xid in xids if uuid in of),
             self._known.model_dump_json(),
         )
 
@@ -211,6 +217,10 @@ class _Driver:
     _must_reopen: bool = False
     _events: dict[str, Any] = field(default_factory=dict)
     _xids: list[tuple[str, int]] = field(default_factory=list)
+    _gauge: Gauge = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._gauge = Gauge(self.nvml)
 
     def take_xids(self) -> tuple[tuple[str, int], ...]:
         """The Xids that were read since this was last asked, each with its GPU's UUID."""
@@ -236,6 +246,7 @@ class _Driver:
     def _close(self) -> None:
         """Lets go of the library; it ends its event sets itself."""
         self._is_open, self._must_reopen, self._events = False, False, {}
+        self._gauge.close()
         with contextlib.suppress(self.nvml.NVMLError):
             self.nvml.nvmlShutdown()
 
@@ -250,14 +261,16 @@ class _Driver:
         devices: list[Device] = []
         silent: dict[int, str] = {}
         processes: dict[str, tuple[int, ...]] = {}
+        usage: dict[str, GpuUsage] = {}
         for number in range(self.nvml.nvmlDeviceGetCount()):
             try:
                 for device, handle in self._ask_one(number):
                     devices.append(device)
                     processes[device.uuid] = self._processes(handle)
+                    usage[device.uuid] = self._gauge.read(device.uuid, handle)
             except self.nvml.NVMLError as error:
                 silent[number] = str(error)
-        return Answer(tuple(devices), silent, processes)
+        return Answer(tuple(devices), silent, processes, usage)
 
     def _ask_one(self, number: int) -> list[tuple[Device, Any]]:
         """The GPU, or where MIG mode is on its MIG devices; each with its handle."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from muster.metrics import SECONDS
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+TIERS = ("fatal", "program")
+
 
 class AgentMetrics:
     """What the agent counts. Label values are bounded: phases, rules and Xids."""
@@ -70,9 +72,12 @@ class AgentMetrics:
         )
         self.gpu_xids = Counter(
             "muster_agent_gpu_xids",
-            "Xids that made a GPU unhealthy, by number.",
-            ["xid"],
+            "Xids of a GPU. The tier is fatal: it made the GPU unhealthy, or program: it did not.",
+            ["gpu", "tier"],
             registry=registry,
+        )
+        self.gpu_last_xid = Gauge(
+            "DCGM_FI_DEV_XID_ERRORS", "The last Xid of a GPU; 0: none.", ["gpu"], registry=registry
         )
         self.log_bytes = Gauge(
             "muster_agent_log_bytes", "Bytes of all logs on this node.", registry=registry

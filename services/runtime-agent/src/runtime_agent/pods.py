@@ -232,6 +232,10 @@ class PodDirectories(PodFiles):
                     if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                         yield pid, ticks
 
+    def start(self, name: str) -> StartRecord | None:
+        """The record of its start; None where it has not begun."""
+        return _readable(self.path(name) / START_FILE, StartRecord)
+
     def drop_command(self, name: str) -> None:
         """Removes the pod's command, which may hold secrets. Raises OSError where it stays."""
         (self.path(name) / COMMAND_FILE).unlink(missing_ok=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from runtime_agent.domain.ending import Ending
 from runtime_agent.domain.pods import Pod, Stopping
 from runtime_agent.domain.report import Offer
+from runtime_agent.domain.usage import TaskUsage
 from runtime_agent.runner import Seen
 from runtime_agent.supervisor.records import ring
 
@@ -64,6 +65,10 @@ class PretendedPods:
     def owns(self, pid: int) -> bool:
         """No process is a pod's."""
         return False
+
+    def usage(self, pod: Pod) -> TaskUsage:
+        """Nothing runs."""
+        return TaskUsage()
 
     def offer(self) -> Offer:
         """As it was given."""

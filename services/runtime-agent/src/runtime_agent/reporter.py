@@ -21,14 +21,15 @@ from muster.contracts.nodes import Gpu, NodeHeartbeat, NodeReturned
 from muster.errors import Transient
 
 from runtime_agent.devices import Devices
-from runtime_agent.domain.gpus import ForeignProcess, with_foreign
+from runtime_agent.domain.gpus import BAD_XIDS, ForeignProcess, with_foreign
 from runtime_agent.domain.pods import Pod
 from runtime_agent.domain.report import NodeFacts, NodeNow, Offer, report
-from runtime_agent.metrics import AgentMetrics
+from runtime_agent.metrics import TIERS, AgentMetrics
 from runtime_agent.ports import listening_ports
 from runtime_agent.settings import MEBIBYTE, AgentSettings
 from runtime_agent.store import Journal
 from runtime_agent.supervisor import proc
+from runtime_agent.usage_watch import UsageWatch
 
 PORTS_LOOK_S = 5.0
 """The kernel's list of sockets is long; it is read no more often than this."""
@@ -39,7 +40,7 @@ _log = structlog.get_logger()
 @dataclass
 class Reporter:
     """`live` gives the pods that hold something of the node; `on_gpus` gets the GPUs' indices;
-    `owns` tells whether a process is a pod's.
+    `owns` tells whether a process is a pod's; `usage` gets the figures of each look.
 
     Nothing is reported before `has_begun`: the agent must not miss the pods that are placed here.
     """
@@ -55,6 +56,7 @@ class Reporter:
     has_begun: asyncio.Event
     on_gpus: Callable[[frozenset[int]], None]
     owns: Callable[[int], bool]
+    usage: UsageWatch
     is_stopping: bool = False
     has_returned: asyncio.Event = field(default_factory=asyncio.Event)
     _gpus: tuple[Gpu, ...] = ()
@@ -191,8 +193,16 @@ class Reporter:
         self.metrics.gpus.set(len(gpus))
         self.metrics.gpus_unhealthy.set(len(unhealthy))
         self.metrics.gpu_driver_up.set(look.problem is None)
-        for xid in look.xids:
-            self.metrics.gpu_xids.labels(str(xid)).inc()
+        for gpu in gpus:
+            for tier in TIERS:  # a counter that begins at 1 has never risen
+                self.metrics.gpu_xids.labels(str(gpu.index), tier).inc(0)
+            self.metrics.gpu_last_xid.labels(str(gpu.index))
+        for index, xid in look.xids:
+            tier = "fatal" if xid in BAD_XIDS else "program"
+            self.metrics.gpu_xids.labels(str(index), tier).inc()
+            self.metrics.gpu_last_xid.labels(str(index)).set(xid)
+        live = list(self.live())
+        await asyncio.to_thread(self.usage.look, gpus, look.usage, self._processes, live)
         self.on_gpus(frozenset(gpu.index for gpu in gpus))
         if (gpus, look.problem) == (self._gpus, self._driver_problem):
             return

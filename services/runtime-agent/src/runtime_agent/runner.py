@@ -11,6 +11,7 @@ from muster.contracts.model import Reason
 from runtime_agent.domain.ending import Ending
 from runtime_agent.domain.pods import Pod, Stopping
 from runtime_agent.domain.report import Offer
+from runtime_agent.domain.usage import TaskUsage
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,9 @@ class Runner(Protocol):
 
     def owns(self, pid: int) -> bool:
         """Whether the process is a pod's; True where that is not known yet."""
+
+    def usage(self, pod: Pod) -> TaskUsage:
+        """What a live pod uses now, as far as it is counted here."""
 
     def offer(self) -> Offer:
         """What the node offers to pods, and what speaks against it."""

@@ -14,12 +14,14 @@ from muster.errors import Broken
 from muster.settings import names_in
 
 from runtime_agent.confinement import Confinement
+from runtime_agent.counters import filled, of_groups, of_processes
 from runtime_agent.devices import Devices, capacity
 from runtime_agent.domain.ending import AGENT_RESET, Ending, Loss, Oom, Refusal, unstarted
 from runtime_agent.domain.environment import Place, of_user, task_environment
 from runtime_agent.domain.pods import Pod, Stopping
 from runtime_agent.domain.report import Offer
 from runtime_agent.domain.storages import folder_of, why_no_folders
+from runtime_agent.domain.usage import TaskUsage
 from runtime_agent.fork_server import ForkServer
 from runtime_agent.logreader import last_lines
 from runtime_agent.pods import Phase, PodDirectories, never_ran
@@ -309,6 +311,16 @@ class SupervisedPods:
     def owns(self, pid: int) -> bool:
         """Whether a supervisor is above it."""
         return proc.is_supervised(pid)
+
+    def usage(self, pod: Pod) -> TaskUsage:
+        """By its control groups; what these do not count, by the processes below its supervisor."""
+        start = self.directories.start(pod.pod)
+        if start is None:
+            return TaskUsage()
+        used = of_groups(map(Path, start.cgroup_dirs))
+        if used.cpu_s is None or used.memory is None:
+            used = filled(used, of_processes(start.supervisor_pid))
+        return used
 
     def offer(self) -> Offer:
         """The machine's, as far as settings do not say otherwise."""

@@ -14,6 +14,8 @@ from itertools import count
 from muster.contracts.model import Model
 from muster.contracts.nodes import Gpu
 
+from runtime_agent.domain.usage import GpuUsage
+
 FIRST_SPARE_INDEX = 64
 """MIG devices, and GPUs whose own number is taken, get indices from here: no node has more GPUs."""
 
@@ -105,12 +107,14 @@ class Inventory(Model):
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What the driver listed. ``silent``: the error of each GPU that did not answer, by number.
-    ``processes``: the numbers of those that compute on a device, by its UUID.
+    By a device's UUID, ``processes``: the numbers of those that compute on it, ``usage``: its
+    figures.
     """
 
     devices: tuple[Device, ...] = ()
     silent: Mapping[int, str] = field(default_factory=dict)
     processes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    usage: Mapping[str, GpuUsage] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, order=True)

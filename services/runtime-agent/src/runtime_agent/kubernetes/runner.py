@@ -20,11 +20,13 @@ from typing import Any
 import structlog
 from muster.settings import names_in
 
+from runtime_agent.counters import filled, groups_of, of_groups, of_network
 from runtime_agent.devices import Devices
 from runtime_agent.domain.ending import Ending, Loss, Refusal, unstarted
 from runtime_agent.domain.environment import CHECKPOINT_FILE
 from runtime_agent.domain.kubernetes.manifest import (
     PodRules,
+    is_on_host_network,
     namespace_of,
     object_name,
 )
@@ -41,6 +43,7 @@ from runtime_agent.domain.kubernetes.status import (
 )
 from runtime_agent.domain.pods import Pod, Stopping
 from runtime_agent.domain.report import Offer
+from runtime_agent.domain.usage import TaskUsage
 from runtime_agent.kubernetes.api import PodApi, Refused, Unavailable
 from runtime_agent.kubernetes.creation import Creation
 from runtime_agent.kubernetes.logs import Logs
@@ -532,6 +535,17 @@ class KubernetesPods:
         uids = {seen.uid for seen in self._mirror.objects.values() if seen.pod}
         uids |= {record.uid for record in self._records.values() if record.uid}
         return not self._mirror.pods_known.is_set() or proc.is_in_pod(pid, uids)
+
+    def usage(self, pod: Pod) -> TaskUsage:
+        """By the pod's control groups, and by its network where it has one of its own."""
+        record = self._records.get(pod.pod)
+        if record is None or not record.uid:
+            return TaskUsage()
+        used = of_groups(groups_of(record.uid))
+        if pod.run is None or is_on_host_network(pod.run):
+            return used
+        first = next(iter(proc.in_pod(record.uid)), None)
+        return used if first is None else filled(used, of_network(first[0]))
 
     def offer(self) -> Offer:
         """As Kubernetes has it, as far as settings do not say otherwise."""
