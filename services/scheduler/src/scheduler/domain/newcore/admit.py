@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from heapq import heappop, heappush
 
-from scheduler.domain.core.model import Decision
+from scheduler.domain.core.model import OPPORTUNISTIC, Decision
 from scheduler.domain.core.ordering import Rank
 from scheduler.domain.newcore.fit import ORDER, ROOM, Fit, No, fit
 from scheduler.domain.newcore.lend import Lending
@@ -11,6 +11,7 @@ from scheduler.domain.newcore.nodes import Phase, Workload
 from scheduler.domain.newcore.queue import Sizes, WorkloadClass
 from scheduler.domain.newcore.records import Record
 from scheduler.domain.newcore.reserve import (
+    backfill_of,
     beside,
     lift,
     lift_all,
@@ -128,10 +129,16 @@ class Admission:
 
     def _attempt(self, record: Record) -> Fit | No:
         """On its own reservation and those of gangs behind it; else, where it will have ended in
-        time, at nobody's cost on those of gangs before it. Without GPUs, where there is no room for
+        time, at nobody's cost on those of gangs before it. Gangs that overstay on its reserved
+        cells leave first. Without GPUs, where there is no room for
         it in its cells, as an opportunistic gang.
         """
         state, workload, policy = self._state, record.workload, self._gangs.policy
+        if workload.gang.group is not None:
+            state.set_near(workload, self._gangs.records.racks_near(workload))
+        overstaying = []
+        if record.reserved_since is not None:
+            overstaying = self._gangs.records.overstaying(record.id, self._now)
         others = beside(self._gangs.records, workload)
         behind = [each for each in others if workload.priority > each.workload.priority]
         before = [each for each in others if each not in behind]
@@ -139,11 +146,18 @@ class Admission:
             lift_all(state, behind)
             if record.reservation is not None:
                 lift(state, record.reservation)
+            for other in overstaying:
+                state.set_priority(other, OPPORTUNISTIC)
             answer = fit(state, workload, self._gangs.costs)
+            for other in overstaying:
+                if other.phase is Phase.RUNNING:
+                    state.set_priority(other, other.gang.priority)
             passed = [each for each in before if may_backfill(workload, each, policy, self._now)]
             if isinstance(answer, No) and passed:
                 lift_all(state, passed)
                 answer = fit(state, workload, None)
+                if isinstance(answer, Fit):
+                    record.backfill = backfill_of(workload, passed, self._now)
             if (
                 isinstance(answer, No)
                 and not workload.is_opportunistic

@@ -15,19 +15,20 @@ from scheduler.domain.newcore.records import Records
 
 @dataclass(eq=False)
 class Costs:
-    """``hour``: the preemptions of the last hour. ``again_at``: when a protection ends that kept a
-    gang from leaving.
+    """``hour``: the preemptions of the last hour. ``now``, ``before``: this cycle, and the last.
+    ``again_at``: when a protection ends that kept a gang from leaving.
     """
 
     records: Records
     policy: Policy
     hour: Hour = field(default_factory=Hour)
     now: float = 0.0
+    before: float = 0.0
     again_at: float = inf
 
     def begin(self, now: float) -> None:
         """A cycle begins."""
-        self.now = now
+        self.before, self.now = self.now, now
         self.hour.forget(now)
 
     def preempted(self, asking: Workload, victim: Workload, now: float) -> None:
@@ -55,7 +56,7 @@ class Costs:
                 return None
             if other.phase is Phase.NOMINATED:
                 if is_spent and other.owner == asking.owner:
-                    self._note_end(other, is_young=False)
+                    self._note_end(other)
                     return None
                 return NOBODY
             gpus = other.gpus
@@ -63,8 +64,9 @@ class Costs:
             lost_ms = max(gpus, 1) * (0 if run is None else run.lost_ms(other.gang, self.now))
             if other.parent is not None:
                 return Cost(surplus=gpus)
-            is_young = self.now < self._young_until(other)
-            is_protected = job_of(other.gang) in pairs or is_young
+            if _overstays(other):
+                return Cost(lost_ms=lost_ms)
+            is_protected = job_of(other.gang) in pairs or self.now < self._young_until(other)
             if other.is_opportunistic:
                 is_protected |= self._is_spent(other.gang.virtual_cluster)
                 held = max(gpus, 1)
@@ -72,19 +74,21 @@ class Costs:
             if lender_of(other) is not None:
                 return Cost(borrowed=gpus, lost_ms=lost_ms)
             if is_protected or is_spent:
-                self._note_end(other, is_young=is_young)
+                self._note_end(other)
                 return None
             return Cost(gpus=max(gpus, 1), lost_ms=lost_ms)
 
         return cost_of
 
-    def _note_end(self, other: Workload, *, is_young: bool) -> None:
+    def _note_end(self, other: Workload) -> None:
         """The gang that asks is tried again when the protection ends."""
-        if is_young:
-            ends = self._young_until(other)
-        else:
-            ends = min((each.at for each in self.hour.all), default=self.now) + HOUR_S
-        self.again_at = min(self.again_at, ends)
+        self.again_at = min(self.again_at, self.protected_until(other))
+
+    def protected_until(self, other: Workload) -> float:
+        """When a protected workload may have to leave, at the earliest."""
+        if self.now < (until := self._young_until(other)):
+            return until
+        return min((each.at for each in self.hour.all), default=self.now) + HOUR_S
 
     def lazy(self, asking: Workload) -> Iterable[Workload]:
         """Those that are downgraded before they are preempted for a workload."""
@@ -124,7 +128,14 @@ class Costs:
 def _is_inside(asking: Workload, victim: Workload) -> bool:
     """The preemption counts for the budget of its virtual cluster."""
     is_own = victim.owner is not None and victim.owner == asking.owner
-    return is_own and lender_of(victim) is None and victim.parent is None
+    is_whole = lender_of(victim) is None and victim.parent is None
+    return is_own and is_whole and not _overstays(victim)
+
+
+def _overstays(other: Workload) -> bool:
+    """It has lost its priority, as it stays too long on reserved cells."""
+    is_own = other.owner is not None and lender_of(other) is None
+    return is_own and other.priority < other.gang.priority
 
 
 def job_of(gang: Gang) -> str:

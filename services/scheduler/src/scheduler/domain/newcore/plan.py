@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator
 
-from scheduler.domain.core.ends import end_of
+from scheduler.domain.core.ends import end_of, leaving_s
 from scheduler.domain.core.machines import NEVER
 from scheduler.domain.core.model import Decision
 from scheduler.domain.newcore.nodes import Pool, Slot, Workload
@@ -68,12 +68,21 @@ class Planner:
 
     def _ends(self, workload: Workload, now: float) -> list[End]:
         """When gangs end that it can't make leave."""
-        cost_of, policy = self._gangs.costs.of(workload), self._gangs.policy
-        return [
-            (end_of(each.workload.gang, each.run.started_at, policy, now), each.workload)
-            for each in self._gangs.records.charged_to(workload.owner)
-            if each.run is not None and not cost_of(each.workload)
-        ]
+        costs, policy, records = self._gangs.costs, self._gangs.policy, self._gangs.records
+        cost_of = costs.of(workload)
+        overstaying = set(records.overstaying(workload.gang.id, now))
+        ends = []
+        for record in records.charged_to(workload.owner):
+            other, run = record.workload, record.run
+            if run is None or cost_of(other) is not None:
+                continue
+            end = end_of(other.gang, run.started_at, policy, now)
+            if other.priority < workload.priority:
+                end = min(end, costs.protected_until(other))
+            elif other in overstaying:
+                end = min(end, now + leaving_s(policy))
+            ends.append((end, other))
+        return ends
 
     def _may_be_elsewhere(self, workload: Workload, taken: Collection[Pool]) -> bool:
         pools = [pool for pool in self._gangs.state.pools if pool not in taken]

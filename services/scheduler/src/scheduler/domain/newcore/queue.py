@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from scheduler.domain.core.ends import lasts_s
+from scheduler.domain.core.ends import bounds_of
 from scheduler.domain.core.holdings import Order
 from scheduler.domain.core.machines import NEVER
 from scheduler.domain.core.model import Reason
@@ -151,7 +151,7 @@ def _key_of(workload: Workload) -> Key:
         workload.priority,
         tuple((want, len(pods)) for want, pods in workload.wants),
         gang.is_borrowing,
-        lasts_s(gang),
+        bounds_of(gang),
         gang.allowed_nodes,
     )
 

@@ -5,6 +5,7 @@ So the facts of a gang come and go together. `Records` finds gangs by what they 
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from scheduler.domain.core.holdings import Order
 from scheduler.domain.core.model import Gang, Reason
@@ -57,12 +58,20 @@ class Reservation:
         return self.starts_at < now or any(m & ~slot.good for slot, m in self.cells.items())
 
 
+class Backfill(NamedTuple):
+    """A gang runs on cells that are reserved for another, which may have them after ``until``."""
+
+    gang: str
+    until: float
+
+
 @dataclass(eq=False)
 class Record:
     """A gang that is not over. ``misnamed``: it names what the configuration has not.
 
     ``run``: since it started. ``reservation``: what is reserved for it while it waits;
-    ``reserved_since``: when its first reservation began. ``published``: the code of its last
+    ``reserved_since``: when its first reservation began. ``backfill``: on whose reserved cells it
+    runs. ``published``: the code of its last
     reason. ``leaves_by``, ``leaves_for``: when it has to leave, and for which gang.
     ``charged_to``: whose cells it runs in, as `Records` filed it last.
     """
@@ -73,6 +82,7 @@ class Record:
     run: Run | None = None
     reservation: Reservation | None = None
     reserved_since: float | None = None
+    backfill: Backfill | None = None
     published: str | None = None
     leaves_by: float | None = None
     leaves_for: str | None = None
@@ -86,16 +96,19 @@ class Record:
 
 class Records:
     """``all``: by the gang's id. The others are those of them that are nominated, run outside of
-    their own cells (downgraded, or on borrowed capacity), have a reservation, or are misnamed.
+    their own cells (downgraded, or on borrowed capacity), run on reserved cells, have a
+    reservation, or are misnamed.
     """
 
     def __init__(self) -> None:
         self.all: dict[str, Record] = {}
         self.nominated: dict[Record, None] = {}
         self.away: dict[Record, None] = {}
+        self.backfilled: dict[Record, None] = {}
         self.reserved: dict[Record, None] = {}
         self.misnamed: dict[Record, None] = {}
         self._charged: dict[str, dict[Record, None]] = {}
+        self._groups: dict[tuple[str, str], dict[Record, None]] = {}
 
     def of(self, workload: Workload) -> Record:
         """The record of a workload's gang."""
@@ -105,17 +118,41 @@ class Records:
         """Gangs that run in an owner's cells, in no order."""
         return () if owner is None else self._charged.get(owner, ())
 
+    def overstaying(self, gang: str, now: float) -> list[Workload]:
+        """Gangs that run for longer than they may on cells that are reserved for this one."""
+        return [
+            each.workload
+            for each in self.backfilled
+            if each.backfill and each.backfill.gang == gang and each.backfill.until <= now
+        ]
+
+    def racks_near(self, workload: Workload) -> dict[Pool, int]:
+        """Racks with pods of a workload's group, as bit sets."""
+        found: dict[Pool, int] = {}
+        group = _group_of(workload)
+        for record in () if group is None else self._groups.get(group, ()):
+            for place in record.workload.places:
+                pool = place.slot.pool
+                found[pool] = found.get(pool, 0) | 1 << place.slot.rack
+        return found
+
     def add(self, record: Record) -> None:
         """A gang comes."""
         assert record.id not in self.all, record.id
         self.all[record.id] = record
         self.file(record)
+        if (group := _group_of(record.workload)) is not None:
+            self._groups.setdefault(group, {})[record] = None
 
     def remove(self, record: Record) -> None:
         """A gang is over. The caller has lifted its reservation."""
         del self.all[record.id]
-        for each in (self.nominated, self.away, self.reserved, self.misnamed):
+        for each in (self.nominated, self.away, self.backfilled, self.reserved, self.misnamed):
             each.pop(record, None)
+        if (group := _group_of(record.workload)) is not None:
+            del self._groups[group][record]
+            if not self._groups[group]:
+                del self._groups[group]
         self._file_by_owner(record, None)
 
     def file(self, record: Record) -> None:
@@ -124,6 +161,7 @@ class Records:
         is_running = workload.phase is Phase.RUNNING
         _keep(self.nominated, record, workload.phase is Phase.NOMINATED)
         _keep(self.away, record, is_running and workload.is_away)
+        _keep(self.backfilled, record, is_running and record.backfill is not None)
         _keep(self.reserved, record, record.reservation is not None)
         _keep(self.misnamed, record, record.misnamed is not None)
         self._file_by_owner(record, workload.owner if is_running else None)
@@ -136,6 +174,11 @@ class Records:
         if owner is not None:
             self._charged.setdefault(owner, {})[record] = None
         record.charged_to = owner
+
+
+def _group_of(workload: Workload) -> tuple[str, str] | None:
+    gang = workload.gang
+    return None if gang.group is None else (gang.job, gang.group)
 
 
 def _keep(where: dict[Record, None], record: Record, is_there: bool) -> None:

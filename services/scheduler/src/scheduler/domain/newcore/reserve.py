@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from scheduler.domain.core.config import Policy
-from scheduler.domain.core.ends import lasts_s
+from scheduler.domain.core.ends import bounds_of
 from scheduler.domain.newcore.fit import claim
 from scheduler.domain.newcore.nodes import Phase, Place, Pool, Slot, Workload
 from scheduler.domain.newcore.quota import shortage, wanted
-from scheduler.domain.newcore.records import Records, Reservation
+from scheduler.domain.newcore.records import Backfill, Records, Reservation
 from scheduler.domain.newcore.state import State, claimable
 
 End = tuple[float, Workload]
@@ -95,14 +95,33 @@ def _owner_on(workload: Workload, slot: Slot, leaves: int) -> str:
 
 
 def may_backfill(workload: Workload, reservation: Reservation, policy: Policy, now: float) -> bool:
-    """The workload may be on reserved cells: it will be gone before they are needed."""
-    seconds = lasts_s(workload.gang)
+    """The workload may be on reserved cells: by its limit, or as far as is known, it will have
+    ended before they are needed.
+    """
     is_late = now > reservation.since + policy.max_pass_s
-    return not is_late and seconds is not None and now + seconds <= reservation.starts_at
+    ends = (now + seconds for seconds in bounds_of(workload.gang) if seconds is not None)
+    return not is_late and any(end <= reservation.starts_at for end in ends)
+
+
+def backfill_of(workload: Workload, reservations: Iterable[Reservation], now: float) -> Backfill:
+    """On which of these reservations' cells, or in whose quota, a workload is. It may stay until
+    it should have ended, or until they are needed where its limit ends it before that.
+    """
+    on = (each for each in reservations if any(p.slot in each.cells for p in workload.places))
+    found = next(on, None) or next(iter(reservations))
+    limit_s, run_s = bounds_of(workload.gang)
+    until = found.starts_at
+    if run_s is not None and (limit_s is None or now + limit_s > until):
+        until = min(until, now + run_s)
+    return Backfill(found.workload.gang.id, until)
 
 
 def plan(
-    state: State, workload: Workload, ends: Iterable[End], now: float, taken: Collection[Pool] = ()
+    state: State,
+    workload: Workload,
+    ends: Collection[End],
+    now: float,
+    taken: Collection[Pool] = (),
 ) -> Reservation | None:
     """Where and when the workload starts soonest: those that it can't make leave end one after the
     other, until it fits. ``taken``: pools in which others have reservations. Nothing is changed.
@@ -111,6 +130,9 @@ def plan(
     least = min((want.least(state.models) for want, _ in workload.wants), default=0)
     leaves = wanted(state, workload)
     with state.trial():
+        for _, each in ends:  # none of these leaves for it
+            if each.priority < workload.priority:
+                state.set_priority(each, workload.priority)
         starts_at, is_new = now, True
         for number in range(len(in_order) + 1):
             if number:

@@ -126,6 +126,7 @@ def exported(record: Record) -> Restored:
         None if run is None else run.started_at,
         record.leaves_by,
         record.leaves_for,
+        passed=None if record.backfill is None else record.backfill.gang,
         checkpointed_at=None if run is None else run.checkpointed_at,
         lender=lender_of(workload),
     )

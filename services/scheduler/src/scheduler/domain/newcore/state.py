@@ -28,6 +28,9 @@ from scheduler.domain.newcore.nodes import (
 )
 from scheduler.domain.newcore.views import View, When
 
+CLAIMS = 128
+"""Views of what gangs could have that are kept: those that were asked last."""
+
 UNLIMITED = 1 << 60
 """What is left of a resource without a limit."""
 
@@ -68,6 +71,7 @@ class State:
         self._racks_of: dict[Cell, int] = {}
         self._wants: dict[tuple[Kind, bool], Want] = {}
         self._views: dict[tuple[object, ...], View] = {}
+        self._claims: dict[tuple[Pool, str, int, bool], View] = {}
         _Builder(self).build()
 
     def trial(self) -> Trial:
@@ -209,15 +213,29 @@ class State:
         def mask(slot: Slot) -> int:
             return claimable(slot, owner, priority, may_bind=may_bind)
 
-        watchers = pool.dirty if may_bind else pool.dirty_of.setdefault(owner, [])
-        return self._view(("claim", pool, owner, priority, may_bind), mask, watchers, When.CLAIM)
+        key = pool, owner, priority, may_bind
+        found = self._claims.pop(key, None)
+        if found is None:
+            if len(self._claims) >= CLAIMS:
+                self._drop_claim(*next(iter(self._claims)))
+            found = View(pool, self.patterns, mask, When.CLAIM, shows_full=False)
+            self._watchers(pool, owner, may_bind=may_bind).append(found.dirty)
+        self._claims[key] = found
+        return found
+
+    def _drop_claim(self, pool: Pool, owner: str, priority: int, may_bind: bool) -> None:
+        view = self._claims.pop((pool, owner, priority, may_bind))
+        watchers = self._watchers(pool, owner, may_bind=may_bind)
+        watchers[:] = [each for each in watchers if each is not view.dirty]
+
+    def _watchers(self, pool: Pool, owner: str, *, may_bind: bool) -> list[_Dirty]:
+        return pool.dirty if may_bind else pool.dirty_of.setdefault(owner, [])
 
     def _view(
         self,
         key: tuple[object, ...],
         mask: Callable[[Slot], int],
         watchers: list[_Dirty],
-        when: When | None = None,
         *,
         shows_full: bool = False,
     ) -> View:
@@ -225,7 +243,7 @@ class State:
         if found is None:
             pool = key[1]
             assert isinstance(pool, Pool)
-            when = when or (When.SOON if key[-1] is When.SOON else When.NOW)
+            when = When.SOON if key[-1] is When.SOON else When.NOW
             found = View(pool, self.patterns, mask, when, shows_full=shows_full)
             self._views[key] = found
             watchers.append(found.dirty)
@@ -233,7 +251,7 @@ class State:
 
     def views(self) -> Iterator[View]:
         """Those that were ever asked, for the audit."""
-        yield from self._views.values()
+        yield from (*self._views.values(), *self._claims.values())
 
     def _touch(self, slot: Slot) -> None:
         """The slot, or its node's amounts, are about to change or have changed."""
@@ -498,6 +516,20 @@ class State:
         """A waiting workload asks for cells of another owner."""
         self.journal.set(workload, "owner", owner)
         self.journal.set(workload, "priority", priority)
+
+    def set_priority(self, workload: Workload, priority: int) -> None:
+        """Only gangs of a higher priority can have a running workload's cells from now on."""
+        charged = [] if workload.is_opportunistic else [p for p in workload.places if p.charge]
+        for place in charged:
+            self._count(workload, place, -place.charge.bit_count())
+        self.journal.set(workload, "priority", priority)
+        for place in charged:
+            self._count(workload, place, place.charge.bit_count())
+            self._touch(place.slot)
+
+    def set_near(self, workload: Workload, near: dict[Pool, int]) -> None:
+        """A workload's pods go near these racks."""
+        self.journal.set(workload, "near", near)
 
     def upgrade(
         self, workload: Workload, places: Sequence[Place], owner: str, priority: int

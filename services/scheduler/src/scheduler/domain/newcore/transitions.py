@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from scheduler.domain.core.config import Policy
+from scheduler.domain.core.ends import bounds_of
 from scheduler.domain.core.model import (
     Decision,
     Deferred,
@@ -28,7 +29,7 @@ from scheduler.domain.newcore.lend import lender_of
 from scheduler.domain.newcore.nodes import Phase, Workload
 from scheduler.domain.newcore.queue import Queue
 from scheduler.domain.newcore.rebind import rebind
-from scheduler.domain.newcore.records import Record, Records, Reservation, Run
+from scheduler.domain.newcore.records import Backfill, Record, Records, Reservation, Run
 from scheduler.domain.newcore.reserve import lift, renew
 from scheduler.domain.newcore.restore import pod_place
 from scheduler.domain.newcore.state import State
@@ -72,6 +73,10 @@ class Transitions:
         record.leaves_by, record.leaves_for = restored.preempted_until, restored.preempted_for
         if workload.phase in (Phase.RUNNING, Phase.LEAVING):
             record.run = Run(restored.started_at or 0.0, restored.checkpointed_at)
+            if restored.passed is not None:
+                bounds = [s for s in bounds_of(workload.gang) if s is not None]
+                until = record.run.started_at + max(bounds, default=0.0)
+                record.backfill = Backfill(restored.passed, until)
             self.usage.resume(workload.gang, workload.places)
         self.records.add(record)
         if not workload.places:

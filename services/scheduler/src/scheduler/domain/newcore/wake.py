@@ -18,7 +18,22 @@ def is_due(gangs: Transitions, now: float) -> bool:
             if found.no is not None and found.owner is not None:
                 gangs.queue.try_again(found)
         return True
-    return any(r.reservation and r.reservation.is_broken(now) for r in gangs.records.reserved)
+    return _stays_from_now_on(gangs, now) or any(
+        each.reservation and each.reservation.is_broken(now) for each in gangs.records.reserved
+    )
+
+
+def _stays_from_now_on(gangs: Transitions, now: float) -> bool:
+    """Since the last cycle a gang has begun to overstay on reserved cells."""
+    is_so = False
+    for record in gangs.records.backfilled:
+        backfill = record.backfill
+        if backfill and gangs.costs.before < backfill.until <= now:
+            waiting = gangs.records.all.get(backfill.gang)
+            if waiting is not None and waiting.reservation is not None:
+                gangs.queue.try_again(gangs.queue.class_of(waiting.workload))
+                is_so = True
+    return is_so
 
 
 def wake(gangs: Transitions, now: float) -> Iterator[Decision]:
