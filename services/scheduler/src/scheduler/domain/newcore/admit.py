@@ -6,8 +6,8 @@ from heapq import heappop, heappush
 from scheduler.domain.core.model import Decision
 from scheduler.domain.core.ordering import Rank
 from scheduler.domain.newcore.attempt import attempt
-from scheduler.domain.newcore.fit import ORDER, ROOM, Fit, No
-from scheduler.domain.newcore.lend import Lending
+from scheduler.domain.newcore.fit import ORDER, ROOM, Fit, No, fit, lacks
+from scheduler.domain.newcore.lend import Lending, lender_of
 from scheduler.domain.newcore.nodes import Phase, Workload
 from scheduler.domain.newcore.queue import Sizes, WorkloadClass
 from scheduler.domain.newcore.records import Record
@@ -51,6 +51,7 @@ class Admission:
         while heap:
             rank, _, found, workload = heappop(heap)
             if workload.phase is not Phase.WAITING:
+                self._follow(heap, found, workload)
                 continue
             record = self._gangs.records.of(workload)
             if self._queue.has_users and record.reservation is None:
@@ -60,10 +61,7 @@ class Admission:
                     continue
             answer = self._answer(found, rank, record)
             if isinstance(answer, No):
-                found.no = answer
-                self.tried[found] = None
-                if answer.code == ROOM:
-                    self._failed.add(found)
+                self._note(found, answer, workload)
                 continue
             yield from self._gangs.placed(record, answer, self._now)
             if answer.victims or answer.downgraded:
@@ -71,6 +69,25 @@ class Admission:
             if self._is_strict and record in self._gangs.records.nominated:
                 self._none_passes(rank, workload)
             self._push(heap, found)
+            self._push_surplus(heap, is_opportunistic)
+
+    def _note(self, found: WorkloadClass, answer: No, workload: Workload) -> None:
+        found.no = answer
+        self.tried[found] = None
+        if answer.code == ROOM and workload.parent is None:
+            self._failed.add(found)
+
+    def _follow(self, heap: list[Entry], found: WorkloadClass, workload: Workload) -> None:
+        """The next of the class, where a gang asks no longer for what it was to grow by."""
+        if workload.phase is Phase.OVER:
+            self._push(heap, found)
+
+    def _push_surplus(self, heap: list[Entry], is_opportunistic: bool) -> None:
+        """What a gang that has started can do without is tried in the same turn."""
+        for found in [each for each in self._queue.ready if each.is_surplus]:
+            if found.is_opportunistic is is_opportunistic:
+                del self._queue.ready[found]
+                self._push(heap, found)
 
     def _to_try(self, is_opportunistic: bool) -> list[WorkloadClass]:
         ready = [each for each in self._queue.ready if each.is_opportunistic is is_opportunistic]
@@ -121,14 +138,24 @@ class Admission:
             self._first[place] = rank, workload
 
     def _attempt(self, record: Record) -> Fit | No:
-        reservations = beside(self._gangs.records, record.workload)
+        """Surplus only where that costs nothing."""
+        state, workload = self._state, record.workload
+        if workload.is_surplus:
+            state.set_near(workload, self._gangs.records.racks_near(workload))
+            return fit(state, workload, None)
+        if workload.parent is not None and lender_of(workload) is not None:
+            return lacks(state, workload) or No(ROOM)  # it borrows as well
+        if self._gangs.children.place_whole(record):
+            record.reservation = None
+            return Fit()
+        reservations = beside(self._gangs.records, workload)
         if record.reservation is not None:
             reservations.append(record.reservation)
-        answer, passed = attempt(self._state, record.workload, reservations, self._gangs.costs)
+        answer, passed = attempt(state, workload, reservations, self._gangs.costs)
         if isinstance(answer, Fit):
             record.reservation = None
             if passed:
-                record.backfill = backfill_of(record.workload, passed, self._now)
+                record.backfill = backfill_of(workload, passed, self._now)
         return answer
 
     def borrow(self) -> Iterator[Decision]:
@@ -140,13 +167,14 @@ class Admission:
                 self._push(heap, found)
         while heap:
             _, _, found, workload = heappop(heap)
-            record = records.of(workload)
-            if workload.phase is not Phase.WAITING or not self._may_borrow(record):
+            if workload.phase is not Phase.WAITING or failed.has_easier(found):
                 continue
-            if failed.has_easier(found):
+            record = records.of(workload)
+            if not self._may_borrow(record):
                 continue
             if self._lending.borrow(workload, records.borrowers()) is None:
-                failed.add(found)
+                if workload.parent is None:
+                    failed.add(found)
                 continue
             yield from self._gangs.placed(record, Fit(), self._now)
             self._push(heap, found)
@@ -154,6 +182,9 @@ class Admission:
     def _may_borrow(self, record: Record) -> bool:
         workload = record.workload
         if self._is_strict and self._first[_place_of(workload)][1] is not workload:
+            return False
+        is_growth = workload.parent is not None and not workload.is_surplus
+        if is_growth and lender_of(workload) is None:  # its gang is in its own cells
             return False
         has_pin = any(want.kind.pin for want, _ in workload.wants)
         return not has_pin and record.reservation is None

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from scheduler.domain.core.ends import end_of
 from scheduler.domain.core.model import OPPORTUNISTIC, Gang, Reason, Role
 from scheduler.domain.core.ordering import Rank
-from scheduler.domain.newcore.attempt import costs_no_gpus, places_of, short_of
+from scheduler.domain.newcore.attempt import may_be_opportunistic, places_of, short_of
 from scheduler.domain.newcore.conditions import heal, unwell
 from scheduler.domain.newcore.explain import HEALTH, preempting, quota
 from scheduler.domain.newcore.fit import QUOTA
@@ -111,22 +111,23 @@ def everyone(gangs: Transitions) -> list[Workload]:
 
 
 def why(gangs: Transitions, record: Record) -> Why | None:
-    """A gang that waits or has a nominated placement; None: it does neither."""
-    if not _is_waiting(record):
+    """A gang of which some waits, or has a nominated placement; None: none does."""
+    part = _part(record)
+    if part is None:
         return None
-    ranked, own = list(_ranked(gangs)), gangs.queue.rank_of(record.workload, record.order)
-    account = _account(record.workload.gang)
+    ranked, own = list(_ranked(gangs)), gangs.queue.rank_of(part.workload, part.order)
+    account = _account(part.workload.gang)
     inside = [each for each in ranked if _account(each[1].gang) == account]
-    at = None if record.reservation is None else record.reservation.starts_at
-    return Why(reason_of(gangs, record), _ahead(ranked, own), _ahead(inside, own), at)
+    at = None if part.reservation is None else part.reservation.starts_at
+    return Why(_reason(gangs, part), _ahead(ranked, own), _ahead(inside, own), at)
 
 
-def reason_of(gangs: Transitions, record: Record) -> Reason | None:
-    """Why a gang waits, as of the last cycle; of quota with the numbers of now."""
+def _reason(gangs: Transitions, record: Record) -> Reason | None:
+    """As of the last cycle; of quota with the numbers of now."""
     workload, state = record.workload, gangs.state
     if workload.phase is Phase.NOMINATED:
         return preempting(gangs.records, workload)
-    if workload.phase is not Phase.WAITING or record.misnamed is not None:
+    if record.misnamed is not None:
         return record.misnamed
     reason = gangs.queue.class_of(workload).reason
     if reason is None or reason.code != QUOTA:
@@ -137,14 +138,18 @@ def reason_of(gangs: Transitions, record: Record) -> Reason | None:
     return reason if short is None else quota(workload, short)
 
 
-def _is_waiting(record: Record) -> bool:
-    return record.workload.phase in (Phase.WAITING, Phase.NOMINATED)
+def _part(record: Record) -> Record | None:
+    """What of a gang waits or is nominated: all of it, or what it is to grow by."""
+    parts = (record, None if record.growth is None else record.growth.asking)
+    phases = Phase.WAITING, Phase.NOMINATED
+    return next((each for each in parts if each and each.workload.phase in phases), None)
 
 
 def _ranked(gangs: Transitions) -> Iterator[tuple[Rank, Workload]]:
     for record in gangs.records.all.values():
-        if _is_waiting(record):
-            yield gangs.queue.rank_of(record.workload, record.order), record.workload
+        part = _part(record)
+        if part is not None:
+            yield gangs.queue.rank_of(part.workload, part.order), part.workload
 
 
 def _account(gang: Gang) -> tuple[str, bool]:
@@ -175,17 +180,18 @@ def _reservations(gangs: Transitions, record: Record) -> list[Reservation]:
 
 def answer(gangs: Transitions, lending: Lending, record: Record) -> Answer:
     """What would let a waiting gang start. Nothing is changed."""
-    found = Answer()
-    if record.workload.phase is not Phase.WAITING or record.misnamed is not None:
+    found, part = Answer(), _part(record)
+    if part is None or part.workload.phase is Phase.NOMINATED or part.misnamed is not None:
         return found
-    asked = _Asked(gangs, lending, record)
-    found.is_opportunistic = asked.starts_as_opportunistic()
-    found.is_borrowing, found.lender = asked.borrows()
-    found.fewer = asked.starts_with_fewer()
+    asked = _Asked(gangs, lending, part)
+    if part is record:
+        found.is_opportunistic = asked.starts_as_opportunistic()
+        found.is_borrowing, found.lender = asked.borrows()
+        found.fewer = asked.starts_with_fewer()
     found.ends, is_all = asked.starts_after_ends()
     if found.ends is None and not is_all:
         found.left_out.append(ENDS)
-    reason = reason_of(gangs, record)
+    reason = _reason(gangs, part)
     if reason is not None and reason.code == HEALTH:
         found.nodes = asked.starts_with_nodes()
         if not found.nodes:
@@ -254,7 +260,7 @@ class _Asked:
     def _gives_up(self) -> bool:
         """Others that wait may come before it then, or get what is reserved for it."""
         is_first = self._record.reservation is not None or self._gangs.policy.is_strict
-        return is_first and sum(map(_is_waiting, self._gangs.records.all.values())) > 1
+        return is_first and any(each is not self._workload for _, each in _ranked(self._gangs))
 
     def _loses_its_turn(self) -> bool:
         """The same of one that keeps its rank."""
@@ -285,7 +291,7 @@ class _Asked:
     def _in_the_way(self) -> list[End]:
         """Gangs that it can't make leave, with their ends."""
         records, workload = self._gangs.records, self._workload
-        if workload.is_opportunistic or costs_no_gpus(workload):
+        if workload.is_opportunistic or may_be_opportunistic(workload):
             some = [each for each in records.all.values() if each.run is not None]
         else:
             cost_of = self._costs.of(workload)
@@ -348,6 +354,8 @@ class _Asked:
     def _remove(self, ends: Collection[End]) -> None:
         with self._state.unnoticed():
             for end in ends:
+                for child in self._gangs.records.of(end.workload).children:
+                    self._state.remove(child.workload)
                 self._state.remove(end.workload)
 
     # Nodes are healthy.

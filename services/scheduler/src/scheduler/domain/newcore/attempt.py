@@ -7,11 +7,13 @@ from contextlib import contextmanager
 
 from scheduler.domain.core.model import OPPORTUNISTIC
 from scheduler.domain.newcore.costs import Costs
+from scheduler.domain.newcore.evict import Rules
 from scheduler.domain.newcore.fit import Fit, No, claim, fit
 from scheduler.domain.newcore.nodes import Phase, Place, Workload
 from scheduler.domain.newcore.quota import Shortage, shortage, wanted
 from scheduler.domain.newcore.records import Reservation
 from scheduler.domain.newcore.reserve import (
+    Sparing,
     goes_before,
     lift_all,
     may_backfill,
@@ -33,10 +35,11 @@ def attempt(
     at nobody's cost on those of gangs before it, which are returned too. ``reservations``: of its
     owner. ``is_free``: at nobody's cost in any case.
     """
-    rules = None if is_free else costs
     before = [each for each in reservations if not goes_before(workload, each)]
     lifted = [each for each in reservations if each not in before]
-    if workload.gang.group is not None:
+    sparing: Rules = Sparing(costs, before) if before else costs
+    rules = None if is_free else sparing
+    if workload.gang.group is not None or workload.parent is not None:
         state.set_near(workload, costs.records.racks_near(workload))
     passed: list[Reservation] = []
     with state.trial() as trial:
@@ -48,7 +51,7 @@ def attempt(
             lift_all(state, may_pass)
             answer = fit(state, workload, None)
             passed = may_pass if isinstance(answer, Fit) else []
-        if isinstance(answer, No) and not workload.is_opportunistic and costs_no_gpus(workload):
+        if isinstance(answer, No) and may_be_opportunistic(workload):
             state.be_opportunistic(workload)
             with reserved_shares(state, before):
                 answer = fit(state, workload, rules)
@@ -86,7 +89,7 @@ def places_of(
     Nothing is changed.
     """
     with state.trial():
-        if not (is_free or workload.is_opportunistic or costs_no_gpus(workload)):
+        if not (is_free or workload.is_opportunistic or may_be_opportunistic(workload)):
             with state.trial():  # a cheap look first: most fail here
                 lift_all(state, reservations)
                 if short_of(state, workload) or not claim(state, workload):
@@ -100,6 +103,7 @@ def short_of(state: State, workload: Workload) -> Shortage | None:
     return shortage(state, wanted(state, workload), workload.priority)
 
 
-def costs_no_gpus(workload: Workload) -> bool:
-    """None of its pods wants a GPU or a pinned cell."""
-    return all(want.kind.costs_nothing for want, _ in workload.wants)
+def may_be_opportunistic(workload: Workload) -> bool:
+    """It is a guaranteed gang whose pods want neither GPUs nor pins."""
+    costs_nothing = all(want.kind.costs_nothing for want, _ in workload.wants)
+    return costs_nothing and not workload.is_opportunistic and workload.parent is None

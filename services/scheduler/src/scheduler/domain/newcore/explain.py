@@ -10,7 +10,7 @@ from dataclasses import replace
 from scheduler.domain.core.model import Reason
 from scheduler.domain.core.owning import pin_owner
 from scheduler.domain.core.wording import counted, wanted_of, words_of
-from scheduler.domain.newcore.attempt import costs_no_gpus, places_of, short_of
+from scheduler.domain.newcore.attempt import may_be_opportunistic, places_of, short_of
 from scheduler.domain.newcore.conditions import heal, unwell
 from scheduler.domain.newcore.costs import Costs
 from scheduler.domain.newcore.fit import ORDER, QUOTA, claim
@@ -96,11 +96,13 @@ class _Explainer:
         alone = _Asks(self._starts)
         for each, head in heads.items():
             before = [other for other in kept if not goes_before(head, other)]
-            short = None if costs_no_gpus(head) else short_of(self._state, head)
+            short = None if may_be_opportunistic(head) else short_of(self._state, head)
             if each in firsts and alone.fits(each, head):
                 found[each] = _order(head, firsts[each])
             elif before and alone.fits(each, head):
                 found[each] = _reservation(head, before)
+            elif head.parent is not None and (lender := lender_of(head)) is not None:
+                found[each] = _of_lender(head, lender)
             elif short is not None:
                 found[each] = quota(head, short)
             else:
@@ -184,6 +186,12 @@ def quota(head: Workload, short: Shortage) -> Reason:
     return Reason(QUOTA, text, numbers)
 
 
+def _of_lender(head: Workload, lender: str) -> Reason:
+    """It grows in the quota that its gang has borrowed."""
+    text = f"{words_of(head.kinds)}: {lender}, in whose quota it is, lends it no more now."
+    return Reason(QUOTA, text, wanted_of(head.kinds) | {"lender": lender})
+
+
 def _order(head: Workload, first: str) -> Reason:
     text = f"Nobody may pass {first}, which comes before it."
     return Reason(ORDER, text, wanted_of(head.kinds) | {"for": first})
@@ -235,7 +243,7 @@ def preempting(records: Records, workload: Workload) -> Reason:
     """Others have to leave the places of a nominated gang."""
     others = _awaited(workload)
     whole = [each for each in others if each.parent is None]
-    parts = [each for each in others if each.parent is not None and each.parent not in others]
+    parts = [each for each in others if each.is_surplus and each.parent not in others]
     ends = [at for each in others if (at := records.of(each).leaves_by) is not None]
     until, text = max(ends, default=None), "It starts when what is reserved for it is free."
     if until is not None:
@@ -273,7 +281,7 @@ DRAIN = Reason("drain", "Its node is drained.", {})
 def preempted(victim: Workload, asking: Workload) -> Reason:
     """Why a gang leaves for another, which has its places."""
     name, vc, gpus = asking.gang.id, asking.gang.virtual_cluster, {"gpus": victim.gpus}
-    if victim.parent is not None:
+    if victim.is_surplus:
         text = f"The gang {name} needs these cells, and this one can do without the pod."
         return Reason("surplus", text, gpus)
     if (lender := lender_of(victim)) is not None:

@@ -193,7 +193,8 @@ class Workload:
 
     ``wants``: pods by what they want. ``owner``: whose cells it is charged to, but for pods with a
     pin; None: it is opportunistic or downgraded. ``priority``: gangs with a higher one can have its
-    cells. ``parent``: the workload that grows. ``near``: racks near which its pods go first.
+    cells. ``parent``: the workload that grows by this one. ``is_surplus``: it can do without.
+    ``near``: racks near which its pods go first.
     """
 
     name: str
@@ -202,6 +203,7 @@ class Workload:
     owner: str | None
     priority: int
     parent: "Workload | None" = None
+    is_surplus: bool = False
     near: dict[Pool, int] = field(default_factory=dict)
     phase: Phase = Phase.WAITING
     places: tuple[Place, ...] = ()
