@@ -19,9 +19,10 @@ CLUSTERS, STEPS = 20, 40
 
 
 def whole(core: Core) -> None:
-    """Every gang has all its places, or none."""
-    for name, record in core.gangs.items():
-        workload = record.workload
+    """Every gang has all its places, or none; so has all that one grows by."""
+    children = (child for record in core.gangs.values() for child in record.children)
+    for record in (*core.gangs.values(), *children):
+        workload, name = record.workload, record.workload.name
         pods = sorted(pod for _, names in workload.wants for pod in names)
         placed = sorted(place.pod for place in workload.places)
         assert placed == ([] if workload.phase is Phase.WAITING else pods), name
@@ -97,9 +98,9 @@ def picture(core: Core) -> list[object]:
     charged = [{p: n for p, n in each.items() if n} for each in core.state.charged.values()]
     counts = [core.state.leaving]
     gangs = {
-        name: (r.workload.phase, r.workload.owner, r.workload.priority)
-        for name, r in core.gangs.items()
-        if r.workload.places
+        w.name: (w.phase, w.owner, w.priority, w.is_surplus, [place.pod for place in w.places])
+        for w in sorted(core.workloads(), key=lambda each: each.name)
+        if w.wants and w.places
     }
     return [masks, cells, pods, nodes, spare, charged, counts, gangs]
 

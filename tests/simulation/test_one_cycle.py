@@ -17,6 +17,7 @@ from scheduler.domain.core.model import (
 )
 from scheduler.domain.newcore.audit import drifts
 from scheduler.domain.newcore.cycle import Core
+from scheduler.domain.newcore.nodes import Place
 
 KEEPING = replace(FREE, is_backfilling=True, assumed_s=1000.0)
 ONE = (PhysicalCell("old-node", name="n0"),)
@@ -135,6 +136,53 @@ def test_a_gang_without_gpus_takes_no_cpu_of_reserved_cells() -> None:
     assert of_type(story.asks(large), Reserved) == ["large"]
     assert started(story.asks(gang("cpu", "x", 0, cpu=1, submitted_at=1))) == []
     assert started(story.leaves("a")) == ["large"]
+
+
+def test_a_backfilled_gang_that_overstays_leaves_for_the_gang_with_the_reservation() -> None:
+    policy = replace(KEEPING, min_run_s=500.0)
+    story = Story(config(TWO, policy=policy, x=owning(("old-node", 2))))
+    story.asks(gang("a", "x", 2, expected_s=100))
+    assert of_type(story.asks(gang("large", "x", 2, 2)), Reserved) == ["large"]
+    assert started(story.asks(gang("small", "x", 2, expected_s=50, submitted_at=1))) == ["small"]
+    assert story.core.exported("small").passed == "large"
+    assert of_type(story.leaves("a"), Preempted) == []
+    assert of_type(story.cycle(40), Preempted) == []
+    assert of_type(story.cycle(10), Preempted) == ["small"]
+    assert started(story.leaves("small")) == ["large"]
+
+
+def test_a_restored_backfilled_gang_may_overstay_no_longer_than_before() -> None:
+    story = Story(config(TWO, policy=KEEPING, x=owning(("old-node", 2))))
+    small = gang("small", "x", 2, expected_s=50, submitted_at=1)
+    place = PodPlace("p0", "n0", (0, 1))
+    story.core.restore(Restored(small, (place,), started_at=0.0, passed="large"))
+    assert of_type(story.asks(gang("large", "x", 2, 2)), Reserved) == ["large"]
+    assert of_type(story.cycle(49.5), Preempted) == ["small"]
+
+
+def test_a_reservation_waits_for_the_end_of_a_protection() -> None:
+    policy = replace(KEEPING, min_run_s=100.0)
+    story = Story(config(TWO, policy=policy, x=owning(("old-node", 2))))
+    story.asks(gang("a", "x", 2), gang("b", "x", 2))
+    decisions = story.asks(gang("large", "x", 2, 2, priority=1))
+    assert [each.starts_at for each in decisions if isinstance(each, Reserved)] == [101.0]
+    assert set(of_type(story.cycle(99), Preempted)) == {"a", "b"}
+
+
+def test_gangs_of_a_group_are_near_one_another() -> None:
+    story = Story(config(x=owning(("rack/node", 4))))
+    story.asks(gang("first", "x", 4), gang("second", "x", 4, submitted_at=1))
+    story.asks(gang("a", "x", 4, job="j", group="g"))
+    story.leaves("first")
+    (placed,) = story.asks(gang("b", "x", 4, job="j", group="g"))
+    assert isinstance(placed, Placed)
+    assert {each.slot.rack for each in places_of(story, "a")} == {1}
+    assert placed.pods[0].node == "n3"
+
+
+def places_of(story: Story, name: str) -> tuple[Place, ...]:
+    """Where a gang is."""
+    return story.core.gangs[name].workload.places
 
 
 def test_no_more_gangs_are_downgraded_than_serve() -> None:

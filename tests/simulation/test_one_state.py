@@ -14,7 +14,7 @@ from scheduler.domain.newcore.fit import Fit, No, fit
 from scheduler.domain.newcore.gangs import workload_of
 from scheduler.domain.newcore.nodes import Phase, Workload
 from scheduler.domain.newcore.place import Placer
-from scheduler.domain.newcore.state import State
+from scheduler.domain.newcore.state import CLAIMS, State
 from scheduler.domain.newcore.views import When
 
 CLUSTERS, STEPS = 20, 30
@@ -170,6 +170,15 @@ def test_a_trial_leaves_nothing_behind(seed: int) -> None:
         assert scene.facts() == before
         assert list(drifts(scene.state, scene.workloads)) == [], number
         scene.step(number)
+
+
+def test_views_of_claims_are_no_more_than_so_many() -> None:
+    scene = Scene(1)
+    pool, owner = scene.state.pools[0], next(iter(scene.state.quotas))
+    for priority in range(2 * CLAIMS):
+        scene.state.claim(pool, owner, priority, may_bind=priority % 2 == 0)
+    assert len([*scene.state.views()]) == CLAIMS
+    assert len(pool.dirty) + len(pool.dirty_of[owner]) == CLAIMS
 
 
 def test_of_all_places_at_most_one_in_a_hundred_is_missed() -> None:

@@ -5,19 +5,13 @@ from heapq import heappop, heappush
 
 from scheduler.domain.core.model import Decision
 from scheduler.domain.core.ordering import Rank
-from scheduler.domain.newcore.fit import ORDER, ROOM, Fit, No, fit
-from scheduler.domain.newcore.lend import Lending
+from scheduler.domain.newcore.attempt import attempt
+from scheduler.domain.newcore.fit import ORDER, ROOM, Fit, No, fit, lacks
+from scheduler.domain.newcore.lend import Lending, lender_of
 from scheduler.domain.newcore.nodes import Phase, Workload
 from scheduler.domain.newcore.queue import Sizes, WorkloadClass
 from scheduler.domain.newcore.records import Record
-from scheduler.domain.newcore.reserve import (
-    beside,
-    lift,
-    lift_all,
-    may_backfill,
-    renew,
-    reserved_shares,
-)
+from scheduler.domain.newcore.reserve import backfill_of, beside
 from scheduler.domain.newcore.transitions import Transitions
 
 Entry = tuple[Rank, int, WorkloadClass, Workload]
@@ -41,9 +35,9 @@ class Admission:
         self._first: dict[tuple[str, bool], tuple[Rank, Workload]] = {}
         self._pushed = 0
 
-    def admit(self, *, is_opportunistic: bool) -> Iterator[list[Decision]]:
-        """Classes that are to be tried, in the order of their first gangs, gang by gang. Gangs with
-        a reservation are tried also behind others of their class.
+    def admit(self, *, is_opportunistic: bool) -> Iterator[Decision]:
+        """Classes that are to be tried, in the order of their first gangs. Gangs with a reservation
+        are tried also behind others of their class.
         """
         self._failed.clear()
         heap: list[Entry] = []
@@ -57,6 +51,7 @@ class Admission:
         while heap:
             rank, _, found, workload = heappop(heap)
             if workload.phase is not Phase.WAITING:
+                self._follow(heap, found, workload)
                 continue
             record = self._gangs.records.of(workload)
             if self._queue.has_users and record.reservation is None:
@@ -66,19 +61,33 @@ class Admission:
                     continue
             answer = self._answer(found, rank, record)
             if isinstance(answer, No):
-                found.no = answer
-                self.tried[found] = None
-                if answer.code == ROOM:
-                    self._failed.add(found)
-                yield []
+                self._note(found, answer, workload)
                 continue
-            decisions = list(self._gangs.placed(record, answer, self._now))
+            yield from self._gangs.placed(record, answer, self._now)
             if answer.victims or answer.downgraded:
                 self._failed.clear()
             if self._is_strict and record in self._gangs.records.nominated:
                 self._none_passes(rank, workload)
             self._push(heap, found)
-            yield decisions
+            self._push_surplus(heap, is_opportunistic)
+
+    def _note(self, found: WorkloadClass, answer: No, workload: Workload) -> None:
+        found.no = answer
+        self.tried[found] = None
+        if answer.code == ROOM and workload.parent is None:
+            self._failed.add(found)
+
+    def _follow(self, heap: list[Entry], found: WorkloadClass, workload: Workload) -> None:
+        """The next of the class, where a gang asks no longer for what it was to grow by."""
+        if workload.phase is Phase.OVER:
+            self._push(heap, found)
+
+    def _push_surplus(self, heap: list[Entry], is_opportunistic: bool) -> None:
+        """What a gang that has started can do without is tried in the same turn."""
+        for found in [each for each in self._queue.ready if each.is_surplus]:
+            if found.is_opportunistic is is_opportunistic:
+                del self._queue.ready[found]
+                self._push(heap, found)
 
     def _to_try(self, is_opportunistic: bool) -> list[WorkloadClass]:
         ready = [each for each in self._queue.ready if each.is_opportunistic is is_opportunistic]
@@ -129,39 +138,27 @@ class Admission:
             self._first[place] = rank, workload
 
     def _attempt(self, record: Record) -> Fit | No:
-        """On its own reservation and those of gangs behind it; else, where it will have ended in
-        time, at nobody's cost on those of gangs before it. Without GPUs, where there is no room for
-        it in its cells, as an opportunistic gang.
-        """
-        state, workload, policy = self._state, record.workload, self._gangs.policy
-        others = beside(self._gangs.records, workload)
-        behind = [each for each in others if workload.priority > each.workload.priority]
-        before = [each for each in others if each not in behind]
-        with state.trial() as trial:
-            lift_all(state, behind)
-            if record.reservation is not None:
-                lift(state, record.reservation)
-            answer = fit(state, workload, self._gangs.costs)
-            passed = [each for each in before if may_backfill(workload, each, policy, self._now)]
-            if isinstance(answer, No) and passed:
-                lift_all(state, passed)
-                answer = fit(state, workload, None)
-            if (
-                isinstance(answer, No)
-                and not workload.is_opportunistic
-                and _costs_no_gpus(workload)
-            ):
-                state.be_opportunistic(workload)
-                with reserved_shares(state, before):
-                    answer = fit(state, workload, self._gangs.costs)
-            if isinstance(answer, Fit):
-                for each in (*behind, *passed):
-                    renew(state, each)
-                record.reservation = None
-                trial.commit()
+        """Surplus only where that costs nothing."""
+        state, workload = self._state, record.workload
+        if workload.is_surplus:
+            state.set_near(workload, self._gangs.records.racks_near(workload))
+            return fit(state, workload, None)
+        if workload.parent is not None and lender_of(workload) is not None:
+            return lacks(state, workload) or No(ROOM)  # it borrows as well
+        if self._gangs.children.place_whole(record):
+            record.reservation = None
+            return Fit()
+        reservations = beside(self._gangs.records, workload)
+        if record.reservation is not None:
+            reservations.append(record.reservation)
+        answer, passed = attempt(state, workload, reservations, self._gangs.costs)
+        if isinstance(answer, Fit):
+            record.reservation = None
+            if passed:
+                record.backfill = backfill_of(workload, passed, self._now)
         return answer
 
-    def borrow(self) -> Iterator[list[Decision]]:
+    def borrow(self) -> Iterator[Decision]:
         """Gangs that failed and may borrow are placed in the idle quota of others, in order."""
         records, failed = self._gangs.records, Sizes()
         heap: list[Entry] = []
@@ -170,21 +167,24 @@ class Admission:
                 self._push(heap, found)
         while heap:
             _, _, found, workload = heappop(heap)
+            if workload.phase is not Phase.WAITING or failed.has_easier(found):
+                continue
             record = records.of(workload)
-            if workload.phase is not Phase.WAITING or not self._may_borrow(record):
+            if not self._may_borrow(record):
                 continue
-            if failed.has_easier(found):
+            if self._lending.borrow(workload, records.borrowers()) is None:
+                if workload.parent is None:
+                    failed.add(found)
                 continue
-            borrowers = [e.workload for e in records.away if not e.workload.is_opportunistic]
-            if self._lending.borrow(workload, borrowers) is None:
-                failed.add(found)
-                continue
-            yield list(self._gangs.placed(record, Fit(), self._now))
+            yield from self._gangs.placed(record, Fit(), self._now)
             self._push(heap, found)
 
     def _may_borrow(self, record: Record) -> bool:
         workload = record.workload
         if self._is_strict and self._first[_place_of(workload)][1] is not workload:
+            return False
+        is_growth = workload.parent is not None and not workload.is_surplus
+        if is_growth and lender_of(workload) is None:  # its gang is in its own cells
             return False
         has_pin = any(want.kind.pin for want, _ in workload.wants)
         return not has_pin and record.reservation is None
@@ -192,7 +192,3 @@ class Admission:
 
 def _place_of(workload: Workload) -> tuple[str, bool]:
     return workload.gang.virtual_cluster, workload.is_opportunistic
-
-
-def _costs_no_gpus(workload: Workload) -> bool:
-    return all(want.kind.costs_nothing for want, _ in workload.wants)

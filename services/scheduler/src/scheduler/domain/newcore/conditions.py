@@ -1,8 +1,7 @@
 """Conditions of nodes: health, cordon and drain, what foreign pods hold."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
-from scheduler.domain.core.interface import NodeState
 from scheduler.domain.newcore.models import PORTS
 from scheduler.domain.newcore.nodes import Node
 from scheduler.domain.newcore.state import State
@@ -49,72 +48,27 @@ class Conditions:
                 self._state.set_sick(slot, slot.sick & ~mask if is_healthy else slot.sick | mask)
 
     def block(
-        self,
-        name: str,
-        gpus: Collection[int],
-        amounts: Mapping[str, int],
-        ports: Collection[int],
-        avoided: Collection[int] = (),
+        self, name: str, gpus: Collection[int], amounts: Mapping[str, int], ports: Collection[int]
     ) -> bool:
-        """Nobody's pods hold these now; whether it is another state than before. ``avoided``: ports
-        that are assigned last.
-        """
-        node = self._state.nodes.get(name)
-        if node is None:
-            return False
-        mask = node.port_bits(ports) & ~node.ports
+        """Nobody's pods hold these now; whether it is another state than before."""
+        node = self._state.nodes[name]
+        first, last = node.port_range
+        known = [port - first for port in ports if first <= port <= last]
+        mask = sum(1 << bit for bit in set(known)) & ~node.ports
         wanted = {**amounts, PORTS: mask.bit_count()}
         held = tuple(wanted.get(each, 0) for each in self._state.resources.names)
-        return self._state.block(node, gpus, held, mask, node.port_bits(avoided))
-
-    def of(self, name: str) -> NodeState | None:
-        """A node as it is shown; None: the configuration has none of this name."""
-        node = self._state.nodes.get(name)
-        if node is None:
-            return None
-        names = self._state.resources.names
-        left = dict(zip(names, node.left, strict=True))
-        limits = self._state.resources.totals(node.limits)
-        return NodeState(
-            node.is_healthy,
-            node.is_cordoned,
-            node.is_drained,
-            frozenset(_gpus(node, "sick")),
-            tuple(_gpus(node, "blocked")),
-            {n: a for n, a in zip(names, node.blocked, strict=False) if n != PORTS},
-            node.ports_in(node.blocked_ports),
-            node.ports_in(node.avoided_ports),
-            node.ports_in(node.ports),
-            frozenset(_gpus(node, "held")),
-            sum(slot.free.bit_count() for slot in node.slots),
-            {n: left[n] for n, total in zip(names, limits, strict=True) if total is not None},
-        )
-
-    def take_over(self, before: "Conditions") -> None:
-        """The conditions of the same nodes under another configuration."""
-        nodes = self._state.nodes
-        self.draining = {name for name in before.draining if name in nodes}
-        for name, old in before._state.nodes.items():
-            if name not in nodes:
-                continue
-            self._set(
-                name,
-                is_healthy=old.is_healthy,
-                is_cordoned=old.is_cordoned,
-                is_drained=old.is_drained,
-            )
-            for gpu in _gpus(old, "sick"):
-                self.set_gpu_health(name, gpu, False)
-            held = dict(zip(before._state.resources.names, old.blocked, strict=False))
-            ports, avoided = old.ports_in(old.blocked_ports), old.ports_in(old.avoided_ports)
-            self.block(name, _gpus(old, "blocked"), held, ports, avoided)
+        return self._state.block(node, gpus, held, mask)
 
 
-def _gpus(node: Node, what: str) -> list[int]:
-    """Indices of a node's GPUs that are ``sick``, ``blocked`` or ``held``."""
-    return [
-        gpu
-        for slot in node.slots
-        if slot.fixed is not None
-        for gpu in slot.fixed.indices(getattr(slot, what))
-    ]
+def unwell(state: State) -> list[Node]:
+    """Nodes on which not all is usable, in order."""
+    nodes = dict.fromkeys(slot.node for slot in state.unwell)
+    return sorted(nodes, key=lambda node: node.number)
+
+
+def heal(state: State, nodes: Iterable[Node]) -> None:
+    """All of these nodes is usable, in the caller's trial."""
+    for node in nodes:
+        state.set_open(node, is_healthy=True, is_cordoned=False, is_drained=False)
+        for slot in node.slots:
+            state.set_good(slot, slot.shape.full)

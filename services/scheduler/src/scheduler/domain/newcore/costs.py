@@ -1,7 +1,7 @@
 """What a preemption costs, and which gangs are protected: the rules of quiet preemption."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from scheduler.domain.core.config import Policy
@@ -15,28 +15,26 @@ from scheduler.domain.newcore.records import Records
 
 @dataclass(eq=False)
 class Costs:
-    """``hour``: the preemptions of the last hour; ``added``: those that are not stored yet.
-    ``again_at``: when a protection ends that kept a
-    gang from leaving.
+    """``hour``: the preemptions of the last hour. ``now``, ``before``: this cycle, and the last.
+    ``again_at``: when a protection ends that kept a gang from leaving.
     """
 
     records: Records
     policy: Policy
     hour: Hour = field(default_factory=Hour)
     now: float = 0.0
+    before: float = 0.0
     again_at: float = inf
-    added: list[RestoredPreemption] = field(default_factory=list)
 
     def begin(self, now: float) -> None:
         """A cycle begins."""
-        self.now = now
+        self.before, self.now = self.now, now
         self.hour.forget(now)
 
     def preempted(self, asking: Workload, victim: Workload, now: float) -> None:
         """A workload was preempted for another. Its cells are another's by now."""
         vc = asking.gang.virtual_cluster if _is_inside(asking, victim) else None
-        self.added.append(RestoredPreemption(now, job_of(victim.gang), job_of(asking.gang), vc))
-        self.hour.note(self.added[-1])
+        self.hour.note(RestoredPreemption(now, job_of(victim.gang), job_of(asking.gang), vc))
 
     def is_too_many(self, asking: Workload, victims: Iterable[Workload]) -> bool:
         """More gangs would leave inside its virtual cluster than its budget has left."""
@@ -58,16 +56,17 @@ class Costs:
                 return None
             if other.phase is Phase.NOMINATED:
                 if is_spent and other.owner == asking.owner:
-                    self._note_end(other, is_young=False)
+                    self._note_end(other)
                     return None
                 return NOBODY
             gpus = other.gpus
             run = self.records.of(other).run
             lost_ms = max(gpus, 1) * (0 if run is None else run.lost_ms(other.gang, self.now))
-            if other.parent is not None:
+            if other.is_surplus:
                 return Cost(surplus=gpus)
-            is_young = self.now < self._young_until(other)
-            is_protected = job_of(other.gang) in pairs or is_young
+            if _overstays(other):
+                return Cost(lost_ms=lost_ms)
+            is_protected = job_of(other.gang) in pairs or self.now < self._young_until(other)
             if other.is_opportunistic:
                 is_protected |= self._is_spent(other.gang.virtual_cluster)
                 held = max(gpus, 1)
@@ -75,19 +74,33 @@ class Costs:
             if lender_of(other) is not None:
                 return Cost(borrowed=gpus, lost_ms=lost_ms)
             if is_protected or is_spent:
-                self._note_end(other, is_young=is_young)
+                self._note_end(other)
                 return None
             return Cost(gpus=max(gpus, 1), lost_ms=lost_ms)
 
         return cost_of
 
-    def _note_end(self, other: Workload, *, is_young: bool) -> None:
+    def _note_end(self, other: Workload) -> None:
         """The gang that asks is tried again when the protection ends."""
-        if is_young:
-            ends = self._young_until(other)
-        else:
-            ends = min((each.at for each in self.hour.all), default=self.now) + HOUR_S
-        self.again_at = min(self.again_at, ends)
+        self.again_at = min(self.again_at, self.protected_until(other))
+
+    def protected_until(self, other: Workload) -> float:
+        """When a protected workload may have to leave, at the earliest."""
+        if self.now < (until := self._young_until(other)):
+            return until
+        return min((each.at for each in self.hour.all), default=self.now) + HOUR_S
+
+    def protected(self, asking: Workload, others: Iterable[Workload]) -> list[float]:
+        """Until when those are protected that a workload could preempt else, in its own cells."""
+        cost_of = replace(self).of(asking)  # it notes when somebody is to be tried again
+        return [
+            self.protected_until(other)
+            for other in others
+            if other.phase is Phase.RUNNING
+            and not other.is_opportunistic
+            and self._is_below(asking, other)
+            and cost_of(other) is None
+        ]
 
     def lazy(self, asking: Workload) -> Iterable[Workload]:
         """Those that are downgraded before they are preempted for a workload."""
@@ -97,6 +110,7 @@ class Costs:
             for other in found
             if other.priority < asking.priority
             and other.phase is Phase.RUNNING
+            and not other.is_surplus
             and self._is_lazy(other)
         ]
 
@@ -111,7 +125,7 @@ class Costs:
         """
         if other.is_opportunistic:
             is_same = other.gang.virtual_cluster == asking.gang.virtual_cluster
-            return not is_same or other.gang.priority < asking.priority
+            return not is_same or other.is_surplus or other.gang.priority < asking.priority
         return other.owner == asking.owner and other.priority < asking.priority
 
     def _young_until(self, other: Workload) -> float:
@@ -127,7 +141,14 @@ class Costs:
 def _is_inside(asking: Workload, victim: Workload) -> bool:
     """The preemption counts for the budget of its virtual cluster."""
     is_own = victim.owner is not None and victim.owner == asking.owner
-    return is_own and lender_of(victim) is None and victim.parent is None
+    is_whole = lender_of(victim) is None and victim.parent is None
+    return is_own and is_whole and not _overstays(victim)
+
+
+def _overstays(other: Workload) -> bool:
+    """It has lost its priority, as it stays too long on reserved cells."""
+    is_own = other.owner is not None and lender_of(other) is None
+    return is_own and other.priority < other.gang.priority
 
 
 def job_of(gang: Gang) -> str:

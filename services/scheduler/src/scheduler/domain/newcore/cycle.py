@@ -3,33 +3,26 @@
 `Core.cycle` reads as the rules do. Everything that it asks is `fit` under a trial.
 """
 
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping
-from dataclasses import replace
-from math import inf, nextafter
+from collections.abc import Iterator, Mapping, Sequence
 
 from scheduler.domain.core.building import build
 from scheduler.domain.core.config import ClusterConfig
-from scheduler.domain.core.forest import Forest
-from scheduler.domain.core.holdings import Order
-from scheduler.domain.core.interface import Drift, GangState, Leaving
-from scheduler.domain.core.model import Decision, Gang, Reason, Restored
-from scheduler.domain.core.names import wrong_in
+from scheduler.domain.core.model import Decision, Gang, Restored, Role
 from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy, ordering_of
-from scheduler.domain.core.wording import wanted_of
+from scheduler.domain.newcore import answers
 from scheduler.domain.newcore.admit import Admission
-from scheduler.domain.newcore.audit import drifts
 from scheduler.domain.newcore.conditions import Conditions
 from scheduler.domain.newcore.costs import Costs
-from scheduler.domain.newcore.gangs import roles_of, workload_of
-from scheduler.domain.newcore.lend import Lending, lender_of
-from scheduler.domain.newcore.nodes import Phase, Workload
+from scheduler.domain.newcore.gangs import parted, pods_of, workload_of
+from scheduler.domain.newcore.grow import Children
+from scheduler.domain.newcore.lend import Lending
+from scheduler.domain.newcore.nodes import Workload
 from scheduler.domain.newcore.plan import Planner
 from scheduler.domain.newcore.publish import Publisher
 from scheduler.domain.newcore.queue import Queue
-from scheduler.domain.newcore.records import Record, Records
-from scheduler.domain.newcore.restore import exported, restore, state_of
-from scheduler.domain.newcore.rows import Rows
-from scheduler.domain.newcore.show import Cells
+from scheduler.domain.newcore.records import Growth, Record, Records
+from scheduler.domain.newcore.refuse import misnaming
+from scheduler.domain.newcore.restore import exported
 from scheduler.domain.newcore.state import State
 from scheduler.domain.newcore.transitions import Transitions
 from scheduler.domain.newcore.usage import Usage
@@ -40,52 +33,32 @@ ROUNDS = 4
 
 
 class Core:
-    """``is_settled``: gangs that can never start are refused. ``cycles``: how many cycles there
-    were, or parts of one.
-    """
+    """``is_settled``: gangs that can never start are refused."""
 
     def __init__(
         self, config: ClusterConfig, policies: Mapping[str, OrderPolicy] = BUILT_IN
     ) -> None:
         self.policy = config.policy
-        self.policies = policies
         self.state = State(build(config))
         self.nodes = Conditions(self.state)
         self.is_settled = True
-        self.cycles = 0
         self._ordering = ordering_of(config.policy, policies)
         usage = Usage(self.state, config.policy, self._ordering)
         records = Records()
+        queue = Queue(self.state, usage)
         self._gangs = Transitions(
             self.state,
             records,
-            Queue(self.state, usage),
+            queue,
             usage,
             Costs(records, config.policy),
             config.policy,
+            Children(self.state, records, queue, usage),
         )
         self._lending = Lending(self.state, config.virtual_clusters)
         self._planner = Planner(self._gangs)
         self._publisher = Publisher(self._gangs)
-        self.rows = Rows(self._gangs)
-        self.cells = Cells(self.state, records)
         self._pending: list[Decision] = []
-        self._rest: Iterator[list[Decision]] | None = None
-
-    @property
-    def forest(self) -> Forest:
-        """The cluster by its configuration."""
-        return self.state.forest
-
-    @property
-    def explained(self) -> int:
-        """How many reasons were found."""
-        return self._publisher.explained
-
-    @property
-    def is_under_way(self) -> bool:
-        """The rest of a cycle is to come, before anything else changes."""
-        return self._rest is not None
 
     @property
     def gangs(self) -> Mapping[str, Record]:
@@ -94,7 +67,7 @@ class Core:
 
     def workloads(self) -> Iterator[Workload]:
         """All that may have places."""
-        for record in self.gangs.values():
+        for record in (*self.gangs.values(), *self._gangs.records.children.values()):
             yield record.workload
             if record.reservation is not None:
                 yield record.reservation.hold
@@ -103,12 +76,23 @@ class Core:
 
     def request(self, gang: Gang) -> None:
         """A gang wants its pods."""
-        wrong = wrong_in(self.state.forest, gang, (role.kind for role in gang.roles))
-        workload = workload_of(self.state, gang, gang.roles)
-        record = Record(workload, self._ordering.order(gang))
-        if wrong is not None:
-            record.misnamed = Reason(*wrong, wanted_of(workload.kinds))
-        self._gangs.add(record)
+        needed, spare = parted(gang.roles)
+        workload = workload_of(self.state, gang, needed)
+        order, wrong = self._ordering.order(gang), misnaming(self.state, workload)
+        growth = Growth(spare=spare) if spare else None
+        self._gangs.add(Record(workload, order, wrong, growth=growth))
+
+    def grow(self, gang: str, roles: Sequence[Role]) -> None:
+        """A gang wants more pods, all of them at once or none."""
+        record = self.gangs.get(gang)
+        if record is not None:
+            self._pending += self._gangs.grow(record, pods_of(roles))
+
+    def want_more(self, gang: str, roles: Sequence[Role]) -> None:
+        """A gang wants more pods that it can do without, as many as can be had without cost."""
+        record = self.gangs.get(gang)
+        if record is not None:
+            self._gangs.want_more(record, pods_of(roles))
 
     def withdraw(self, gang: str) -> None:
         """A gang is not wanted any more."""
@@ -126,168 +110,67 @@ class Core:
         if record is not None:
             self._pending += self._gangs.release_pod(record, pod)
 
-    def checkpointed(self, gang: str, at: float) -> bool:
-        """A gang's work up to then is saved. Whether it runs, and had not saved so much."""
+    def checkpointed(self, gang: str, at: float) -> None:
+        """A gang's work up to then is saved."""
         record = self.gangs.get(gang)
-        return record is not None and record.run is not None and record.run.checkpointed(at)
+        if record is not None and record.run is not None:
+            record.run.checkpointed(at)
 
-    def restore(self, restored: Restored, now: float = 0.0) -> None:
+    def restore(self, restored: Restored) -> None:
         """A gang was placed before. Where it can't have its cells again it is downgraded; the next
         cycle publishes that.
         """
-        self._gangs.costs.now = now
-        workload, orphaned = restore(self.state, restored)
-        record = Record(workload, self._ordering.order(restored.gang), orphaned=orphaned)
-        self._pending += self._gangs.restore(record, restored)
-
-    def note_told(self, gang: str, code: str | None) -> None:
-        """The code of a gang's last published reason."""
-        record = self.gangs.get(gang)
-        if record is not None:
-            record.published = code
-
-    def forget(self, gang: str) -> None:
-        """As if the gang had never been there."""
-        self.release(gang)
-        self._gangs.usage.forget(gang)
-        self._pending = [each for each in self._pending if each.gang != gang]
+        self._pending += self._gangs.restore(restored, self._ordering.order(restored.gang))
 
     def exported(self, gang: str) -> Restored:
-        """All that is kept of a gang."""
+        """All that is kept of a gang that has places."""
         return exported(self.gangs[gang])
 
-    def gang(self, gang: str) -> GangState | None:
-        """A gang as it is shown; None: there is none of this id."""
+    # Questions: nothing is changed by them.
+
+    def everyone(self) -> list[Workload]:
+        """All that wait, or have a nominated placement, in order."""
+        return answers.everyone(self._gangs)
+
+    def why(self, gang: str) -> answers.Why | None:
+        """Why a gang waits, and who is ahead; None: it does not wait."""
         record = self.gangs.get(gang)
-        return None if record is None else state_of(record)
+        return None if record is None else answers.why(self._gangs, record)
 
-    def gang_ids(self) -> Collection[str]:
-        """All that are not over."""
-        return self.gangs.keys()
-
-    def leaving(self) -> list[Leaving]:
-        """Gangs that were told to leave."""
-        found = ((record.id, record.leaves_by) for record in self.gangs.values())
-        return [Leaving(gang, None, until) for gang, until in found if until is not None]
-
-    # Another configuration.
-
-    def changed(self, config: ClusterConfig, now: float) -> "Core":
-        """A core of another configuration with the same gangs: what runs stays where it is. This
-        one is only read. Raises ConfigError.
-        """
-        fresh, before = Core(config, self.policies), self._gangs
-        fresh.is_settled, fresh.cycles = self.is_settled, self.cycles
-        fresh.nodes.take_over(self.nodes)
-        fresh._gangs.costs.now = fresh._gangs.queue.now = now
-        fresh._pending = list(self._pending)
-        for record in sorted(self.gangs.values(), key=_turn):
-            if record.workload.phase is Phase.WAITING:
-                gang = record.workload.gang
-                fresh.request(replace(gang, roles=roles_of(record.workload)))
-            else:
-                fresh.restore(exported(record))
-            fresh._gangs.records.all[record.id].take_over(record)
-        for preemption in before.costs.hour.exported():
-            fresh._gangs.costs.hour.note(preemption)
-        fresh._gangs.usage.take_over(before.usage)
-        for reservation in self.rows.reservations():
-            fresh.rows.restore_reservation(reservation)
-        return fresh
-
-    def settle(self, is_settled: bool) -> None:
-        """Whether gangs that can never start are refused from now on."""
-        if is_settled != self.is_settled:
-            self.is_settled = is_settled
-            for found in self._gangs.queue.classes.values():
-                self._gangs.queue.try_again(found)
-
-    def wakes_at(self) -> float | None:
-        """When a cycle is due without an event; None: never."""
-        gangs = self._gangs
-        starts = (each.starts_at for each in gangs.records.reservations())
-        found = min((nextafter(at, inf) for at in starts), default=inf)
-        found = max(min(found, gangs.costs.again_at), gangs.costs.now)
-        return None if found == inf else found
-
-    def idle_cycles(self) -> float:
-        """How many cycles without an event, one after the other, may still lead to a decision."""
-        if self._gangs.costs.again_at < inf:
-            return inf
-        return len(self._gangs.records.reserved) or -1
-
-    def unpublished(self) -> set[str]:
-        """Gangs about which the next cycle publishes what happened since the last one."""
-        return {decision.gang for decision in self._pending}
-
-    def was_tried(self) -> bool:
-        """Gangs wait, and none for the next cycle."""
-        queue = self._gangs.queue
-        return bool(queue.classes) and not queue.ready and not self.is_under_way
-
-    def note_tried(self, *, is_settled: bool) -> None:
-        """All is as after a cycle: gangs with a published reason were tried."""
-        self.is_settled = is_settled
-        self._gangs.queue.note_tried(lambda each: self._gangs.records.of(each).published)
-        self.state.freed.clear()
-
-    def catch_up(self, _limit: int) -> bool:
-        """Nothing is put off."""
-        return True
-
-    def audit(self) -> Generator[None, None, list[Drift]]:
-        """Compare accounting with placements, in one step."""
-        yield
-        found = drifts(self.state, [*self.workloads()])
-        return [Drift("", "state", 1, text) for text in found]
+    def answer(self, gang: str) -> answers.Answer:
+        """What would have to be otherwise for a waiting gang to start."""
+        return answers.answer(self._gangs, self._lending, self.gangs[gang])
 
     # The cycle.
 
-    def cycle(self, now: float, is_enough: Callable[[int], bool] | None = None) -> list[Decision]:
-        """Decide about all that wait, or the rest of that. ``is_enough`` is asked between gangs,
-        with the number of decisions so far. All parts go by the time of the first.
-        """
-        self.cycles += 1
-        steps, self._rest = self._rest or self._steps(now), None
-        decisions: list[Decision] = []
-        while is_enough is None or not is_enough(len(decisions)):
-            step = next(steps, None)
-            if step is None:
-                return decisions
-            decisions += step
-        self._rest = steps
-        return decisions
-
-    def _steps(self, now: float) -> Iterator[list[Decision]]:
-        """The steps of a cycle, which may be left after each gang."""
+    def cycle(self, now: float) -> list[Decision]:
+        """Decide about all that wait."""
         gangs = self._gangs
-        pending, self._pending = self._pending, []
+        decisions, self._pending = self._pending, []
         gangs.begin(now)
         admission = Admission(gangs, self._lending, now)
         # 1. Gangs on drained nodes are preempted.
-        yield [*pending, *gangs.drain(self.nodes.draining, now)]
+        decisions += gangs.drain(self.nodes.draining, now)
         for _ in range(ROUNDS):
             # 2. Nominated gangs start where the victims have left, or lose a place that is bad.
             # 3. Classes are woken that may be helped by what has become free.
             if self.state.freed or is_due(gangs, now):
-                yield list(wake(gangs, now))
+                decisions += wake(gangs, now)
             if not gangs.queue.ready:
                 break
             # 4. Guaranteed gangs, in order: placed, or others leave for them, or not.
-            yield from admission.admit(is_opportunistic=False)
+            decisions += admission.admit(is_opportunistic=False)
             # 5. Those that may borrow are placed in others' idle quota.
-            yield from admission.borrow()
+            decisions += admission.borrow()
             # 6. Opportunistic gangs, in order.
-            yield from admission.admit(is_opportunistic=True)
+            decisions += admission.admit(is_opportunistic=True)
         # 7. Gangs outside of their own cells get some where there is room, oldest first.
-        yield list(gangs.upgrade())
+        decisions += gangs.upgrade()
+        if gangs.queue.ready:  # what these gangs wait to grow by
+            decisions += admission.admit(is_opportunistic=False)
         # 8. The first of each virtual cluster that can't start gets a reservation.
         if self.policy.is_keeping and admission.tried:
-            yield from self._planner.plan(admission.tried, now)
+            decisions += self._planner.plan(admission.tried, now)
         # 9. Waiting gangs' reasons are published, where they are new.
-        yield from self._publisher.publish(admission.tried, is_settled=self.is_settled)
-
-
-def _turn(record: Record) -> tuple[bool, Order]:
-    """Gangs in their own cells come first, in the order of the queue."""
-    return lender_of(record.workload) is not None, record.order
+        decisions += self._publisher.publish(admission.tried, is_settled=self.is_settled)
+        return decisions

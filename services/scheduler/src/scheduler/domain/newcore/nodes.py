@@ -4,7 +4,6 @@ A node's GPUs in one tree are a *slot*; most nodes have one. A node without GPUs
 without leaves, so that pods without GPUs are placed like all others. Sets of leaves are bit masks.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -50,20 +49,6 @@ class Node:
     def port_range(self) -> tuple[int, int]:
         """First and last port."""
         return self.limits.ports or (FIRST_PORT, LAST_PORT)
-
-    def ports_in(self, bits: int) -> tuple[int, ...]:
-        """The numbers of ports, which are bits of the node's range."""
-        found, first = list[int](), self.port_range[0]
-        while bits:
-            low = bits & -bits
-            found.append(first + low.bit_length() - 1)
-            bits ^= low
-        return tuple(found)
-
-    def port_bits(self, ports: Iterable[int]) -> int:
-        """The other way round; ports outside of the range are left out."""
-        first, last = self.port_range
-        return sum(1 << port - first for port in set(ports) if first <= port <= last)
 
     def choose_ports(self, count: int) -> int | None:
         """The lowest free ports, avoided ones last, as bits; None where there are too few."""
@@ -208,7 +193,8 @@ class Workload:
 
     ``wants``: pods by what they want. ``owner``: whose cells it is charged to, but for pods with a
     pin; None: it is opportunistic or downgraded. ``priority``: gangs with a higher one can have its
-    cells. ``parent``: the workload that grows.
+    cells. ``parent``: the workload that grows by this one. ``is_surplus``: it can do without.
+    ``near``: racks near which its pods go first.
     """
 
     name: str
@@ -217,6 +203,8 @@ class Workload:
     owner: str | None
     priority: int
     parent: "Workload | None" = None
+    is_surplus: bool = False
+    near: dict[Pool, int] = field(default_factory=dict)
     phase: Phase = Phase.WAITING
     places: tuple[Place, ...] = ()
 

@@ -49,7 +49,7 @@ class Placer:
         """With cells bound of a level from ``floor`` up: where the smallest do not serve, larger
         ones may.
         """
-        self._floor, self.taken, self._near = floor, [], {}
+        self._floor, self.taken, self._near = floor, [], dict(self._workload.near)
         with self._state.trial() as trial:
             for want, pods in self._workload.wants:
                 self._owner = self._workload.owner_of(want)

@@ -2,13 +2,13 @@
 
 from collections.abc import Collection, Iterable, Iterator
 
-from scheduler.domain.core.ends import end_of
+from scheduler.domain.core.ends import end_of, leaving_s
 from scheduler.domain.core.machines import NEVER
-from scheduler.domain.core.model import Decision
+from scheduler.domain.core.model import OPPORTUNISTIC, Decision
 from scheduler.domain.newcore.nodes import Pool, Slot, Workload
 from scheduler.domain.newcore.queue import WorkloadClass
 from scheduler.domain.newcore.records import Record
-from scheduler.domain.newcore.reserve import End, beside, lift_all, plan
+from scheduler.domain.newcore.reserve import End, beside, goes_before, lift_all, plan
 from scheduler.domain.newcore.transitions import Transitions
 
 PLANNED = 4
@@ -22,21 +22,22 @@ class Planner:
         self._gangs = gangs
         self._unwell: dict[Slot, int] = {}
 
-    def plan(self, tried: Iterable[WorkloadClass], now: float) -> Iterator[list[Decision]]:
-        """A reservation for the first gangs that failed, gang by gang."""
+    def plan(self, tried: Iterable[WorkloadClass], now: float) -> Iterator[Decision]:
+        """A reservation for the first gangs that failed."""
         self._forget_what_health_has_changed()
         for owner in dict.fromkeys(found.owner for found in tried if found.owner is not None):
             heads = [
                 (head[0], found, head[1])
                 for found in self._gangs.queue.classes.values()
                 if found.owner == owner
+                and found.priority > OPPORTUNISTIC  # not what is idle at best, nor borrowed
                 and found.no is not None
                 and not found.is_hopeless
                 and (head := self._gangs.queue.head(found)) is not None
             ]
             heads.sort(key=lambda each: each[0])
             for _, found, workload in heads[:PLANNED]:
-                yield list(self._plan_for(found, self._gangs.records.of(workload), now))
+                yield from self._plan_for(found, self._gangs.records.of(workload), now)
 
     def _forget_what_health_has_changed(self) -> None:
         unwell = {slot: slot.good for slot in self._gangs.state.unwell}
@@ -50,7 +51,7 @@ class Planner:
             return
         gangs, workload = self._gangs, record.workload
         others = beside(gangs.records, workload)
-        behind = [each for each in others if workload.priority > each.workload.priority]
+        behind = [each for each in others if goes_before(workload, each)]
         taken = {pool for each in others if each not in behind for pool in each.pools}
         if taken and not self._may_be_elsewhere(workload, taken):
             return
@@ -68,12 +69,21 @@ class Planner:
 
     def _ends(self, workload: Workload, now: float) -> list[End]:
         """When gangs end that it can't make leave."""
-        cost_of, policy = self._gangs.costs.of(workload), self._gangs.policy
-        return [
-            (end_of(each.workload.gang, each.run.started_at, policy, now), each.workload)
-            for each in self._gangs.records.charged_to(workload.owner)
-            if each.run is not None and not cost_of(each.workload)
-        ]
+        costs, policy, records = self._gangs.costs, self._gangs.policy, self._gangs.records
+        cost_of = costs.of(workload)
+        overstaying = set(records.overstaying(workload.gang.id, now))
+        ends = []
+        for record in records.charged_to(workload.owner):
+            other, run = record.workload, record.run
+            if run is None or other is workload.parent or cost_of(other) is not None:
+                continue
+            end = end_of(other.gang, run.started_at, policy, now)
+            if other.priority < workload.priority:
+                end = min(end, costs.protected_until(other))
+            elif other in overstaying:
+                end = min(end, now + leaving_s(policy))
+            ends.append((end, other))
+        return ends
 
     def _may_be_elsewhere(self, workload: Workload, taken: Collection[Pool]) -> bool:
         pools = [pool for pool in self._gangs.state.pools if pool not in taken]

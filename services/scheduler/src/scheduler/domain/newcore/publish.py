@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable, Iterator
 
-from scheduler.domain.core.model import Decision, Reason
-from scheduler.domain.newcore.explain import Explainer
+from scheduler.domain.core.model import Decision
+from scheduler.domain.core.ordering import Rank
+from scheduler.domain.newcore.explain import reasons, unsettled
+from scheduler.domain.newcore.fit import ORDER
 from scheduler.domain.newcore.nodes import Phase, Workload
 from scheduler.domain.newcore.queue import WorkloadClass
 from scheduler.domain.newcore.refuse import refusal
@@ -11,38 +13,46 @@ from scheduler.domain.newcore.transitions import Transitions
 
 
 class Publisher:
-    """Publishes what is new. ``explained``: how many reasons were found."""
+    """Publishes what is new."""
 
     def __init__(self, gangs: Transitions) -> None:
         self._gangs = gangs
-        self._explainer = Explainer(gangs.state)
-        self.explained = 0
 
-    def publish(
-        self, tried: dict[WorkloadClass, None], *, is_settled: bool
-    ) -> Iterator[list[Decision]]:
-        """Class by class. ``tried``: those whose first gang failed; ``is_settled``: gangs may be
-        refused.
-        """
+    def publish(self, tried: dict[WorkloadClass, None], *, is_settled: bool) -> Iterator[Decision]:
+        """``tried``: classes whose first gang failed; ``is_settled``: gangs may be refused."""
         gangs, queue = self._gangs, self._gangs.queue
         if not (tried or queue.new or gangs.records.misnamed):
             return
+        tried = {found: None for found in tried if not found.is_surplus}  # it waits in silence
         if is_settled:
-            yield list(self._refuse(tried))
-        waiting = {found: head[1] for found in tried if (head := queue.head(found))}
-        for found, reason in self._explainer.reasons(waiting):
-            before, found.reason = found.reason, reason
-            self.explained += 1
-            if before is None or before.code != reason.code:
-                yield self._tell(found.waiting(), reason)
+            yield from self._refuse(tried)
+        heads = {found: head[1] for found in tried if (head := queue.head(found))}
+        kept = [each.reservation for each in gangs.records.reserved if each.reservation]
+        told = reasons(gangs.state, heads, self._firsts(heads), kept, gangs.costs)
+        for found, reason in told.items():
+            if not is_settled and (large := refusal(gangs.state, heads[found])) is not None:
+                reason = unsettled(large)
+            if found.reason is None or found.reason.code != reason.code:
+                for workload in found.waiting():
+                    yield from gangs.publish(gangs.records.of(workload), reason)
+            found.reason = reason
         for workload, found in queue.new.items():
             if found.reason is not None and workload.phase is Phase.WAITING:
-                yield self._tell((workload,), found.reason)
+                yield from gangs.publish(gangs.records.of(workload), found.reason)
         queue.new.clear()
 
-    def _tell(self, gangs: Iterable[Workload], reason: Reason) -> list[Decision]:
-        of = self._gangs.records.of
-        return [each for gang in gangs for each in self._gangs.publish(of(gang), reason)]
+    def _firsts(self, tried: Iterable[WorkloadClass]) -> dict[WorkloadClass, str]:
+        """Of classes that may not pass, the gangs that come before all of their virtual cluster."""
+        queue, firsts = self._gangs.queue, dict[tuple[object, bool], tuple[Rank, Workload]]()
+        behind = [found for found in tried if found.no is not None and found.no.code == ORDER]
+        heads = [queue.head(found) for found in queue.classes.values() if behind]
+        for record in self._gangs.records.nominated if behind else ():
+            heads.append((queue.rank_of(record.workload, record.order), record.workload))
+        for head in heads:
+            if head is not None:
+                place = head[1].gang.virtual_cluster, head[1].is_opportunistic
+                firsts[place] = min(head, firsts.get(place, head), key=lambda each: each[0])
+        return {found: firsts[found.key[0], found.is_opportunistic][1].gang.id for found in behind}
 
     def _refuse(self, tried: dict[WorkloadClass, None]) -> Iterator[Decision]:
         """Gangs of which names or counts prove that they can never start."""

@@ -5,16 +5,16 @@ Example: 400 jobs of one pod with 8 GPUs wait in `research` at priority 5. They 
 first fails, so none of the others is tried until something is free that could help.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from scheduler.domain.core.ends import lasts_s
+from scheduler.domain.core.ends import bounds_of
 from scheduler.domain.core.holdings import Order
 from scheduler.domain.core.machines import NEVER
 from scheduler.domain.core.model import Reason
 from scheduler.domain.core.ordering import Rank
-from scheduler.domain.newcore.fit import QUOTA, ROOM, No
+from scheduler.domain.newcore.fit import QUOTA, No
 from scheduler.domain.newcore.models import Want
 from scheduler.domain.newcore.nodes import Phase, Slot, Workload
 from scheduler.domain.newcore.quota import Wanted, shortage, wanted
@@ -39,6 +39,7 @@ class WorkloadClass:
     wanted: Wanted
     leaves_of_pod: int
     is_borrowing: bool = False
+    is_surplus: bool = False
     no: No | None = None
     is_hopeless: bool = False
     reason: Reason | None = None
@@ -121,6 +122,7 @@ class Queue:
                 wanted(self._state, workload),
                 min((want.least(self._state.models) for want, _ in wants), default=0),
                 workload.gang.is_borrowing,
+                workload.is_surplus,
             )
             self.classes[key] = found
         return found
@@ -129,16 +131,6 @@ class Queue:
         """The class's first may be helped by what has changed."""
         found.no = None
         self.ready[found] = None
-
-    def note_tried(self, published: Callable[[Workload], str | None]) -> None:
-        """Classes whose gangs have a published reason were tried in this state."""
-        self.new.clear()
-        for found in self.classes.values():
-            codes = {published(each) for each in found.waiting()}
-            code = next(iter(codes))
-            if code is not None and len(codes) == 1:
-                found.no, found.reason = No(ROOM), Reason(code, "", {})
-                self.ready.pop(found, None)
 
     def leave(self, workload: Workload) -> None:
         """A workload waits no longer."""
@@ -150,7 +142,8 @@ class Queue:
     def forget(self, found: WorkloadClass) -> None:
         """None of the class wait."""
         self.ready.pop(found, None)
-        self.classes.pop(found.key, None)
+        if self.classes.get(found.key) is found:  # else there is a new one of the same key
+            del self.classes[found.key]
 
 
 def _key_of(workload: Workload) -> Key:
@@ -161,7 +154,9 @@ def _key_of(workload: Workload) -> Key:
         workload.priority,
         tuple((want, len(pods)) for want, pods in workload.wants),
         gang.is_borrowing,
-        lasts_s(gang),
+        workload.parent is not None,
+        workload.is_surplus,
+        bounds_of(gang),
         gang.allowed_nodes,
     )
 

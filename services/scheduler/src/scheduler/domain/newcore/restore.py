@@ -1,48 +1,91 @@
 """A gang that was placed before: after a restart, or under another configuration."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable
+from dataclasses import astuple, replace
 
-from scheduler.domain.core.forest import Cell
-from scheduler.domain.core.interface import GangState
 from scheduler.domain.core.model import (
     OPPORTUNISTIC,
     CellUse,
+    ExtraPod,
     GangClass,
+    Kind,
     PodPlace,
     Restored,
-    without,
+    Role,
 )
 from scheduler.domain.core.owning import owner_of
-from scheduler.domain.newcore.gangs import roles_of, workload_of
+from scheduler.domain.core.shapes import Part
 from scheduler.domain.newcore.lend import BORROWED, lender_of
 from scheduler.domain.newcore.models import Want
-from scheduler.domain.newcore.nodes import Binding, Phase, Place, QuotaLeft, Slot, Workload
-from scheduler.domain.newcore.records import Record
+from scheduler.domain.newcore.nodes import Binding, Phase, Place, Slot, Workload, mask_on
+from scheduler.domain.newcore.records import Record, Run
 from scheduler.domain.newcore.state import State
 
 
-def restore(state: State, restored: Restored) -> tuple[Workload, tuple[PodPlace, ...]]:
-    """Put a gang's pods where they are. Where it can't have its cells it is downgraded; where it
-    was nominated it waits. Also returns the places of pods that run on hardware which the
-    configuration does not have, or which another gang has.
+def parts_of(restored: Restored) -> tuple[Restored, Restored | None, dict[str, Restored]]:
+    """A gang, what it has nominated places to grow by, and pods that it can do without: each as if
+    it were alone. Pods that have no place are over.
     """
-    gang, phase = restored.gang, _phase_of(restored)
-    over = {pod for role in gang.roles for pod in role.pods}
-    over -= {place.pod for place in restored.places}
-    workload = workload_of(state, gang, without(gang.roles, over) if over else gang.roles)
-    if restored.gang_class not in (None, GangClass.GUARANTEED) and workload.owner is not None:
-        state.be_opportunistic(workload)
-    is_charged = workload.owner is not None
-    if is_charged and restored.lender is not None:
+    extra = {each.pod: each for each in restored.extra}
+    held = () if restored.started_at is None else restored.reserved
+    if all(place.pod in extra or place.pod in held for place in restored.places):
+        held = ()
+    known = {place.pod for place in restored.places} - extra.keys()
+    own = replace(_only(restored, known.difference(held)), reserved=(), extra=())
+    growth = None
+    if held:
+        growth = _only(restored, known.intersection(held))
+        growth = replace(growth, started_at=None, passed=None, extra=())
+    surplus = {
+        pod: replace(
+            _only(restored, (pod,)),
+            gang_class=each.gang_class,
+            started_at=each.started_at,
+            preempted_until=each.preempted_until,
+            preempted_for=each.preempted_for,
+            lender=each.lender,
+            passed=None,
+            checkpointed_at=None,
+            extra=(),
+        )
+        for pod, each in sorted(extra.items())
+    }
+    return own, growth, surplus
+
+
+def _only(restored: Restored, pods: Collection[str]) -> Restored:
+    some = (
+        replace(role, pods=tuple(p for p in role.pods if p in pods)) for role in restored.gang.roles
+    )
+    gang = replace(restored.gang, roles=tuple(role for role in some if role.pods))
+    places = tuple(place for place in restored.places if place.pod in pods)
+    return replace(restored, gang=gang, places=places)
+
+
+def restore(state: State, restored: Restored, workload: Workload) -> None:
+    """Put a workload's pods where they are. Where it can't have its cells it is downgraded. Pods on
+    nodes or GPUs that are not there any more have no place.
+    """
+    wants = {pod: want for want, pods in workload.wants for pod in pods}
+    is_charged = restored.gang_class in (None, GangClass.GUARANTEED)
+    phase = _phase_of(restored)
+    if restored.lender is not None:
         state.borrow(workload, owner_of(restored.lender), BORROWED)
-        if _take_all(state, workload, restored, phase):
-            return workload, ()
-        state.ask_anew(workload)
-    if _take_all(state, workload, restored, phase) or phase is Phase.NOMINATED:
-        return workload, ()
-    if is_charged:
+    if not is_charged and workload.owner is not None:
         state.be_opportunistic(workload)
-    return workload, _take_some(state, workload, restored, phase)
+    found = ((wants.get(pod.pod), pod) for pod in restored.places)
+    some = [place_of(state, workload, want, pod) for want, pod in found if want is not None]
+    places = [place for place in some if place is not None]
+    with state.trial() as trial:
+        if workload.owner is not None and phase is not Phase.LEAVING:
+            bind_again(state, workload.owner, restored.cells, places)
+        if _take(state, workload, places, phase):
+            trial.commit()
+    if not workload.places and workload.owner is not None:
+        state.be_opportunistic(workload)
+        with state.trial() as trial:
+            if _take(state, workload, [place._replace(owner="") for place in places], phase):
+                trial.commit()
 
 
 def _phase_of(restored: Restored) -> Phase:
@@ -51,74 +94,22 @@ def _phase_of(restored: Restored) -> Phase:
     return Phase.RUNNING if restored.preempted_until is None else Phase.LEAVING
 
 
-def _take_all(state: State, workload: Workload, restored: Restored, phase: Phase) -> bool:
-    """All pods take their places in cells; or some of them can't, and nothing has changed."""
-    found = list(_places(state, workload, restored))
-    places = [place for _, place in found if place is not None]
-    if len(places) < len(found):
-        return False
-    with state.trial() as trial:
-        bound: list[Binding] = []
-        if workload.owner is not None and phase is not Phase.LEAVING:
-            bound = bind_again(state, workload.owner, restored.cells)
-        for place in places:
-            if not _may_take(state, workload, place, phase):
+def _take(state: State, workload: Workload, places: list[Place], phase: Phase) -> bool:
+    """All pods take their places, or some of them can't. The caller undoes it then."""
+    for place in places:
+        slot = place.slot
+        busy = slot.used if phase is not Phase.NOMINATED else slot.staying
+        if place.gpus & busy:
+            return False
+        if not workload.is_opportunistic and phase is not Phase.LEAVING:
+            if place.charge & slot.charged:
                 return False
-            state.take(workload, place, phase)
-        if places:
-            state.settle(workload, places, phase)
-        state.unbind_unused(bound)
-        trial.commit()
+            if not state.bind_around(place.owner, slot, place.charge):
+                return False
+        state.take(workload, place, phase)
+    if places:
+        state.settle(workload, places, phase)
     return True
-
-
-def _take_some(
-    state: State, workload: Workload, restored: Restored, phase: Phase
-) -> tuple[PodPlace, ...]:
-    """A gang without cells runs where it does. Returns the places that it can't take; what is there
-    of them is not free.
-    """
-    taken, orphaned = list[Place](), list[PodPlace]()
-    for pod, place in _places(state, workload, restored):
-        if place is not None and _may_take(state, workload, place, phase):
-            parts = [place]
-        else:
-            orphaned.append(pod._replace(charged=()))
-            parts = [each for each in _parts_of(state, pod) if not each.gpus & each.slot.used]
-        for each in parts:
-            state.take(workload, each, phase)
-        taken += parts
-    state.settle(workload, taken, phase)
-    return tuple(orphaned)
-
-
-def _places(
-    state: State, workload: Workload, restored: Restored
-) -> Iterator[tuple[PodPlace, Place | None]]:
-    wants = {pod: want for want, pods in workload.wants for pod in pods}
-    for pod in restored.places:
-        if (want := wants.get(pod.pod)) is not None:
-            yield pod, place_of(state, workload, want, pod)
-
-
-def _may_take(state: State, workload: Workload, place: Place, phase: Phase) -> bool:
-    slot = place.slot
-    if place.gpus & (slot.used if phase is not Phase.NOMINATED else slot.staying):
-        return False
-    if workload.is_opportunistic or phase is Phase.LEAVING:
-        return True
-    if place.charge & slot.charged:
-        return False
-    return state.bind_around(place.owner, slot, place.charge)
-
-
-def _parts_of(state: State, pod: PodPlace) -> Iterator[Place]:
-    """What is there of a pod's GPUs: they are in no slot together."""
-    node, none = state.nodes.get(pod.node), (0,) * len(state.resources.names)
-    for slot in () if node is None else node.slots:
-        gpus = 0 if slot.fixed is None else slot.fixed.mask_of(pod.gpus)
-        if gpus:
-            yield Place(pod.pod, slot, gpus, none)
 
 
 def place_of(state: State, workload: Workload, want: Want, pod: PodPlace) -> Place | None:
@@ -129,12 +120,14 @@ def place_of(state: State, workload: Workload, want: Want, pod: PodPlace) -> Pla
     slot = _slot_of(node.slots, pod.gpus)
     if slot is None:
         return None
+    first, last = node.port_range
+    ports = sum(1 << port - first for port in pod.ports if first <= port <= last)
     gpus = 0 if slot.fixed is None else slot.fixed.mask_of(pod.gpus)
     more = 0 if slot.fixed is None else slot.fixed.mask_of(pod.charged)
     owner = workload.owner_of(want)
     is_opportunistic = workload.gang.priority == OPPORTUNISTIC
     charge = 0 if is_opportunistic else gpus | more  # it may be upgraded to it
-    return Place(pod.pod, slot, gpus, want.amounts, charge, owner or "", node.port_bits(pod.ports))
+    return Place(pod.pod, slot, gpus, want.amounts, charge, owner or "", ports)
 
 
 def _slot_of(slots: Iterable[Slot], gpus: tuple[int, ...]) -> Slot | None:
@@ -146,76 +139,79 @@ def _slot_of(slots: Iterable[Slot], gpus: tuple[int, ...]) -> Slot | None:
     return None
 
 
-def bind_again(state: State, owner: str, cells: Iterable[CellUse]) -> list[Binding]:
-    """Bind the cells that a gang has had, out of the same quota, as far as that is allowed."""
-    bound: list[Binding] = []
+def bind_again(
+    state: State, owner: str, cells: Iterable[CellUse], places: Collection[Place]
+) -> None:
+    """Bind the cells that a gang says it has and that these places are in, out of the same quota,
+    as far as that is allowed.
+    """
     for use in cells:
         for quota in state.quotas.get(owner, ()):
             if quota.quota.path != use.quota or not quota.left:
                 continue
+            buddy = state.buddies[quota.chain.name]
             for cell in state.forest.by_address(quota.chain, use.cell):
-                found = _cell_at(owner, quota, cell, use.cell)
-                slot, buddy = state.slots_of(cell)[0], state.buddies[quota.chain.name]
-                if found is not None and buddy.may_bind(cell, found.part, slot):
-                    state.bind(found)
-                    bound.append(found)
-    return bound
+                slot = state.slots_of(cell)[0]
+                parts: list[Part | None] = []
+                if cell.level == quota.level and cell.address == use.cell:
+                    parts = [None]
+                elif cell.slot is not None and quota.level < cell.level:
+                    every, fixed = cell.slot.shape.parts[quota.level], cell.slot
+                    parts = [part for part in every if fixed.address(part) == use.cell]
+                for part in parts:
+                    binding = Binding(owner, quota, cell, part)
+                    if _holds_any(state, binding, places) and buddy.may_bind(cell, part, slot):
+                        state.bind(binding)
 
 
-def _cell_at(owner: str, quota: QuotaLeft, cell: Cell, address: str) -> Binding | None:
-    if cell.level == quota.level and cell.address == address:
-        return Binding(owner, quota, cell, None)
-    if cell.slot is not None and quota.level < cell.level:
-        for part in cell.slot.shape.parts[quota.level]:
-            if cell.slot.address(part) == address:
-                return Binding(owner, quota, cell, part)
-    return None
+def _holds_any(state: State, binding: Binding, places: Collection[Place]) -> bool:
+    slots = state.slots_of(binding.cell)
+    return any(mask_on(binding, each.slot) & each.charge for each in places if each.slot in slots)
 
 
 def exported(record: Record) -> Restored:
     """All that is kept of a gang that has places."""
     workload, run = record.workload, record.run
-    orphaned = {place.pod for place in record.orphaned}
-    places = (place for place in workload.places if place.pod not in orphaned)
+    placed = [workload, *(each.workload for each in record.children if each.workload.places)]
+    pods: dict[Kind, tuple[str, ...]] = {}
+    for each in placed:
+        for want, names in each.wants:
+            pods[want.kind] = (*pods.get(want.kind, ()), *names)
+    roles = tuple(Role(kind, names) for kind, names in pods.items())
+    held = [each for each in placed if each.parent is not None and not each.is_surplus]
     return Restored(
-        workload.gang,
-        (*map(pod_place, places), *record.orphaned),
-        class_of(record) if workload.places or orphaned else None,
-        cells_of(workload),
+        replace(workload.gang, roles=roles),
+        tuple(pod_place(place) for each in placed for place in each.places),
+        _class_of(workload),
+        tuple(sorted({cell for each in placed for cell in cells_of(each)}, key=astuple)),
         None if run is None else run.started_at,
         record.leaves_by,
         record.leaves_for,
+        tuple(place.pod for each in held for place in each.places),
+        passed=None if record.backfill is None else record.backfill.gang,
         checkpointed_at=None if run is None else run.checkpointed_at,
+        extra=tuple(_extra(each, each.run) for each in record.children if each.run is not None),
         lender=lender_of(workload),
     )
 
 
-def state_of(record: Record) -> GangState:
-    """A gang as it is shown."""
-    workload, run = record.workload, record.run
-    is_waiting = workload.phase in (Phase.WAITING, Phase.NOMINATED)
-    has_places = bool(workload.places or record.orphaned)
-    return GangState(
-        workload.gang,
-        roles_of(workload) if is_waiting else (),
-        started_at=None if run is None else run.started_at,
-        gang_class=class_of(record) if has_places else None,
-        lender=lender_of(workload) if has_places else None,
-        preempted_until=record.leaves_by,
-        told=record.published,
-        is_waiting=is_waiting,
-        is_nominated=workload.phase is Phase.NOMINATED,
+def _extra(child: Record, run: Run) -> ExtraPod:
+    (place,), lender = child.workload.places, lender_of(child.workload)
+    return ExtraPod(
+        place.pod,
+        run.started_at,
+        _class_of(child.workload),
+        child.leaves_by,
+        child.leaves_for,
+        lender,
     )
 
 
-def class_of(record: Record) -> GangClass:
-    """How a gang with places holds its GPUs."""
-    workload = record.workload
+def _class_of(workload: Workload) -> GangClass:
     if not workload.is_opportunistic:
         return GangClass.GUARANTEED
-    if workload.is_away or (record.orphaned and workload.gang.priority != OPPORTUNISTIC):
-        return GangClass.DOWNGRADED
-    return GangClass.OPPORTUNISTIC
+    is_opportunistic = workload.gang.priority == OPPORTUNISTIC
+    return GangClass.OPPORTUNISTIC if is_opportunistic else GangClass.DOWNGRADED
 
 
 def cells_of(workload: Workload) -> tuple[CellUse, ...]:
@@ -242,7 +238,16 @@ def pod_place(place: Place) -> PodPlace:
     """A place by names."""
     slot = place.slot
     if slot.fixed is None:
-        return PodPlace(place.pod, slot.node.name, (), slot.node.ports_in(place.ports))
+        return PodPlace(place.pod, slot.node.name, (), _ports(slot, place.ports))
     more = place.charge & ~place.gpus
     gpus, charged = slot.fixed.indices(place.gpus), slot.fixed.indices(more) if more else ()
-    return PodPlace(place.pod, slot.node.name, gpus, slot.node.ports_in(place.ports), charged)
+    return PodPlace(place.pod, slot.node.name, gpus, _ports(slot, place.ports), charged)
+
+
+def _ports(slot: Slot, mask: int) -> tuple[int, ...]:
+    first, found = slot.node.port_range[0], []
+    while mask:
+        low = mask & -mask
+        found.append(first + low.bit_length() - 1)
+        mask ^= low
+    return tuple(found)

@@ -28,6 +28,9 @@ from scheduler.domain.newcore.nodes import (
 )
 from scheduler.domain.newcore.views import View, When
 
+CLAIMS = 128
+"""Views of what gangs could have that are kept: those that were asked last."""
+
 UNLIMITED = 1 << 60
 """What is left of a resource without a limit."""
 
@@ -44,8 +47,8 @@ class State:
     """``pools``: by chain; that of nodes without GPUs last. ``models``: of all pools.
     ``quotas``: by owner, lowest first. ``owned`` and ``charged``: leaves by account, and of charged
     ones by priority. ``leaving``: how many workloads are so. ``unwell``: slots with
-    leaves that are not good. ``freed``: slots where something became free, and owners of which a
-    cell was unbound, since the cycle took them.
+    leaves that are not good, or on nodes that are not open. ``freed``: slots where something became
+    free, and owners of which a cell was unbound, since the cycle took them.
     """
 
     def __init__(self, forest: Forest) -> None:
@@ -68,6 +71,7 @@ class State:
         self._racks_of: dict[Cell, int] = {}
         self._wants: dict[tuple[Kind, bool], Want] = {}
         self._views: dict[tuple[object, ...], View] = {}
+        self._claims: dict[tuple[Pool, str, int, bool], View] = {}
         _Builder(self).build()
 
     def trial(self) -> Trial:
@@ -209,15 +213,29 @@ class State:
         def mask(slot: Slot) -> int:
             return claimable(slot, owner, priority, may_bind=may_bind)
 
-        watchers = pool.dirty if may_bind else pool.dirty_of.setdefault(owner, [])
-        return self._view(("claim", pool, owner, priority, may_bind), mask, watchers, When.CLAIM)
+        key = pool, owner, priority, may_bind
+        found = self._claims.pop(key, None)
+        if found is None:
+            if len(self._claims) >= CLAIMS:
+                self._drop_claim(*next(iter(self._claims)))
+            found = View(pool, self.patterns, mask, When.CLAIM, shows_full=False)
+            self._watchers(pool, owner, may_bind=may_bind).append(found.dirty)
+        self._claims[key] = found
+        return found
+
+    def _drop_claim(self, pool: Pool, owner: str, priority: int, may_bind: bool) -> None:
+        view = self._claims.pop((pool, owner, priority, may_bind))
+        watchers = self._watchers(pool, owner, may_bind=may_bind)
+        watchers[:] = [each for each in watchers if each is not view.dirty]
+
+    def _watchers(self, pool: Pool, owner: str, *, may_bind: bool) -> list[_Dirty]:
+        return pool.dirty if may_bind else pool.dirty_of.setdefault(owner, [])
 
     def _view(
         self,
         key: tuple[object, ...],
         mask: Callable[[Slot], int],
         watchers: list[_Dirty],
-        when: When | None = None,
         *,
         shows_full: bool = False,
     ) -> View:
@@ -225,7 +243,7 @@ class State:
         if found is None:
             pool = key[1]
             assert isinstance(pool, Pool)
-            when = when or (When.SOON if key[-1] is When.SOON else When.NOW)
+            when = When.SOON if key[-1] is When.SOON else When.NOW
             found = View(pool, self.patterns, mask, when, shows_full=shows_full)
             self._views[key] = found
             watchers.append(found.dirty)
@@ -233,7 +251,7 @@ class State:
 
     def views(self) -> Iterator[View]:
         """Those that were ever asked, for the audit."""
-        yield from self._views.values()
+        yield from (*self._views.values(), *self._claims.values())
 
     def _touch(self, slot: Slot) -> None:
         """The slot, or its node's amounts, are about to change or have changed."""
@@ -339,12 +357,6 @@ class State:
             set_(slot, "bindings", (*slot.bindings, (mask, binding)))
             self._touch(slot)
         buddy.end_bind(part, slots[0])
-
-    def unbind_unused(self, bindings: Iterable[Binding]) -> None:
-        """Those of these cells are anybody's again in which no workload is charged anything."""
-        for binding in bindings:
-            if not binding.users and binding.quota is not None:
-                self._unbind(binding)
 
     def _unbind(self, binding: Binding) -> None:
         set_, cell, part, owner = self.journal.set, binding.cell, binding.part, binding.owner
@@ -456,6 +468,41 @@ class State:
         self.journal.set(workload, "places", rest)
         self.journal.set(workload, "wants", without(workload.wants, pod))
 
+    def pass_on(self, workload: Workload, other: Workload, pods: Collection[str]) -> None:
+        """These pods, where they are, are another workload's from now on, which is in the phase of
+        this one. It is over when it has passed on all.
+        """
+        set_ = self.journal.set
+        moved = tuple(place for place in workload.places if place.pod in pods)
+        rest = tuple(place for place in workload.places if place.pod not in pods)
+        for place in moved:
+            is_last = all(each.slot is not place.slot for each in rest)
+            self._pass_on(workload, other, place, is_last=is_last)
+        set_(workload, "places", rest)
+        set_(other, "places", (*other.places, *moved))
+        for want, names in workload.wants:
+            some = tuple(name for name in names if name in pods)
+            if some:
+                set_(other, "wants", with_more(other.wants, want, some))
+        for pod in pods:
+            set_(workload, "wants", without(workload.wants, pod))
+        set_(other, "phase", workload.phase)
+        if not rest:
+            set_(workload, "phase", Phase.OVER)
+
+    def _pass_on(self, workload: Workload, other: Workload, place: Place, *, is_last: bool) -> None:
+        slot, gpus, charge = place.slot, place.gpus, place.charge
+        if workload.is_opportunistic or workload.phase is Phase.LEAVING:
+            charge = 0
+        if charge:
+            self._count(workload, place, -charge.bit_count())
+            self._count(other, place, charge.bit_count())
+        before, others = slot.pods.get(workload, NOTHING), slot.pods.get(other, NOTHING)
+        rest = before[0] & ~gpus, before[1] & ~charge
+        self.journal.put(slot.pods, workload, rest if any(rest) or not is_last else MISSING)
+        self.journal.put(slot.pods, other, (others[0] | gpus, others[1] | charge))
+        self._touch(slot)
+
     def _give_up(self, workload: Workload, place: Place, *, is_last: bool) -> None:
         """``is_last``: no pod of the workload is on the slot from then on."""
         slot, gpus = place.slot, place.gpus
@@ -492,18 +539,42 @@ class State:
         self.journal.set(workload, "owner", None)
 
     def ask_anew(self, workload: Workload) -> None:
-        """A waiting workload asks for cells of its own again."""
-        gang = workload.gang
-        is_charged = gang.priority != OPPORTUNISTIC
+        """A waiting workload asks for cells of its own again; what a gang grows by, for such as the
+        gang has.
+        """
+        gang, parent = workload.gang, workload.parent
+        owner = None if gang.priority == OPPORTUNISTIC else owner_of(gang.virtual_cluster)
+        priority = OPPORTUNISTIC if workload.is_surplus else gang.priority
+        if parent is not None and not workload.is_surplus:
+            owner, priority = parent.owner, parent.priority
+        is_charged = owner is not None
         wants = tuple((self.want(w.kind, is_charged=is_charged), p) for w, p in workload.wants)
         self.journal.set(workload, "wants", wants)
-        self.journal.set(workload, "owner", owner_of(gang.virtual_cluster) if is_charged else None)
-        self.journal.set(workload, "priority", gang.priority)
+        self.journal.set(workload, "owner", owner)
+        self.journal.set(workload, "priority", priority)
+
+    def ask(self, workload: Workload, wants: Wants) -> None:
+        """A workload wants these pods; those that have a place are among them."""
+        self.journal.set(workload, "wants", wants)
 
     def borrow(self, workload: Workload, owner: str, priority: int) -> None:
         """A waiting workload asks for cells of another owner."""
         self.journal.set(workload, "owner", owner)
         self.journal.set(workload, "priority", priority)
+
+    def set_priority(self, workload: Workload, priority: int) -> None:
+        """Only gangs of a higher priority can have a running workload's cells from now on."""
+        charged = [] if workload.is_opportunistic else [p for p in workload.places if p.charge]
+        for place in charged:
+            self._count(workload, place, -place.charge.bit_count())
+        self.journal.set(workload, "priority", priority)
+        for place in charged:
+            self._count(workload, place, place.charge.bit_count())
+            self._touch(place.slot)
+
+    def set_near(self, workload: Workload, near: dict[Pool, int]) -> None:
+        """A workload's pods go near these racks."""
+        self.journal.set(workload, "near", near)
 
     def upgrade(
         self, workload: Workload, places: Sequence[Place], owner: str, priority: int
@@ -570,7 +641,7 @@ class State:
         if good == slot.good:
             return
         self.journal.set(slot, "good", good)
-        self.journal.put(self.unwell, slot, MISSING if good == slot.shape.full else None)
+        self._note_well(slot)
         self._touch(slot)
         self._free(slot)
 
@@ -591,47 +662,48 @@ class State:
         self._set_usable(slot.node)
 
     def block(
-        self,
-        node: Node,
-        gpus: Collection[int],
-        amounts: tuple[int, ...],
-        ports: int,
-        avoided: int = 0,
+        self, node: Node, gpus: Collection[int], amounts: tuple[int, ...], ports: int
     ) -> bool:
         """Nobody's pods hold these now: GPU indices, amounts by resource, ports as bits. Whether
         they held something else before.
         """
-        before = _blocked(node)
+        before = (node.blocked, node.blocked_ports, [slot.blocked for slot in node.slots])
         old = node.blocked or (0,) * len(amounts)
         for name in ("left", "soon"):
             values = zip(getattr(node, name), old, amounts, strict=True)
             self.journal.set(node, name, tuple(left + a - b for left, a, b in values))
         self.journal.set(node, "blocked", amounts)
         self.journal.set(node, "blocked_ports", ports & ~node.ports)
-        self.journal.set(node, "avoided_ports", avoided)
         for slot in node.slots:
             mask = 0 if slot.fixed is None else slot.fixed.mask_of(tuple(gpus))
             self.journal.set(slot, "blocked", mask)
             self._touch(slot)
             self._free(slot)
         self._set_usable(node)
-        return before != _blocked(node)
+        return before != (node.blocked, node.blocked_ports, [slot.blocked for slot in node.slots])
 
     def _set_usable(self, node: Node) -> None:
         for slot in node.slots:
             full = slot.shape.full if node.is_open else 0
             self.set_good(slot, full & ~slot.sick & ~slot.blocked)
+            self._note_well(slot)
 
-
-def _blocked(node: Node) -> object:
-    slots = [slot.blocked for slot in node.slots]
-    return node.blocked, node.blocked_ports, node.avoided_ports, slots
+    def _note_well(self, slot: Slot) -> None:
+        is_well = slot.node.is_open and slot.good == slot.shape.full
+        self.journal.put(self.unwell, slot, MISSING if is_well else None)
 
 
 def without(wants: Wants, pod: str) -> Wants:
     """The same without a pod."""
     left = ((want, tuple(each for each in pods if each != pod)) for want, pods in wants)
     return tuple((want, pods) for want, pods in left if pods)
+
+
+def with_more(wants: Wants, want: Want, pods: tuple[str, ...]) -> Wants:
+    """The same with more pods; those that are there already are not wanted twice."""
+    found = dict(wants)
+    found[want] = tuple(dict.fromkeys((*found.get(want, ()), *pods)))
+    return tuple(found.items())
 
 
 def claimable(slot: Slot, owner: str, priority: int, *, may_bind: bool) -> int:

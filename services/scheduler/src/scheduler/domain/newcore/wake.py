@@ -6,7 +6,7 @@ from math import inf
 from scheduler.domain.core.model import Decision
 from scheduler.domain.newcore.nodes import Phase, Place
 from scheduler.domain.newcore.queue import Freed
-from scheduler.domain.newcore.reserve import renew
+from scheduler.domain.newcore.reserve import lift_all, renew
 from scheduler.domain.newcore.transitions import Transitions
 
 
@@ -18,7 +18,22 @@ def is_due(gangs: Transitions, now: float) -> bool:
             if found.no is not None and found.owner is not None:
                 gangs.queue.try_again(found)
         return True
-    return any(each.is_broken(now) for each in gangs.records.reservations())
+    return _stays_from_now_on(gangs, now) or any(
+        each.reservation and each.reservation.is_broken(now) for each in gangs.records.reserved
+    )
+
+
+def _stays_from_now_on(gangs: Transitions, now: float) -> bool:
+    """Since the last cycle a gang has begun to overstay on reserved cells."""
+    is_so = False
+    for record in gangs.records.backfilled:
+        backfill = record.backfill
+        if backfill and gangs.costs.before < backfill.until <= now:
+            waiting = gangs.records.all.get(backfill.gang)
+            if waiting is not None and waiting.reservation is not None:
+                gangs.queue.try_again(gangs.queue.class_of(waiting.workload))
+                is_so = True
+    return is_so
 
 
 def wake(gangs: Transitions, now: float) -> Iterator[Decision]:
@@ -26,7 +41,8 @@ def wake(gangs: Transitions, now: float) -> Iterator[Decision]:
     tried again that may be helped.
     """
     state, records, queue = gangs.state, gangs.records, gangs.queue
-    freed = Freed(state, state.freed)
+    changed = list(state.freed)
+    freed = Freed(state, changed)
     state.freed.clear()
     for record in list(records.nominated):
         workload = record.workload
@@ -39,15 +55,30 @@ def wake(gangs: Transitions, now: float) -> Iterator[Decision]:
             yield gangs.started(record, now)
         elif not any(_is_awaited(place) for place in workload.places):
             yield gangs.wait_again(record)  # foreign pods have taken what it needs
-    for reservation in records.reservations():
-        if reservation.is_broken(now):
-            yield gangs.unreserve(reservation)
-        elif any(slot in freed.slots for slot in reservation.cells):
-            renew(state, reservation)
-            queue.try_again(queue.class_of(reservation.workload))
+    yield from _look_at_reservations(gangs, freed, now)
     for found in list(queue.classes.values()):
         if found.no is not None and freed.helps(found):
             queue.try_again(found)
+    for record in records.reserved:
+        found = queue.class_of(record.workload)
+        if found.no is not None and record.reservation is not None:
+            with state.trial():  # what it has reserved does not keep it from other cells
+                lift_all(state, [record.reservation])
+                is_helped = Freed(state, changed).helps(found)
+            if is_helped:
+                queue.try_again(found)
+
+
+def _look_at_reservations(gangs: Transitions, freed: Freed, now: float) -> Iterator[Decision]:
+    for record in list(gangs.records.reserved):
+        reservation = record.reservation
+        if reservation is None:
+            continue
+        if reservation.is_broken(now):
+            yield gangs.unreserve(reservation)
+        elif any(slot in freed.slots for slot in reservation.cells):
+            renew(gangs.state, reservation)
+            gangs.queue.try_again(gangs.queue.class_of(record.workload))
 
 
 def _is_awaited(place: Place) -> bool:
