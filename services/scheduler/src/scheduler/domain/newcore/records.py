@@ -140,7 +140,8 @@ class Records:
         """A gang comes."""
         assert record.id not in self.all, record.id
         self.all[record.id] = record
-        self.file(record)
+        if record.misnamed is not None or record.workload.phase is not Phase.WAITING:
+            self.file(record)
         if (group := _group_of(record.workload)) is not None:
             self._groups.setdefault(group, {})[record] = None
 
@@ -159,11 +160,17 @@ class Records:
         """The record, or its workload, has changed."""
         workload = record.workload
         is_running = workload.phase is Phase.RUNNING
-        _keep(self.nominated, record, workload.phase is Phase.NOMINATED)
-        _keep(self.away, record, is_running and workload.is_away)
-        _keep(self.backfilled, record, is_running and record.backfill is not None)
-        _keep(self.reserved, record, record.reservation is not None)
-        _keep(self.misnamed, record, record.misnamed is not None)
+        for where, is_there in (
+            (self.nominated, workload.phase is Phase.NOMINATED),
+            (self.away, is_running and workload.is_away),
+            (self.backfilled, is_running and record.backfill is not None),
+            (self.reserved, record.reservation is not None),
+            (self.misnamed, record.misnamed is not None),
+        ):
+            if is_there:
+                where[record] = None
+            elif record in where:
+                del where[record]
         self._file_by_owner(record, workload.owner if is_running else None)
 
     def _file_by_owner(self, record: Record, owner: str | None) -> None:
@@ -179,10 +186,3 @@ class Records:
 def _group_of(workload: Workload) -> tuple[str, str] | None:
     gang = workload.gang
     return None if gang.group is None else (gang.job, gang.group)
-
-
-def _keep(where: dict[Record, None], record: Record, is_there: bool) -> None:
-    if is_there:
-        where[record] = None
-    else:
-        where.pop(record, None)
