@@ -68,6 +68,7 @@ class Core:
             yield record.workload
             if record.reservation is not None:
                 yield record.reservation.hold
+        yield from (kept.hold for kept in self._gangs.records.kept)
 
     # Gangs come and go. Unknown ones are ignored.
 
@@ -78,7 +79,7 @@ class Core:
         record = Record(workload, self._ordering.order(gang))
         if wrong is not None:
             record.misnamed = Reason(*wrong, wanted_of(workload.kinds))
-        self._gangs.add(record)
+        self._pending += self._gangs.add(record)
 
     def withdraw(self, gang: str) -> None:
         """A gang is not wanted any more."""
@@ -89,6 +90,14 @@ class Core:
         record = self.gangs.get(gang)
         if record is not None:
             self._gangs.release(record)
+
+    def requeue(self, gang: str, until: float) -> None:
+        """A gang is over by the platform's fault: a node was lost, a GPU is bad. What is healthy of
+        its cells is kept until then for its job's next attempt.
+        """
+        record = self.gangs.get(gang)
+        if record is not None:
+            self._gangs.requeue(record, until)
 
     def release_pod(self, gang: str, pod: str) -> None:
         """One pod is over; with its last pod the gang."""

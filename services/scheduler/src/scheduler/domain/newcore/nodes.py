@@ -193,7 +193,8 @@ class Workload:
 
     ``wants``: pods by what they want. ``owner``: whose cells it is charged to, but for pods with a
     pin; None: it is opportunistic or downgraded. ``priority``: gangs with a higher one can have its
-    cells. ``parent``: the workload that grows. ``near``: racks near which its pods go first.
+    cells. ``parent``: the workload that grows. ``near``: racks to which its pods go first.
+    ``kept``: slots to which they go before that.
     """
 
     name: str
@@ -203,6 +204,7 @@ class Workload:
     priority: int
     parent: "Workload | None" = None
     near: dict[Pool, int] = field(default_factory=dict)
+    kept: tuple[Slot, ...] = ()
     phase: Phase = Phase.WAITING
     places: tuple[Place, ...] = ()
 

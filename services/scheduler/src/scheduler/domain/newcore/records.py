@@ -97,7 +97,8 @@ class Record:
 class Records:
     """``all``: by the gang's id. The others are those of them that are nominated, run outside of
     their own cells (downgraded, or on borrowed capacity), run on reserved cells, have a
-    reservation, or are misnamed.
+    reservation, or are misnamed. ``kept``: cells of attempts that the platform failed,
+    for the next ones.
     """
 
     def __init__(self) -> None:
@@ -107,6 +108,7 @@ class Records:
         self.backfilled: dict[Record, None] = {}
         self.reserved: dict[Record, None] = {}
         self.misnamed: dict[Record, None] = {}
+        self.kept: dict[Reservation, None] = {}
         self._charged: dict[str, dict[Record, None]] = {}
         self._groups: dict[tuple[str, str], dict[Record, None]] = {}
 
@@ -125,6 +127,14 @@ class Records:
             for each in self.backfilled
             if each.backfill and each.backfill.gang == gang and each.backfill.until <= now
         ]
+
+    def kept_for(self, workload: Workload) -> Reservation | None:
+        """Cells of the attempt before."""
+        for each in self.kept:
+            before = each.workload
+            if job_of(before.gang) == job_of(workload.gang) and before.kinds == workload.kinds:
+                return each if before.owner == workload.owner else None
+        return None
 
     def racks_near(self, workload: Workload) -> dict[Pool, int]:
         """Racks with pods of a workload's group, as bit sets."""
@@ -181,6 +191,11 @@ class Records:
         if owner is not None:
             self._charged.setdefault(owner, {})[record] = None
         record.charged_to = owner
+
+
+def job_of(gang: Gang) -> str:
+    """The job of a gang, else the gang."""
+    return gang.job or gang.id
 
 
 def _group_of(workload: Workload) -> tuple[str, str] | None:

@@ -36,8 +36,8 @@ def lift_all(state: State, reservations: Iterable[Reservation]) -> None:
 
 
 def beside(records: Records, workload: Workload) -> list[Reservation]:
-    """Those of other gangs of its virtual cluster."""
-    found = (each.reservation for each in records.reserved)
+    """Those of other gangs of its virtual cluster, and what is kept for next attempts."""
+    found = (*(each.reservation for each in records.reserved), *records.kept)
     return [
         each
         for each in found
