@@ -125,12 +125,12 @@ def test_why_shows_the_servers_reason(rest: Rest, tmp_path: Path) -> None:
 def test_why_shows_the_code_of_a_task_that_has_its_place(
     rest: Rest, tmp_path: Path, state: str
 ) -> None:
-    reason = {"code": "not-taken", "text": "Kubernetes does not take the pod yet: no."}
+    reason = {"code": "not-taken", "text": "The pod can't be created in Kubernetes yet: no."}
     gang = {"gang": "g-0", "state": "placed", "reason": None, "class": "guaranteed"}
     content = {"name": JOB, "state": state, "reason": reason, "scheduler": {"gangs": [gang]}}
     rest.answer(f"GET /api/v2/jobs/{JOB}/why", content)
     assert muster(rest, tmp_path, "why", JOB).out == (
-        f"{JOB} is {state}: Kubernetes does not take the pod yet: no.\n"
+        f"{JOB} is {state}: The pod can't be created in Kubernetes yet: no.\n"
         "  code: not-taken\n"
         "  class: guaranteed\n"
     )

@@ -126,7 +126,7 @@ def test_only_the_agent_sees_the_host(objects: Sequence[Json]) -> None:
         assert of.pod.get("automountServiceAccountToken", True) is is_agent
 
 
-def test_the_agent_has_two_capabilities_and_three_folders(objects: Sequence[Json]) -> None:
+def test_the_agent_has_two_capabilities_and_four_folders(objects: Sequence[Json]) -> None:
     agent = workload(objects, "runtime-agent")
     assert agent.main["securityContext"]["capabilities"]["add"] == ["DAC_READ_SEARCH", "KILL"]
     paths = {
@@ -141,6 +141,7 @@ def test_the_agent_has_two_capabilities_and_three_folders(objects: Sequence[Json
     }
     assert mounts == {
         ("/var/lib/muster", False),
+        ("/sys/fs/cgroup", True),
         ("/var/log/pods", True),
         ("/var/lib/kubelet/pods", True),
     }

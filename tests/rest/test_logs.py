@@ -137,7 +137,9 @@ async def test_a_task_without_a_node_does_not_wait_for_what_another_waits_for(
     rest: Any, state: JobState
 ) -> None:
     await rest.submit("logged")
-    why = Reason(code="not-taken", text="Kubernetes does not take the pod yet: no.", numbers={})
+    why = Reason(
+        code="not-taken", text="The pod can't be created in Kubernetes yet: no.", numbers={}
+    )
     waits = TaskStatus(index=0, state=TaskState.WAITING, pod="pod-0")
     held_up = TaskStatus(index=1, state=TaskState.WAITING, pod="pod-1", node="n", reason=why)
     job = await rest.job_id("logged")

@@ -171,6 +171,7 @@ async def test_what_a_task_uses_is_scraped_while_it_runs(
     assert await series("gpu_mem_utilization", minor_number="0", job_name="") == [0]
     assert await series("muster_agent_gpu_xids_total", gpu="0", tier="fatal") == [0]
     assert await series("muster_agent_node_memory_bytes", node_name=settings.node)
+    assert await series("process_resident_memory_bytes")
     await launcher.stop(request)
     await launcher.ended("busy")
     async with asyncio.timeout(60):

@@ -295,7 +295,8 @@ async def test_what_holds_a_pod_up_is_published_once_and_until_it_is_over(
     world.accept()
     await world.until(world.reason)
     assert world.message()["state"] == "accepted"
-    why = "not-taken: Kubernetes does not take the pod yet: exceeded quota: few, limited: pods=1"
+    words = "exceeded quota: few, limited: pods=1"
+    why = f"not-taken: The pod can't be created in Kubernetes yet: {words}"
     assert world.reason() == why
     await world.until(lambda: len(api.calls) > 5)
     assert (world.reason(), world.revision()) == (why, 1)

@@ -19,9 +19,10 @@ CLUSTERS, STEPS = 20, 40
 
 
 def whole(core: Core) -> None:
-    """Every gang has all its places, or none."""
-    for name, record in core.gangs.items():
-        workload = record.workload
+    """Every gang has all its places, or none; so has all that one grows by."""
+    children = (child for record in core.gangs.values() for child in record.children)
+    for record in (*core.gangs.values(), *children):
+        workload, name = record.workload, record.workload.name
         pods = sorted(pod for _, names in workload.wants for pod in names)
         placed = sorted(place.pod for place in workload.places)
         assert placed == ([] if workload.phase is Phase.WAITING else pods), name
@@ -43,7 +44,12 @@ def fault(core: Core, chance: random.Random, machines: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "policy", [{}, {"is_backfilling": True, "assumed_s": 20.0, "order_by": USUAL_ORDER}]
+    "policy",
+    [
+        {"preemptions_per_hour": 3},
+        {"is_backfilling": True, "assumed_s": 20.0, "order_by": USUAL_ORDER},
+        {"is_strict": True},
+    ],
 )
 @pytest.mark.parametrize("seed", range(CLUSTERS))
 def test_the_accounting_is_right_and_gangs_whole_after_every_cycle(
@@ -59,9 +65,12 @@ def test_the_accounting_is_right_and_gangs_whole_after_every_cycle(
         kind = chance.random()
         if kind < 0.6:
             gang = a_gang(chance, hardware, f"g{number}", float(number), 0.15)
-            core.request(replace(gang, is_borrowing=chance.random() < 0.4))
-        elif kind < 0.75 and core.gangs:
+            seconds = chance.choice((None, 3.0, 10.0, 30.0))
+            core.request(replace(gang, is_borrowing=chance.random() < 0.4, expected_s=seconds))
+        elif kind < 0.72 and core.gangs:
             core.release(chance.choice(sorted(core.gangs)))
+        elif kind < 0.75 and core.gangs:
+            core.requeue(chance.choice(sorted(core.gangs)), number + chance.choice((0.0, 3.0, 9.0)))
         elif kind < 0.85:
             fault(core, chance, hardware.machines)
         elif kind < 0.9 and core.gangs:
@@ -70,6 +79,7 @@ def test_the_accounting_is_right_and_gangs_whole_after_every_cycle(
         elif leaving:
             core.release(leaving.pop(chance.randrange(len(leaving))))
         before = {name: record.workload for name, record in core.gangs.items()}
+        backfills = {name: record.backfill for name, record in core.gangs.items()}
         for decision in core.cycle(float(number)):
             if isinstance(decision, Preempted):
                 assert decision.gang in running
@@ -77,7 +87,10 @@ def test_the_accounting_is_right_and_gangs_whole_after_every_cycle(
                 if decision.for_gang is None:
                     continue
                 victim, other = before[decision.gang], before[decision.for_gang]
-                if victim.gang.virtual_cluster == other.gang.virtual_cluster:
+                backfill = backfills[decision.gang]
+                if backfill is not None and backfill.gang == decision.for_gang:
+                    assert backfill.until <= number
+                elif victim.gang.virtual_cluster == other.gang.virtual_cluster:
                     assert victim.gang.priority < other.gang.priority
             elif isinstance(decision, Placed):
                 running.add(decision.gang)
@@ -97,9 +110,9 @@ def picture(core: Core) -> list[object]:
     charged = [{p: n for p, n in each.items() if n} for each in core.state.charged.values()]
     counts = [core.state.leaving]
     gangs = {
-        name: (r.workload.phase, r.workload.owner, r.workload.priority)
-        for name, r in core.gangs.items()
-        if r.workload.places
+        w.name: (w.phase, w.owner, w.priority, w.is_surplus, [place.pod for place in w.places])
+        for w in sorted(core.workloads(), key=lambda each: each.name)
+        if w.wants and w.places
     }
     return [masks, cells, pods, nodes, spare, charged, counts, gangs]
 

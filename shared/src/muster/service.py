@@ -19,7 +19,14 @@ import structlog
 import uvicorn
 import uvloop
 from opentelemetry.sdk.trace import TracerProvider
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    GCCollector,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -314,7 +321,10 @@ async def running(
     name: str, settings: ServiceSettings, port: int, build: Build
 ) -> AsyncIterator[Runtime]:
     """A service, running in this process while the block runs: for ``run`` and for tests."""
-    runtime = Runtime(name, settings, CollectorRegistry())
+    registry = CollectorRegistry()
+    for collector in (ProcessCollector, PlatformCollector, GCCollector):
+        collector(registry=registry)
+    runtime = Runtime(name, settings, registry)
     bound = _bind(settings.http_host, port)
     try:
         if isinstance(settings, DatabaseSettings):

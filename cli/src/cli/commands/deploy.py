@@ -37,6 +37,7 @@ from cli.deploy.looking import (
     live_agent,
     live_secrets,
     look_at,
+    why_not_ready,
 )
 from cli.deploy.objects import (
     AGENT,
@@ -54,7 +55,7 @@ from cli.deploy.objects import (
     with_marks,
 )
 from cli.deploy.probe_pods import try_gpus
-from cli.deploy.rollout import Progress, Step, images_in, look, short, steps, troubles
+from cli.deploy.rollout import Progress, Step, images_in, look, short, steps
 from cli.home import checkout_root
 from cli.output import Format, print_json, print_line, print_note, print_table
 
@@ -217,7 +218,7 @@ def status(*, cluster: Cluster = CONNECTION, output: Output = Format.TABLE) -> E
     nodes = [{"node": name_of(each), "agent": _agent(each, agents_on)} for each in every_node]
     in_force = kubectl.every("get", "deployments,configmaps", "-n", SYSTEM)
     of_cells = list(cells(in_force, agents(every_node, ()) or every_node))
-    of_jobs, why = len(job_pods(kubectl)), troubles(pods)
+    of_jobs, why = len(job_pods(kubectl)), why_not_ready(kubectl, pods)
     if output is Format.JSON:
         cells_ = [vars(each) for each in of_cells]
         shown = {"parts": parts, "nodes": nodes, "jobPods": of_jobs, "troubles": why}

@@ -12,6 +12,7 @@ from cli.client import CommandError, Exit
 from cli.deploy.credentials import NODE_ANNOTATION, USERS
 from cli.deploy.findings import agents, is_away, is_ready
 from cli.deploy.kubectl import Kubectl
+from cli.deploy.looking import why_not_ready
 from cli.deploy.objects import (
     AGENT,
     AGENT_LABEL,
@@ -29,7 +30,7 @@ from cli.deploy.objects import (
     settings_of,
     title_of,
 )
-from cli.deploy.rollout import SETUP, Look, Progress, Step, look, troubles
+from cli.deploy.rollout import SETUP, Look, Progress, Step, look
 
 AGAIN_S = 1.0
 """Between two questions. kubectl's own wait shows neither progress nor what is wrong."""
@@ -92,7 +93,7 @@ def _wait(kubectl: Kubectl, wanted: Json, waiting: Waiting) -> None:
         if found.progress is Progress.FAILED or now > until:
             label = f"app.kubernetes.io/name={name_of(wanted)}"
             why = [f"Node {each} is not ready. `muster nodes remove {each}`?" for each in away]
-            why += troubles(kubectl.every("get", "pods", "-n", SYSTEM, "-l", label))
+            why += why_not_ready(kubectl, kubectl.every("get", "pods", "-n", SYSTEM, "-l", label))
             logs = f"kubectl -n {SYSTEM} logs {wanted['kind'].lower()}/{name_of(wanted)}"
             raise CommandError(
                 Exit.NOT_ALL_READY,

@@ -1,6 +1,7 @@
 """The user's kubectl: every request to the cluster goes through it, with its log-in and context."""
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -16,11 +17,16 @@ from cli.client import CommandError, Exit
 Json = dict[str, Any]
 
 AWAY = ("Unable to connect to the server", "The connection to the server")
+OTHER_CLUSTER = "Start the cluster, or name another one by --context or --kubeconfig."
 FIXES = {
+    **dict.fromkeys(AWAY, OTHER_CLUSTER),
+    "(Unauthorized)": "Renew your log-in to the cluster: `kubectl get nodes` has to work.",
     "(Forbidden)": "Use a context with the role cluster-admin.",
     "conflict with": "Set these fields to the same values in your overlay. Then go on.",
 }
 """What to do, by what kubectl prints."""
+LOGGED = re.compile(r"[IWEF]\d{4} \d\d:\d\d:\d\d\.")
+"""How a line of kubectl's own log begins: it repeats what the error says."""
 TIMEOUT_S = 120
 """No single request takes longer. Waits ask again instead."""
 
@@ -71,7 +77,8 @@ class Kubectl:
                 f"kubectl {words[0]} did not end within {TIMEOUT_S} s: is the API server there?",
             ) from None
         if done.returncode != 0:
-            first, *more = done.stderr.strip().splitlines() or ["no reason given"]
+            lines = done.stderr.strip().splitlines() or ["no reason given"]
+            first, *more = [each for each in lines if not LOGGED.match(each)] or lines
             away = any(each in done.stderr for each in AWAY)
             code = Exit.UNREACHABLE if away else Exit.REFUSED
             fix = "".join(f" {text}" for sign, text in FIXES.items() if sign in done.stderr)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from cli.client import CommandError, Exit
-from cli.deploy.findings import Cluster, Right, agents, rights
+from cli.deploy.findings import Cluster, Right, agents, is_ready, rights
 from cli.deploy.kubectl import Kubectl
 from cli.deploy.objects import (
     AGENT,
@@ -17,6 +17,7 @@ from cli.deploy.objects import (
     name_of,
     namespace_of,
 )
+from cli.deploy.rollout import troubles, warnings
 
 LEASES = "kube-node-lease"
 LOOKED_AT = (
@@ -98,6 +99,16 @@ def job_pods(kubectl: Kubectl) -> list[Json]:
     """The pods of people's jobs that have not ended."""
     found = kubectl.every("get", "pods", "-A", "-l", POD_OF_JOB)
     return [each for each in found if each["status"].get("phase") not in ("Succeeded", "Failed")]
+
+
+def why_not_ready(kubectl: Kubectl, pods: Sequence[Json]) -> list[str]:
+    """What their statuses say of these pods of Muster, else the last warnings about them."""
+    waiting = [e for e in pods if not (is_ready(e) or e["status"].get("phase") == "Succeeded")]
+    found = troubles(waiting)
+    if waiting and not found:
+        of_warnings = ("events", "-n", SYSTEM, "--field-selector", "type=Warning")
+        found = warnings(waiting, kubectl.every("get", *of_warnings))
+    return found
 
 
 def installed_or_refuse(kubectl: Kubectl) -> Json:

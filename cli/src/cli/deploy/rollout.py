@@ -122,6 +122,18 @@ def troubles(pods: Sequence[Json]) -> list[str]:
     return found
 
 
+def warnings(pods: Sequence[Json], events: Sequence[Json]) -> list[str]:
+    """The last warning about each of these pods: as of a volume or a runtime, of which its status
+    tells nothing.
+    """
+    names = set(map(name_of, pods))
+    last: dict[str, Json] = {}
+    for each in sorted(events, key=lambda each: str(each.get("lastTimestamp"))):
+        if (name := each.get("involvedObject", {}).get("name")) in names:
+            last[name] = each
+    return [f"Pod {name}: {each.get('message')}" for name, each in sorted(last.items())]
+
+
 def images_in(body: Json) -> list[str]:
     """The images of a workload."""
     return list(dict.fromkeys(str(each["image"]) for each in containers(body)))

@@ -338,7 +338,9 @@ class KubernetesPods:
                 work.tries, work.try_at_s = work.tries + 1, time.monotonic() + max(wait_s, after_s)
                 if work.why != why:
                     work.why = why
-                    _log.warning("Kubernetes does not take it yet", pod=name, why=work.why)
+                    _log.warning(
+                        "a request about a pod is made again later", pod=name, why=work.why
+                    )
             finally:
                 work.request = None
                 self._ring(name)

@@ -244,8 +244,8 @@ def given_up(seen: Observed, waited_s: float, patience_s: float) -> Ending | Non
 
 
 def not_taken(why: str) -> Reason:
-    """The API server does not take the pod yet, in its words or those of the connection."""
-    return Reason(code="not-taken", text=f"Kubernetes does not take the pod yet: {why}")
+    """The object can't be made yet, in the words of the API server, its connection or the agent."""
+    return Reason(code="not-taken", text=f"The pod can't be created in Kubernetes yet: {why}")
 
 
 def waits(seen: Observed, waited_s: float, known: Reason | None) -> Reason | None:

@@ -5,12 +5,13 @@ from heapq import heappop, heappush
 
 from scheduler.domain.core.model import OPPORTUNISTIC, Decision
 from scheduler.domain.core.ordering import Rank
-from scheduler.domain.newcore.fit import ORDER, ROOM, Fit, No, fit
-from scheduler.domain.newcore.lend import Lending
+from scheduler.domain.newcore.fit import ORDER, ROOM, Fit, No, fit, lacks
+from scheduler.domain.newcore.lend import Lending, lender_of
 from scheduler.domain.newcore.nodes import Phase, Workload
 from scheduler.domain.newcore.queue import Sizes, WorkloadClass
 from scheduler.domain.newcore.records import Record
 from scheduler.domain.newcore.reserve import (
+    Sparing,
     backfill_of,
     beside,
     lift,
@@ -58,6 +59,7 @@ class Admission:
         while heap:
             rank, _, found, workload = heappop(heap)
             if workload.phase is not Phase.WAITING:
+                self._follow(heap, found, workload)
                 continue
             record = self._gangs.records.of(workload)
             if self._queue.has_users and record.reservation is None:
@@ -67,10 +69,7 @@ class Admission:
                     continue
             answer = self._answer(found, rank, record)
             if isinstance(answer, No):
-                found.no = answer
-                self.tried[found] = None
-                if answer.code == ROOM:
-                    self._failed.add(found)
+                self._note(found, answer, workload)
                 continue
             yield from self._gangs.placed(record, answer, self._now)
             if answer.victims or answer.downgraded:
@@ -78,6 +77,25 @@ class Admission:
             if self._is_strict and record in self._gangs.records.nominated:
                 self._none_passes(rank, workload)
             self._push(heap, found)
+            self._push_surplus(heap, is_opportunistic)
+
+    def _note(self, found: WorkloadClass, answer: No, workload: Workload) -> None:
+        found.no = answer
+        self.tried[found] = None
+        if answer.code == ROOM and workload.parent is None:
+            self._failed.add(found)
+
+    def _follow(self, heap: list[Entry], found: WorkloadClass, workload: Workload) -> None:
+        """The next of the class, where a gang asks no longer for what it was to grow by."""
+        if workload.phase is Phase.OVER:
+            self._push(heap, found)
+
+    def _push_surplus(self, heap: list[Entry], is_opportunistic: bool) -> None:
+        """What a gang that has started can do without is tried in the same turn."""
+        for found in [each for each in self._queue.ready if each.is_surplus]:
+            if found.is_opportunistic is is_opportunistic:
+                del self._queue.ready[found]
+                self._push(heap, found)
 
     def _to_try(self, is_opportunistic: bool) -> list[WorkloadClass]:
         ready = [each for each in self._queue.ready if each.is_opportunistic is is_opportunistic]
@@ -128,27 +146,40 @@ class Admission:
             self._first[place] = rank, workload
 
     def _attempt(self, record: Record) -> Fit | No:
+        """Near its group, or its gang. Surplus only where that costs nothing."""
+        state, workload = self._state, record.workload
+        if workload.gang.group is not None or workload.parent is not None:
+            state.set_near(workload, self._gangs.records.racks_near(workload))
+        if workload.is_surplus:
+            return fit(state, workload, None)
+        if workload.parent is not None and lender_of(workload) is not None:
+            return lacks(state, workload) or No(ROOM)  # it borrows as well
+        if self._gangs.children.place_whole(record):
+            record.reservation = None
+            return Fit()
+        return self._fit(record)
+
+    def _fit(self, record: Record) -> Fit | No:
         """On its own reservation and those of gangs behind it; else, where it will have ended in
         time, at nobody's cost on those of gangs before it. Gangs that overstay on its reserved
-        cells leave first. Without GPUs, where there is no room for
-        it in its cells, as an opportunistic gang.
+        cells leave first. Without GPUs, where there is no room for it in its cells, as an
+        opportunistic gang.
         """
         state, workload, policy = self._state, record.workload, self._gangs.policy
-        if workload.gang.group is not None:
-            state.set_near(workload, self._gangs.records.racks_near(workload))
         overstaying = []
         if record.reserved_since is not None:
             overstaying = self._gangs.records.overstaying(record.id, self._now)
         others = beside(self._gangs.records, workload)
         behind = [each for each in others if workload.priority > each.workload.priority]
         before = [each for each in others if each not in behind]
+        costs = self._gangs.costs if not before else Sparing(self._gangs.costs, before)
         with state.trial() as trial:
             lift_all(state, behind)
             if record.reservation is not None:
                 lift(state, record.reservation)
             for other in overstaying:
                 state.set_priority(other, OPPORTUNISTIC)
-            answer = fit(state, workload, self._gangs.costs)
+            answer = fit(state, workload, costs)
             for other in overstaying:
                 if other.phase is Phase.RUNNING:
                     state.set_priority(other, other.gang.priority)
@@ -158,14 +189,10 @@ class Admission:
                 answer = fit(state, workload, None)
                 if isinstance(answer, Fit):
                     record.backfill = backfill_of(workload, passed, self._now)
-            if (
-                isinstance(answer, No)
-                and not workload.is_opportunistic
-                and _costs_no_gpus(workload)
-            ):
+            if isinstance(answer, No) and _may_be_opportunistic(workload):
                 state.be_opportunistic(workload)
                 with reserved_shares(state, before):
-                    answer = fit(state, workload, self._gangs.costs)
+                    answer = fit(state, workload, costs)
             if isinstance(answer, Fit):
                 for each in (*behind, *passed):
                     renew(state, each)
@@ -182,14 +209,15 @@ class Admission:
                 self._push(heap, found)
         while heap:
             _, _, found, workload = heappop(heap)
-            record = records.of(workload)
-            if workload.phase is not Phase.WAITING or not self._may_borrow(record):
+            if workload.phase is not Phase.WAITING or failed.has_easier(found):
                 continue
-            if failed.has_easier(found):
+            record = records.of(workload)
+            if not self._may_borrow(record):
                 continue
             borrowers = [e.workload for e in records.away if not e.workload.is_opportunistic]
             if self._lending.borrow(workload, borrowers) is None:
-                failed.add(found)
+                if workload.parent is None:
+                    failed.add(found)
                 continue
             yield from self._gangs.placed(record, Fit(), self._now)
             self._push(heap, found)
@@ -197,6 +225,9 @@ class Admission:
     def _may_borrow(self, record: Record) -> bool:
         workload = record.workload
         if self._is_strict and self._first[_place_of(workload)][1] is not workload:
+            return False
+        is_growth = workload.parent is not None and not workload.is_surplus
+        if is_growth and lender_of(workload) is None:  # its gang is in its own cells
             return False
         has_pin = any(want.kind.pin for want, _ in workload.wants)
         return not has_pin and record.reservation is None
@@ -206,5 +237,7 @@ def _place_of(workload: Workload) -> tuple[str, bool]:
     return workload.gang.virtual_cluster, workload.is_opportunistic
 
 
-def _costs_no_gpus(workload: Workload) -> bool:
-    return all(want.kind.costs_nothing for want, _ in workload.wants)
+def _may_be_opportunistic(workload: Workload) -> bool:
+    """It is a guaranteed gang whose pods want neither GPUs nor pins."""
+    costs_nothing = all(want.kind.costs_nothing for want, _ in workload.wants)
+    return costs_nothing and not workload.is_opportunistic and workload.parent is None

@@ -62,7 +62,7 @@ class Costs:
             gpus = other.gpus
             run = self.records.of(other).run
             lost_ms = max(gpus, 1) * (0 if run is None else run.lost_ms(other.gang, self.now))
-            if other.parent is not None:
+            if other.is_surplus:
                 return Cost(surplus=gpus)
             if _overstays(other):
                 return Cost(lost_ms=lost_ms)
@@ -98,6 +98,7 @@ class Costs:
             for other in found
             if other.priority < asking.priority
             and other.phase is Phase.RUNNING
+            and not other.is_surplus
             and self._is_lazy(other)
         ]
 
@@ -112,7 +113,7 @@ class Costs:
         """
         if other.is_opportunistic:
             is_same = other.gang.virtual_cluster == asking.gang.virtual_cluster
-            return not is_same or other.gang.priority < asking.priority
+            return not is_same or other.is_surplus or other.gang.priority < asking.priority
         return other.owner == asking.owner and other.priority < asking.priority
 
     def _young_until(self, other: Workload) -> float:

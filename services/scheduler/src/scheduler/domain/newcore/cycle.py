@@ -3,25 +3,25 @@
 `Core.cycle` reads as the rules do. Everything that it asks is `fit` under a trial.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from scheduler.domain.core.building import build
 from scheduler.domain.core.config import ClusterConfig
-from scheduler.domain.core.model import Decision, Gang, Reason, Restored
-from scheduler.domain.core.names import wrong_in
+from scheduler.domain.core.model import Decision, Gang, Restored, Role
 from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy, ordering_of
-from scheduler.domain.core.wording import wanted_of
 from scheduler.domain.newcore.admit import Admission
 from scheduler.domain.newcore.conditions import Conditions
 from scheduler.domain.newcore.costs import Costs
-from scheduler.domain.newcore.gangs import workload_of
+from scheduler.domain.newcore.gangs import parted, pods_of, workload_of
+from scheduler.domain.newcore.grow import Children
 from scheduler.domain.newcore.lend import Lending
 from scheduler.domain.newcore.nodes import Workload
 from scheduler.domain.newcore.plan import Planner
 from scheduler.domain.newcore.publish import Publisher
 from scheduler.domain.newcore.queue import Queue
-from scheduler.domain.newcore.records import Record, Records
-from scheduler.domain.newcore.restore import exported, restore
+from scheduler.domain.newcore.records import Growth, Record, Records
+from scheduler.domain.newcore.refuse import misnaming
+from scheduler.domain.newcore.restore import exported
 from scheduler.domain.newcore.state import State
 from scheduler.domain.newcore.transitions import Transitions
 from scheduler.domain.newcore.usage import Usage
@@ -44,13 +44,15 @@ class Core:
         self._ordering = ordering_of(config.policy, policies)
         usage = Usage(self.state, config.policy, self._ordering)
         records = Records()
+        queue = Queue(self.state, usage)
         self._gangs = Transitions(
             self.state,
             records,
-            Queue(self.state, usage),
+            queue,
             usage,
             Costs(records, config.policy),
             config.policy,
+            Children(self.state, records, queue, usage),
         )
         self._lending = Lending(self.state, config.virtual_clusters)
         self._planner = Planner(self._gangs)
@@ -64,7 +66,7 @@ class Core:
 
     def workloads(self) -> Iterator[Workload]:
         """All that may have places."""
-        for record in self.gangs.values():
+        for record in (*self.gangs.values(), *self._gangs.records.children.values()):
             yield record.workload
             if record.reservation is not None:
                 yield record.reservation.hold
@@ -74,12 +76,23 @@ class Core:
 
     def request(self, gang: Gang) -> None:
         """A gang wants its pods."""
-        wrong = wrong_in(self.state.forest, gang, (role.kind for role in gang.roles))
-        workload = workload_of(self.state, gang, gang.roles)
-        record = Record(workload, self._ordering.order(gang))
-        if wrong is not None:
-            record.misnamed = Reason(*wrong, wanted_of(workload.kinds))
-        self._pending += self._gangs.add(record)
+        needed, spare = parted(gang.roles)
+        workload = workload_of(self.state, gang, needed)
+        order, wrong = self._ordering.order(gang), misnaming(self.state, workload)
+        growth = Growth(spare=spare) if spare else None
+        self._pending += self._gangs.add(Record(workload, order, wrong, growth=growth))
+
+    def grow(self, gang: str, roles: Sequence[Role]) -> None:
+        """A gang wants more pods, all of them at once or none."""
+        record = self.gangs.get(gang)
+        if record is not None:
+            self._pending += self._gangs.grow(record, pods_of(roles))
+
+    def want_more(self, gang: str, roles: Sequence[Role]) -> None:
+        """A gang wants more pods that it can do without, as many as can be had without cost."""
+        record = self.gangs.get(gang)
+        if record is not None:
+            self._gangs.want_more(record, pods_of(roles))
 
     def withdraw(self, gang: str) -> None:
         """A gang is not wanted any more."""
@@ -115,9 +128,7 @@ class Core:
         """A gang was placed before. Where it can't have its cells again it is downgraded; the next
         cycle publishes that.
         """
-        workload = restore(self.state, restored)
-        record = Record(workload, self._ordering.order(restored.gang))
-        self._pending += self._gangs.restore(record, restored)
+        self._pending += self._gangs.restore(restored, self._ordering.order(restored.gang))
 
     def exported(self, gang: str) -> Restored:
         """All that is kept of a gang that has places."""
@@ -148,6 +159,8 @@ class Core:
             decisions += admission.admit(is_opportunistic=True)
         # 7. Gangs outside of their own cells get some where there is room, oldest first.
         decisions += gangs.upgrade()
+        if gangs.queue.ready:  # what these gangs wait to grow by
+            decisions += admission.admit(is_opportunistic=False)
         # 8. The first of each virtual cluster that can't start gets a reservation.
         if self.policy.is_keeping and admission.tried:
             decisions += self._planner.plan(admission.tried, now)

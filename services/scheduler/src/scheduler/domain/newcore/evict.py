@@ -212,10 +212,9 @@ class _Chooser:
         """GPUs of victims at the least: leaves that are wanting on a slot."""
         free = slot.good & ~slot.staying & ~slot.charged
         for other, (gpus, charge) in slot.pods.items():
-            if other.parent is not None or other.priority < 0:
-                free |= (
-                    0 if other.is_opportunistic else gpus | charge
-                )  # they count less than others
+            is_borrowed = other.priority < 0 and not other.is_opportunistic
+            if other.is_surplus or is_borrowed or other.phase is Phase.NOMINATED:
+                free |= gpus | charge  # they count less than others
         return max(0, want.need(slot.model)[0] - free.bit_count())
 
     def price(self, slot: Slot, want: Want) -> _Price | None:

@@ -48,9 +48,8 @@ def fit(state: State, workload: Workload, rules: Rules | None) -> Fit | No:
     others; else by making them leave. Nothing has changed where the answer is no. ``rules`` None:
     at nobody's cost alone.
     """
-    short = shortage(state, wanted(state, workload), workload.priority)
-    if short is not None:
-        return No(QUOTA, short._asdict())
+    if (short := lacks(state, workload)) is not None:
+        return short
     if Placer(state, workload, When.NOW).place():
         return Fit()
     if rules is None:
@@ -109,6 +108,12 @@ def _without_cells(
                     trial.commit()
                 return when
     return None
+
+
+def lacks(state: State, workload: Workload) -> No | None:
+    """Gangs of its priority or higher leave it too little quota."""
+    short = shortage(state, wanted(state, workload), workload.priority)
+    return None if short is None else No(QUOTA, short._asdict())
 
 
 def claim(state: State, workload: Workload) -> tuple[Place, ...]:

@@ -33,12 +33,13 @@ class Lending:
         self._clusters = clusters
 
     def borrow(self, workload: Workload, borrowers: Collection[Workload]) -> str | None:
-        """Place a workload in another virtual cluster's quota. Returns the lender; None: nobody
-        lends it, and nothing has changed.
+        """Place a workload in another virtual cluster's quota: what a gang on borrowed capacity
+        grows by, in its lender's. Returns the lender; None: nobody lends it, and nothing has
+        changed.
         """
         lent, borrowed = _counts(borrowers)
-        own = workload.gang.virtual_cluster
-        for lender in self._lenders(workload, lent, borrowed):
+        own, only = workload.gang.virtual_cluster, lender_of(workload)
+        for lender in self._lenders(workload, lent, borrowed) if only is None else (only,):
             with self._state.trial() as trial:
                 self._state.borrow(workload, owner_of(lender), BORROWED)
                 if not isinstance(fit(self._state, workload, None), Fit):

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from scheduler.domain.core.ends import end_of, leaving_s
 from scheduler.domain.core.machines import NEVER
-from scheduler.domain.core.model import Decision
+from scheduler.domain.core.model import OPPORTUNISTIC, Decision
 from scheduler.domain.newcore.nodes import Pool, Slot, Workload
 from scheduler.domain.newcore.queue import WorkloadClass
 from scheduler.domain.newcore.records import Record
@@ -30,6 +30,7 @@ class Planner:
                 (head[0], found, head[1])
                 for found in self._gangs.queue.classes.values()
                 if found.owner == owner
+                and found.priority > OPPORTUNISTIC  # not what is idle at best, nor borrowed
                 and found.no is not None
                 and not found.is_hopeless
                 and (head := self._gangs.queue.head(found)) is not None
@@ -78,7 +79,7 @@ class Planner:
         ends = []
         for record in records.charged_to(workload.owner):
             other, run = record.workload, record.run
-            if run is None or cost_of(other) is not None:
+            if run is None or other is workload.parent or cost_of(other) is not None:
                 continue
             end = end_of(other.gang, run.started_at, policy, now)
             if other.priority < workload.priority:

@@ -22,6 +22,7 @@ class Publisher:
         gangs, queue = self._gangs, self._gangs.queue
         if not (tried or queue.new or gangs.records.misnamed):
             return
+        tried = {found: None for found in tried if not found.is_surplus}  # it waits in silence
         if is_settled:
             yield from self._refuse(tried)
         waiting = {found: head[1] for found in tried if (head := queue.head(found))}

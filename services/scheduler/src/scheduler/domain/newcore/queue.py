@@ -39,6 +39,7 @@ class WorkloadClass:
     wanted: Wanted
     leaves_of_pod: int
     is_borrowing: bool = False
+    is_surplus: bool = False
     no: No | None = None
     is_hopeless: bool = False
     reason: Reason | None = None
@@ -122,6 +123,7 @@ class Queue:
                 wanted(self._state, workload),
                 min((want.least(self._state.models) for want, _ in wants), default=0),
                 workload.gang.is_borrowing,
+                workload.is_surplus,
             )
             self.classes[key] = found
         return found
@@ -141,7 +143,8 @@ class Queue:
     def forget(self, found: WorkloadClass) -> None:
         """None of the class wait."""
         self.ready.pop(found, None)
-        self.classes.pop(found.key, None)
+        if self.classes.get(found.key) is found:  # else there is a new one of the same key
+            del self.classes[found.key]
 
 
 def _key_of(workload: Workload) -> Key:
@@ -152,6 +155,8 @@ def _key_of(workload: Workload) -> Key:
         workload.priority,
         tuple((want, len(pods)) for want, pods in workload.wants),
         gang.is_borrowing,
+        workload.parent is not None,
+        workload.is_surplus,
         bounds_of(gang),
         gang.allowed_nodes,
     )

@@ -17,10 +17,10 @@ def rebind(state: State, workload: Workload, owner: str, priority: int) -> bool:
         for place in workload.places:
             pin = wants[place.pod].kind.pin
             mine = owner if pin is None else pin_owner(pin)
-            slot, charge = place.slot, place.charge
+            slot, charge = place.slot, place.charge | place.gpus  # it may have grown without cells
             if charge & slot.charged or not state.bind_around(mine, slot, charge):
                 return False
-            places.append(place._replace(owner=mine))
+            places.append(place._replace(owner=mine, charge=charge))
         state.upgrade(workload, places, owner, priority)
         trial.commit()
     return True

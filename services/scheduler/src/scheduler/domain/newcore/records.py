@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from scheduler.domain.core.holdings import Order
-from scheduler.domain.core.model import Gang, Reason
+from scheduler.domain.core.model import Gang, Kind, Reason
 from scheduler.domain.core.saving import saved_s
 from scheduler.domain.newcore.nodes import Phase, Pool, Slot, Workload
 
@@ -66,8 +66,22 @@ class Backfill(NamedTuple):
 
 
 @dataclass(eq=False)
+class Growth:
+    """What a gang wants beside the pods that it has, or needs to start. ``wanted``: pods, all of
+    them at once or none; ``asking`` asks for them while the gang runs. ``spare``: pods that it can
+    do without, and that nobody asks for; ``surplus``: those that wait, or have a place.
+    """
+
+    wanted: dict[str, Kind] = field(default_factory=dict)
+    asking: "Record | None" = None
+    spare: dict[str, Kind] = field(default_factory=dict)
+    surplus: "dict[str, Record]" = field(default_factory=dict)
+
+
+@dataclass(eq=False)
 class Record:
-    """A gang that is not over. ``misnamed``: it names what the configuration has not.
+    """A gang that is not over, or what one grows by. ``misnamed``: it names what the configuration
+    has not. ``growth``: None where it wants nothing beside its pods.
 
     ``run``: since it started. ``reservation``: what is reserved for it while it waits;
     ``reserved_since``: when its first reservation began. ``backfill``: on whose reserved cells it
@@ -87,6 +101,15 @@ class Record:
     leaves_by: float | None = None
     leaves_for: str | None = None
     charged_to: str | None = None
+    growth: Growth | None = None
+
+    @property
+    def children(self) -> "list[Record]":
+        """What it has grown by, or is to grow by, in the order of names."""
+        if self.growth is None:
+            return []
+        asking = () if self.growth.asking is None else (self.growth.asking,)
+        return [*asking, *(child for _, child in sorted(self.growth.surplus.items()))]
 
     @property
     def id(self) -> str:
@@ -95,14 +118,15 @@ class Record:
 
 
 class Records:
-    """``all``: by the gang's id. The others are those of them that are nominated, run outside of
-    their own cells (downgraded, or on borrowed capacity), run on reserved cells, have a
-    reservation, or are misnamed. ``kept``: cells of attempts that the platform failed,
-    for the next ones.
+    """``all``: by the gang's id; ``children``: what they grow by, by the workload's name. The
+    others are those of both that are nominated, run outside of their own cells (downgraded, or on
+    borrowed capacity), run on reserved cells, have a reservation, or are misnamed. ``kept``: cells
+    of attempts that the platform failed, for the next ones.
     """
 
     def __init__(self) -> None:
         self.all: dict[str, Record] = {}
+        self.children: dict[str, Record] = {}
         self.nominated: dict[Record, None] = {}
         self.away: dict[Record, None] = {}
         self.backfilled: dict[Record, None] = {}
@@ -113,8 +137,11 @@ class Records:
         self._groups: dict[tuple[str, str], dict[Record, None]] = {}
 
     def of(self, workload: Workload) -> Record:
-        """The record of a workload's gang."""
-        return self.all[workload.gang.id]
+        """The record of a workload."""
+        return self._home(workload)[workload.name]
+
+    def _home(self, workload: Workload) -> "dict[str, Record]":
+        return self.all if workload.parent is None else self.children
 
     def charged_to(self, owner: str | None) -> Iterable[Record]:
         """Gangs that run in an owner's cells, in no order."""
@@ -132,24 +159,29 @@ class Records:
         """Cells of the attempt before."""
         for each in self.kept:
             before = each.workload
-            if job_of(before.gang) == job_of(workload.gang) and before.kinds == workload.kinds:
-                return each if before.owner == workload.owner else None
+            is_same = before.owner == workload.owner and before.kinds == workload.kinds
+            if is_same and job_of(before.gang) == job_of(workload.gang):
+                return each
         return None
 
     def racks_near(self, workload: Workload) -> dict[Pool, int]:
-        """Racks with pods of a workload's group, as bit sets."""
+        """Racks with pods of a workload's group, or of the gang that grows, as bit sets."""
         found: dict[Pool, int] = {}
         group = _group_of(workload)
-        for record in () if group is None else self._groups.get(group, ()):
-            for place in record.workload.places:
+        near = [] if group is None else [each.workload for each in self._groups.get(group, ())]
+        if workload.parent is not None:
+            near.append(workload.parent)
+        for each in near:
+            for place in each.places:
                 pool = place.slot.pool
                 found[pool] = found.get(pool, 0) | 1 << place.slot.rack
         return found
 
     def add(self, record: Record) -> None:
         """A gang comes."""
-        assert record.id not in self.all, record.id
-        self.all[record.id] = record
+        home, name = self._home(record.workload), record.workload.name
+        assert name not in home, name
+        home[name] = record
         if record.misnamed is not None or record.workload.phase is not Phase.WAITING:
             self.file(record)
         if (group := _group_of(record.workload)) is not None:
@@ -157,7 +189,7 @@ class Records:
 
     def remove(self, record: Record) -> None:
         """A gang is over. The caller has lifted its reservation."""
-        del self.all[record.id]
+        del self._home(record.workload)[record.workload.name]
         for each in (self.nominated, self.away, self.backfilled, self.reserved, self.misnamed):
             each.pop(record, None)
         if (group := _group_of(record.workload)) is not None:

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from scheduler.domain.core.machines import NEVER
 from scheduler.domain.core.model import Reason
-from scheduler.domain.core.wording import too_large
+from scheduler.domain.core.names import wrong_in
+from scheduler.domain.core.wording import too_large, wanted_of
 from scheduler.domain.newcore.models import MOST_UNITS, Want
 from scheduler.domain.newcore.nodes import Slot, Workload
 from scheduler.domain.newcore.quota import is_beyond, wanted
@@ -19,6 +20,13 @@ def refusal(state: State, workload: Workload) -> Reason | None:
     if not any(_is_too_large(state, workload)):
         return None
     return too_large(gang, workload.kinds)
+
+
+def misnaming(state: State, workload: Workload) -> Reason | None:
+    """What a workload names that the configuration has not; None: nothing."""
+    kinds = (want.kind for want, _ in workload.wants)
+    wrong = wrong_in(state.forest, workload.gang, kinds)
+    return None if wrong is None else Reason(*wrong, wanted_of(workload.kinds))
 
 
 def _is_too_large(state: State, workload: Workload) -> Iterator[bool]:

@@ -8,10 +8,11 @@ is tried in a trial that lifts the hold.
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from scheduler.domain.core.config import Policy
 from scheduler.domain.core.ends import bounds_of
+from scheduler.domain.newcore.evict import CostOf, Rules
 from scheduler.domain.newcore.fit import claim
 from scheduler.domain.newcore.nodes import Phase, Place, Pool, Slot, Workload
 from scheduler.domain.newcore.quota import shortage, wanted
@@ -157,3 +158,33 @@ def _has(slot: Slot, workload: Workload, least: int) -> bool:
     owner = workload.owner or ""
     mask = claimable(slot, owner, workload.priority, may_bind=True)
     return mask.bit_count() >= least
+
+
+@dataclass(frozen=True)
+class Sparing:
+    """Rules by which nobody leaves reserved cells for a gang that is not the one that they are
+    reserved for.
+    """
+
+    rules: Rules
+    reservations: Collection[Reservation]
+
+    def of(self, asking: Workload, *, is_inside: bool = True) -> CostOf:
+        """What it costs that others leave for a workload."""
+        cost_of = self.rules.of(asking, is_inside=is_inside)
+        return lambda other: None if self._is_on_reserved(other) else cost_of(other)
+
+    def lazy(self, asking: Workload) -> Iterable[Workload]:
+        """Those that are downgraded before they are preempted for a workload."""
+        return [each for each in self.rules.lazy(asking) if not self._is_on_reserved(each)]
+
+    def is_too_many(self, asking: Workload, victims: Iterable[Workload]) -> bool:
+        """They would be more than its virtual cluster's budget has left."""
+        return self.rules.is_too_many(asking, victims)
+
+    def _is_on_reserved(self, other: Workload) -> bool:
+        return any(
+            place.charge & each.cells.get(place.slot, 0)
+            for each in self.reservations
+            for place in other.places
+        )

@@ -1,23 +1,71 @@
 """A gang that was placed before: after a restart, or under another configuration."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import astuple, replace
 
-from scheduler.domain.core.model import OPPORTUNISTIC, CellUse, GangClass, PodPlace, Restored
+from scheduler.domain.core.model import (
+    OPPORTUNISTIC,
+    CellUse,
+    ExtraPod,
+    GangClass,
+    Kind,
+    PodPlace,
+    Restored,
+    Role,
+)
 from scheduler.domain.core.owning import owner_of
-from scheduler.domain.newcore.gangs import workload_of
+from scheduler.domain.core.shapes import Part
 from scheduler.domain.newcore.lend import BORROWED, lender_of
 from scheduler.domain.newcore.models import Want
-from scheduler.domain.newcore.nodes import Binding, Phase, Place, Slot, Workload
-from scheduler.domain.newcore.records import Record
+from scheduler.domain.newcore.nodes import Binding, Phase, Place, Slot, Workload, mask_on
+from scheduler.domain.newcore.records import Record, Run
 from scheduler.domain.newcore.state import State
 
 
-def restore(state: State, restored: Restored) -> Workload:
-    """Put a gang's pods where they are. Where it can't have its cells it is
-    downgraded. Pods on nodes or GPUs that are not there any more have no place.
+def parts_of(restored: Restored) -> tuple[Restored, Restored | None, dict[str, Restored]]:
+    """A gang, what it has nominated places to grow by, and pods that it can do without: each as if
+    it were alone. Pods that have no place are over.
     """
-    gang = restored.gang
-    workload = workload_of(state, gang, gang.roles)
+    extra = {each.pod: each for each in restored.extra}
+    held = () if restored.started_at is None else restored.reserved
+    if all(place.pod in extra or place.pod in held for place in restored.places):
+        held = ()
+    known = {place.pod for place in restored.places} - extra.keys()
+    own = replace(_only(restored, known.difference(held)), reserved=(), extra=())
+    growth = None
+    if held:
+        growth = _only(restored, known.intersection(held))
+        growth = replace(growth, started_at=None, passed=None, extra=())
+    surplus = {
+        pod: replace(
+            _only(restored, (pod,)),
+            gang_class=each.gang_class,
+            started_at=each.started_at,
+            preempted_until=each.preempted_until,
+            preempted_for=each.preempted_for,
+            lender=each.lender,
+            passed=None,
+            checkpointed_at=None,
+            extra=(),
+        )
+        for pod, each in sorted(extra.items())
+    }
+    return own, growth, surplus
+
+
+def _only(restored: Restored, pods: Collection[str]) -> Restored:
+    some = (
+        replace(role, pods=tuple(p for p in role.pods if p in pods)) for role in restored.gang.roles
+    )
+    gang = replace(restored.gang, roles=tuple(role for role in some if role.pods))
+    places = tuple(place for place in restored.places if place.pod in pods)
+    return replace(restored, gang=gang, places=places)
+
+
+def restore(state: State, restored: Restored, workload: Workload) -> None:
+    """Put a workload's pods where they are. Where it can't have its cells it is downgraded. Pods on
+    nodes or GPUs that are not there any more have no place.
+    """
     wants = {pod: want for want, pods in workload.wants for pod in pods}
     is_charged = restored.gang_class in (None, GangClass.GUARANTEED)
     phase = _phase_of(restored)
@@ -30,7 +78,7 @@ def restore(state: State, restored: Restored) -> Workload:
     places = [place for place in some if place is not None]
     with state.trial() as trial:
         if workload.owner is not None and phase is not Phase.LEAVING:
-            bind_again(state, workload.owner, restored.cells)
+            bind_again(state, workload.owner, restored.cells, places)
         if _take(state, workload, places, phase):
             trial.commit()
     if not workload.places and workload.owner is not None:
@@ -38,7 +86,6 @@ def restore(state: State, restored: Restored) -> Workload:
         with state.trial() as trial:
             if _take(state, workload, [place._replace(owner="") for place in places], phase):
                 trial.commit()
-    return workload
 
 
 def _phase_of(restored: Restored) -> Phase:
@@ -92,8 +139,12 @@ def _slot_of(slots: Iterable[Slot], gpus: tuple[int, ...]) -> Slot | None:
     return None
 
 
-def bind_again(state: State, owner: str, cells: Iterable[CellUse]) -> None:
-    """Bind the cells that a gang says it has, out of the same quota, as far as that is allowed."""
+def bind_again(
+    state: State, owner: str, cells: Iterable[CellUse], places: Collection[Place]
+) -> None:
+    """Bind the cells that a gang says it has and that these places are in, out of the same quota,
+    as far as that is allowed.
+    """
     for use in cells:
         for quota in state.quotas.get(owner, ()):
             if quota.quota.path != use.quota or not quota.left:
@@ -101,35 +152,66 @@ def bind_again(state: State, owner: str, cells: Iterable[CellUse]) -> None:
             buddy = state.buddies[quota.chain.name]
             for cell in state.forest.by_address(quota.chain, use.cell):
                 slot = state.slots_of(cell)[0]
+                parts: list[Part | None] = []
                 if cell.level == quota.level and cell.address == use.cell:
-                    if buddy.may_bind(cell, None, slot):
-                        state.bind(Binding(owner, quota, cell, None))
+                    parts = [None]
                 elif cell.slot is not None and quota.level < cell.level:
-                    for part in cell.slot.shape.parts[quota.level]:
-                        is_it = cell.slot.address(part) == use.cell
-                        if is_it and buddy.may_bind(cell, part, slot):
-                            state.bind(Binding(owner, quota, cell, part))
+                    every, fixed = cell.slot.shape.parts[quota.level], cell.slot
+                    parts = [part for part in every if fixed.address(part) == use.cell]
+                for part in parts:
+                    binding = Binding(owner, quota, cell, part)
+                    if _holds_any(state, binding, places) and buddy.may_bind(cell, part, slot):
+                        state.bind(binding)
+
+
+def _holds_any(state: State, binding: Binding, places: Collection[Place]) -> bool:
+    slots = state.slots_of(binding.cell)
+    return any(mask_on(binding, each.slot) & each.charge for each in places if each.slot in slots)
 
 
 def exported(record: Record) -> Restored:
     """All that is kept of a gang that has places."""
     workload, run = record.workload, record.run
-    gang_class = GangClass.GUARANTEED
-    if workload.is_opportunistic:
-        is_opportunistic = workload.gang.priority < 0
-        gang_class = GangClass.OPPORTUNISTIC if is_opportunistic else GangClass.DOWNGRADED
+    placed = [workload, *(each.workload for each in record.children if each.workload.places)]
+    pods: dict[Kind, tuple[str, ...]] = {}
+    for each in placed:
+        for want, names in each.wants:
+            pods[want.kind] = (*pods.get(want.kind, ()), *names)
+    roles = tuple(Role(kind, names) for kind, names in pods.items())
+    held = [each for each in placed if each.parent is not None and not each.is_surplus]
     return Restored(
-        workload.gang,
-        tuple(pod_place(place) for place in workload.places),
-        gang_class,
-        cells_of(workload),
+        replace(workload.gang, roles=roles),
+        tuple(pod_place(place) for each in placed for place in each.places),
+        _class_of(workload),
+        tuple(sorted({cell for each in placed for cell in cells_of(each)}, key=astuple)),
         None if run is None else run.started_at,
         record.leaves_by,
         record.leaves_for,
+        tuple(place.pod for each in held for place in each.places),
         passed=None if record.backfill is None else record.backfill.gang,
         checkpointed_at=None if run is None else run.checkpointed_at,
+        extra=tuple(_extra(each, each.run) for each in record.children if each.run is not None),
         lender=lender_of(workload),
     )
+
+
+def _extra(child: Record, run: Run) -> ExtraPod:
+    (place,), lender = child.workload.places, lender_of(child.workload)
+    return ExtraPod(
+        place.pod,
+        run.started_at,
+        _class_of(child.workload),
+        child.leaves_by,
+        child.leaves_for,
+        lender,
+    )
+
+
+def _class_of(workload: Workload) -> GangClass:
+    if not workload.is_opportunistic:
+        return GangClass.GUARANTEED
+    is_opportunistic = workload.gang.priority == OPPORTUNISTIC
+    return GangClass.OPPORTUNISTIC if is_opportunistic else GangClass.DOWNGRADED
 
 
 def cells_of(workload: Workload) -> tuple[CellUse, ...]:

@@ -468,6 +468,41 @@ class State:
         self.journal.set(workload, "places", rest)
         self.journal.set(workload, "wants", without(workload.wants, pod))
 
+    def pass_on(self, workload: Workload, other: Workload, pods: Collection[str]) -> None:
+        """These pods, where they are, are another workload's from now on, which is in the phase of
+        this one. It is over when it has passed on all.
+        """
+        set_ = self.journal.set
+        moved = tuple(place for place in workload.places if place.pod in pods)
+        rest = tuple(place for place in workload.places if place.pod not in pods)
+        for place in moved:
+            is_last = all(each.slot is not place.slot for each in rest)
+            self._pass_on(workload, other, place, is_last=is_last)
+        set_(workload, "places", rest)
+        set_(other, "places", (*other.places, *moved))
+        for want, names in workload.wants:
+            some = tuple(name for name in names if name in pods)
+            if some:
+                set_(other, "wants", with_more(other.wants, want, some))
+        for pod in pods:
+            set_(workload, "wants", without(workload.wants, pod))
+        set_(other, "phase", workload.phase)
+        if not rest:
+            set_(workload, "phase", Phase.OVER)
+
+    def _pass_on(self, workload: Workload, other: Workload, place: Place, *, is_last: bool) -> None:
+        slot, gpus, charge = place.slot, place.gpus, place.charge
+        if workload.is_opportunistic or workload.phase is Phase.LEAVING:
+            charge = 0
+        if charge:
+            self._count(workload, place, -charge.bit_count())
+            self._count(other, place, charge.bit_count())
+        before, others = slot.pods.get(workload, NOTHING), slot.pods.get(other, NOTHING)
+        rest = before[0] & ~gpus, before[1] & ~charge
+        self.journal.put(slot.pods, workload, rest if any(rest) or not is_last else MISSING)
+        self.journal.put(slot.pods, other, (others[0] | gpus, others[1] | charge))
+        self._touch(slot)
+
     def _give_up(self, workload: Workload, place: Place, *, is_last: bool) -> None:
         """``is_last``: no pod of the workload is on the slot from then on."""
         slot, gpus = place.slot, place.gpus
@@ -504,13 +539,23 @@ class State:
         self.journal.set(workload, "owner", None)
 
     def ask_anew(self, workload: Workload) -> None:
-        """A waiting workload asks for cells of its own again."""
-        gang = workload.gang
-        is_charged = gang.priority != OPPORTUNISTIC
+        """A waiting workload asks for cells of its own again; what a gang grows by, for such as the
+        gang has.
+        """
+        gang, parent = workload.gang, workload.parent
+        owner = None if gang.priority == OPPORTUNISTIC else owner_of(gang.virtual_cluster)
+        priority = OPPORTUNISTIC if workload.is_surplus else gang.priority
+        if parent is not None and not workload.is_surplus:
+            owner, priority = parent.owner, parent.priority
+        is_charged = owner is not None
         wants = tuple((self.want(w.kind, is_charged=is_charged), p) for w, p in workload.wants)
         self.journal.set(workload, "wants", wants)
-        self.journal.set(workload, "owner", owner_of(gang.virtual_cluster) if is_charged else None)
-        self.journal.set(workload, "priority", gang.priority)
+        self.journal.set(workload, "owner", owner)
+        self.journal.set(workload, "priority", priority)
+
+    def ask(self, workload: Workload, wants: Wants) -> None:
+        """A workload wants these pods; those that have a place are among them."""
+        self.journal.set(workload, "wants", wants)
 
     def borrow(self, workload: Workload, owner: str, priority: int) -> None:
         """A waiting workload asks for cells of another owner."""
@@ -651,6 +696,13 @@ def without(wants: Wants, pod: str) -> Wants:
     """The same without a pod."""
     left = ((want, tuple(each for each in pods if each != pod)) for want, pods in wants)
     return tuple((want, pods) for want, pods in left if pods)
+
+
+def with_more(wants: Wants, want: Want, pods: tuple[str, ...]) -> Wants:
+    """The same with more pods; those that are there already are not wanted twice."""
+    found = dict(wants)
+    found[want] = tuple(dict.fromkeys((*found.get(want, ()), *pods)))
+    return tuple(found.items())
 
 
 def claimable(slot: Slot, owner: str, priority: int, *, may_bind: bool) -> int:

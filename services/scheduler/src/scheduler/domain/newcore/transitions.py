@@ -3,17 +3,21 @@
 A decision is returned where there is one to publish.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
 from scheduler.domain.core.config import Policy
 from scheduler.domain.core.ends import bounds_of
+from scheduler.domain.core.holdings import Order
 from scheduler.domain.core.model import (
+    OPPORTUNISTIC,
     Decision,
     Deferred,
     Downgraded,
     GangClass,
+    Grown,
+    Kind,
     Placed,
     Preempted,
     PreemptionCancelled,
@@ -21,19 +25,24 @@ from scheduler.domain.core.model import (
     Refused,
     Reserved,
     Restored,
+    Role,
+    Shrunk,
     Upgraded,
 )
 from scheduler.domain.core.owning import owner_of
 from scheduler.domain.newcore.costs import Costs
 from scheduler.domain.newcore.fit import ORDER, Fit
+from scheduler.domain.newcore.gangs import growth_of, in_order, pods_of, surplus_of, workload_of
+from scheduler.domain.newcore.grow import Children, behind
 from scheduler.domain.newcore.lend import lender_of
-from scheduler.domain.newcore.nodes import Phase, Slot, Workload
+from scheduler.domain.newcore.nodes import Phase, Slot, Wants, Workload
 from scheduler.domain.newcore.queue import Queue
 from scheduler.domain.newcore.rebind import rebind
-from scheduler.domain.newcore.records import Backfill, Record, Records, Reservation, Run
+from scheduler.domain.newcore.records import Backfill, Growth, Record, Records, Reservation, Run
+from scheduler.domain.newcore.refuse import misnaming
 from scheduler.domain.newcore.reserve import lift, renew
-from scheduler.domain.newcore.restore import pod_place
-from scheduler.domain.newcore.state import State
+from scheduler.domain.newcore.restore import parts_of, pod_place, restore
+from scheduler.domain.newcore.state import State, with_more, without
 from scheduler.domain.newcore.usage import Usage
 
 PREEMPTING = Reason("preempting", "Others leave for it.", {})
@@ -41,7 +50,9 @@ PREEMPTING = Reason("preempting", "Others leave for it.", {})
 
 @dataclass(frozen=True)
 class Transitions:
-    """All that a gang is known to: changed together here, and read by the steps of a cycle."""
+    """All that a gang is known to: changed together here, and read by the steps of a cycle.
+    ``children``: what gangs grow by.
+    """
 
     state: State
     records: Records
@@ -49,6 +60,7 @@ class Transitions:
     usage: Usage
     costs: Costs
     policy: Policy
+    children: Children
 
     def begin(self, now: float) -> None:
         """A cycle begins."""
@@ -80,9 +92,40 @@ class Transitions:
             yield self.reserve(record, again, kept.since)
         self.queue.add(record.workload, record.order)
 
-    def restore(self, record: Record, restored: Restored) -> Iterator[Decision]:
-        """A gang comes that was placed before, as `restore` has put it into the state."""
+    def restore(self, restored: Restored, order: Order) -> Iterator[Decision]:
+        """A gang comes that was placed before."""
+        own, growth, surplus = parts_of(restored)
+        workload = workload_of(self.state, own.gang, own.gang.roles)
+        record = Record(workload, order)
+        yield from self._restore(record, own)
+        if growth is None and not surplus:
+            return
+        record.growth = Growth(wanted={} if growth is None else pods_of(growth.gang.roles))
+        if growth is not None:
+            yield from self._restore_growth(record, growth)
+        for pod, each in surplus.items():
+            (kind,) = pods_of(each.gang.roles).values()
+            child = surplus_of(self.state, workload, pod, kind)
+            record.growth.surplus[pod] = Record(child, behind(order, child))
+            list(self._restore(record.growth.surplus[pod], each))  # nothing is said of it
+
+    def _restore_growth(self, record: Record, growth: Restored) -> Iterator[Decision]:
+        """Its places are held again; where they can't be, it waits."""
+        assert record.growth is not None
+        child = growth_of(self.state, record.workload, record.growth.wanted)
+        owner = child.owner
+        restore(self.state, growth, child)
+        if child.phase is Phase.NOMINATED and child.owner == owner:
+            record.growth.asking = Record(child, record.order)
+            self.records.add(record.growth.asking)
+            return
+        self.state.remove(child)
+        yield PreemptionCancelled(record.id)
+        self.children.ask(record)
+
+    def _restore(self, record: Record, restored: Restored) -> Iterator[Decision]:
         workload = record.workload
+        restore(self.state, restored, workload)
         record.leaves_by, record.leaves_for = restored.preempted_until, restored.preempted_for
         if workload.phase in (Phase.RUNNING, Phase.LEAVING):
             record.run = Run(restored.started_at or 0.0, restored.checkpointed_at)
@@ -99,17 +142,9 @@ class Transitions:
             yield Downgraded(record.id, None)
 
     def release(self, record: Record) -> None:
-        """The gang is over: what it held is free at once."""
-        workload = record.workload
-        if record.reservation is not None:
-            lift(self.state, record.reservation)
-        if record.run is not None:
-            self.usage.end(workload.gang, workload.places)
-        self.records.remove(record)
-        is_waiting = workload.phase is Phase.WAITING
-        self.state.remove(workload)
-        if is_waiting:
-            self.queue.leave(workload)
+        """The gang is over, with all that it has grown by: what it held is free at once."""
+        for each in (*record.children, record):
+            self.children.remove(each)
 
     def requeue(self, record: Record, until: float) -> None:
         """The gang is over by the platform's fault. What is healthy of its cells is kept until then
@@ -134,31 +169,98 @@ class Transitions:
 
     def release_pod(self, record: Record, pod: str) -> Iterator[Decision]:
         """One pod is over; with its last pod the gang."""
+        yield from self._release_child(record, pod)
         workload = record.workload
+        if all(pod not in pods for _, pods in workload.wants):
+            return
         if workload.phase is Phase.NOMINATED:
             yield self.wait_again(record)
-        if record.run is not None:
-            self.usage.end(workload.gang, [p for p in workload.places if p.pod == pod])
+        if workload.phase is Phase.WAITING:
+            yield from self._want(record, without(workload.wants, pod))
+            return
+        self.usage.end(workload.gang, [p for p in workload.places if p.pod == pod])
         self.state.drop(workload, pod)
-        if not workload.wants:
-            self.release(record)
-        elif workload.phase is Phase.WAITING:
-            yield from self._ask_for_less(record)
+        if workload.wants:
+            return
+        if self.children.adopt(record):
+            is_leaving = workload.phase is Phase.LEAVING
+            again = self.children.recall if is_leaving else self.children.ask_anew
+            yield from again(record)
+        else:
+            yield from self._begin_anew(record)
 
-    def _ask_for_less(self, record: Record) -> Iterator[Decision]:
-        """A waiting gang wants fewer pods: it is of another class now."""
+    def _release_child(self, record: Record, pod: str) -> Iterator[Decision]:
+        growth = record.growth
+        if growth is None:
+            return
+        growth.spare.pop(pod, None)
+        if (child := growth.surplus.pop(pod, None)) is not None:
+            self.children.remove(child)
+        if growth.wanted.pop(pod, None) is not None:
+            yield from self.children.ask_anew(record)
+
+    def _begin_anew(self, record: Record) -> Iterator[Decision]:
+        """No pod of the gang is left: what it was to grow by waits like any other gang, if there is
+        such.
+        """
+        yield from self.children.recall(record)
+        wanted = {} if record.growth is None else record.growth.wanted
+        if not wanted:
+            self.release(record)
+            return
+        before, roles = record.workload, [Role(kind, (pod,)) for pod, kind in wanted.items()]
+        self.state.remove(before)
+        record.workload = workload_of(self.state, before.gang, roles)
+        record.run = record.leaves_by = record.leaves_for = record.published = None
+        wanted.clear()
+        self.records.file(record)
+        self.queue.add(record.workload, record.order)
+
+    def _want(self, record: Record, wants: Wants) -> Iterator[Decision]:
+        """A waiting gang wants other pods than before: it is of another class now."""
         if record.reservation is not None:
             yield self.unreserve(record.reservation)
         before = record.workload
-        record.workload = replace(before)
         self.state.remove(before)
         self.queue.leave(before)
+        if not wants:
+            self.release(record)
+            return
+        record.workload = replace(before, wants=wants, phase=Phase.WAITING)
+        record.misnamed = misnaming(self.state, record.workload)
+        self.records.file(record)
         if record.misnamed is None:
             self.queue.add(record.workload, record.order)
 
+    def grow(self, record: Record, pods: Mapping[str, Kind]) -> Iterator[Decision]:
+        """A gang wants more pods, all of them at once or none."""
+        workload = record.workload
+        if workload.phase is Phase.NOMINATED:
+            yield self.wait_again(record)
+        if workload.phase is Phase.WAITING:
+            wants = workload.wants
+            for pod, kind in pods.items():
+                want = self.state.want(kind, is_charged=workload.owner is not None)
+                wants = with_more(wants, want, (pod,))
+            record.published = None
+            yield from self._want(record, in_order(self.state, wants))
+            return
+        record.growth = record.growth or Growth()
+        record.growth.wanted |= pods
+        yield from self.children.ask_anew(record)
+
+    def want_more(self, record: Record, pods: Mapping[str, Kind]) -> None:
+        """A gang wants more pods that it can do without."""
+        growth = record.growth = record.growth or Growth()
+        growth.spare |= {pod: kind for pod, kind in pods.items() if pod not in growth.surplus}
+        self.children.ask(record)
+
     def refuse(self, record: Record, reason: Reason) -> Decision:
-        """The gang can never start here."""
-        self.release(record)
+        """The gang, or what it wants to grow by, can never start here."""
+        if record.workload.parent is not None:
+            self.children.refuse(record)
+        else:
+            self.release(record)
         return Refused(record.id, reason)
 
     # Gangs get places, and lose them.
@@ -167,36 +269,71 @@ class Transitions:
         """`fit` has placed the gang: it starts, or waits for the victims to leave."""
         workload = record.workload
         self.queue.new.pop(workload, None)
-        for victim in answer.victims:
+        for victim in sorted(answer.victims, key=lambda each: each.parent is None):
             other = self.records.of(victim)
             if victim.phase is Phase.WAITING:  # it was nominated
                 yield self.wait_again(other)
-            else:
-                yield self._preempted(other, workload, now)
+            elif victim.parent not in answer.victims:  # else it leaves with its gang
+                yield from self._preempted(other, workload, now)
         for each in answer.downgraded:
             other = self.records.of(each)
             self.records.file(other)
             yield Downgraded(other.id, record.id)
+            yield from self.children.ask_anew(other)
         if not answer.is_waiting or self.state.start(workload):
             yield self.started(record, now)
         else:
             self.records.file(record)
             yield from self.publish(record, PREEMPTING)
 
-    def _preempted(self, victim: Record, asking: Workload, now: float) -> Decision:
-        victim.leaves_by, victim.leaves_for = now + self.policy.grace_s, asking.gang.id
-        self.records.file(victim)
-        self.costs.preempted(asking, victim.workload, now)
-        reason = Reason("preempted", f"It leaves for {asking.gang.id}.", {})
-        return Preempted(victim.id, asking.gang.id, victim.leaves_by, reason)
+    def _preempted(self, victim: Record, asking: Workload, now: float) -> Iterator[Decision]:
+        if victim.workload.is_surplus:
+            text = f"The gang {asking.gang.id} needs these cells, and this one can do without them."
+            reason = Reason("surplus", text, {"gpus": victim.workload.gpus})
+        else:
+            self.costs.preempted(asking, victim.workload, now)
+            reason = Reason("preempted", f"It leaves for {asking.gang.id}.", {})
+        yield from self._leaves(victim, asking.gang.id, now, reason)
+
+    def _leaves(
+        self, record: Record, for_gang: str | None, now: float, reason: Reason
+    ) -> Iterator[Decision]:
+        """The gang was evicted, or a child of it; what a gang has grown by leaves with it."""
+        until = record.leaves_by = now + self.policy.grace_s
+        record.leaves_for = for_gang
+        self.records.file(record)
+        if record.workload.is_surplus:
+            pods = tuple(place.pod for place in record.workload.places)
+            yield Shrunk(record.id, pods, for_gang, until, reason)
+            return
+        yield Preempted(record.id, for_gang, until, reason)
+        yield from self.children.recall(record)
+        for child in record.children:
+            if child.workload.phase is Phase.RUNNING:
+                self.state.evict(child.workload)
+            if child.leaves_by is None:
+                child.leaves_by, child.leaves_for = until, for_gang
+            self.records.file(child)
 
     def started(self, record: Record, now: float) -> Decision:
-        """The gang runs from now on."""
+        """The gang, or what it grows by, runs from now on."""
         workload = record.workload
+        self._runs(record, now)
+        places = tuple(map(pod_place, workload.places))
+        if workload.parent is not None:
+            if not workload.is_surplus:
+                self.children.merge(record)
+            return Grown(record.id, places, lender_of(workload))
+        for child in record.children:  # it starts whole
+            self._runs(child, now)
+            places += tuple(map(pod_place, child.workload.places))
+        self.children.ask(record)
+        return Placed(record.id, places, lender_of(workload))
+
+    def _runs(self, record: Record, now: float) -> None:
         record.run, record.published = Run(now), None
         self.records.file(record)
-        self.usage.begin(workload.gang, workload.places, now)
-        return Placed(record.id, tuple(map(pod_place, workload.places)), lender_of(workload))
+        self.usage.begin(record.workload.gang, record.workload.places, now)
 
     def wait_again(self, record: Record) -> Decision:
         """The gang loses its nominated placement."""
@@ -215,27 +352,24 @@ class Transitions:
             slots = self.state.nodes[name].slots
             there = {each.name: each for slot in slots for each in slot.pods if each.wants}
             for _, workload in sorted(there.items()):
-                record = self.records.of(workload)
                 if workload.phase is Phase.NOMINATED:
-                    yield self.wait_again(record)
+                    yield self.wait_again(self.records.of(workload))
                 elif workload.phase is Phase.RUNNING:
-                    yield self._drained(record, name, now)
-
-    def _drained(self, record: Record, node: str, now: float) -> Decision:
-        self.state.evict(record.workload)
-        record.leaves_by, record.leaves_for = now + self.policy.grace_s, None
-        self.records.file(record)
-        reason = Reason("drained", f"The node {node} is drained.", {"node": node})
-        return Preempted(record.id, None, record.leaves_by, reason)
+                    self.state.evict(workload)
+                    reason = Reason("drained", f"The node {name} is drained.", {"node": name})
+                    yield from self._leaves(self.records.of(workload), None, now, reason)
 
     def upgrade(self) -> Iterator[Decision]:
         """Gangs outside of their own cells get some around their places, the oldest first."""
         for record in sorted(self.records.away, key=_age):
-            gang = record.workload.gang
-            owner = owner_of(gang.virtual_cluster)
-            if rebind(self.state, record.workload, owner, gang.priority):
+            workload = record.workload
+            owner = owner_of(workload.gang.virtual_cluster)
+            priority = OPPORTUNISTIC if workload.is_surplus else workload.gang.priority
+            if rebind(self.state, workload, owner, priority):
                 self.records.file(record)
-                yield Upgraded(record.id)
+                if not workload.is_surplus:
+                    yield Upgraded(record.id)
+                    yield from self.children.ask_anew(record)
 
     # Reservations.
 
@@ -273,4 +407,4 @@ class Transitions:
 
 
 def _age(record: Record) -> tuple[float, str]:
-    return record.workload.gang.submitted_at, record.id
+    return record.workload.gang.submitted_at, record.workload.name
