@@ -8,7 +8,7 @@ from scheduler.domain.core.model import OPPORTUNISTIC, Decision
 from scheduler.domain.newcore.nodes import Pool, Slot, Workload
 from scheduler.domain.newcore.queue import WorkloadClass
 from scheduler.domain.newcore.records import Record
-from scheduler.domain.newcore.reserve import End, beside, lift_all, plan
+from scheduler.domain.newcore.reserve import End, beside, goes_before, lift_all, plan
 from scheduler.domain.newcore.transitions import Transitions
 
 PLANNED = 4
@@ -54,7 +54,7 @@ class Planner:
         behind = [
             each
             for each in others
-            if workload.priority > each.workload.priority and each not in gangs.records.kept
+            if goes_before(workload, each) and each not in gangs.records.kept
         ]
         taken = {pool for each in others if each not in behind for pool in each.pools}
         if taken and not self._may_be_elsewhere(workload, taken):
