@@ -20,10 +20,10 @@ from scheduler.domain.newcore.models import Model, Want
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """``left``: of each resource what nobody has; ``soon``: when those have left that leave.
+    """``left``: of each resource what is free; ``soon``: when those have left that leave.
 
     ``ports``: in use, as bits from the first port of the node's range; ``blocked_ports``: held by
-    nobody known; ``avoided_ports``: given last. ``blocked``: amounts held by nobody known.
+    foreign pods; ``avoided_ports``: given last. ``blocked``: amounts held by foreign pods.
     """
 
     name: str
@@ -122,7 +122,7 @@ class Slot:
 
     @property
     def free(self) -> int:
-        """Leaves that nobody uses or holds."""
+        """Leaves that no workload uses or holds."""
         return self.good & ~(self.used | self.held)
 
 
@@ -194,7 +194,7 @@ class Workload:
     ``wants``: pods by what they want. ``owner``: whose cells it is charged to, but for pods with a
     pin; None: it is opportunistic or downgraded. ``priority``: gangs with a higher one can have its
     cells. ``parent``: the workload that grows by this one. ``is_surplus``: it can do without.
-    ``near``: racks near which its pods go first.
+    ``kept``: slots to which its pods go first; ``near``: racks to which they go before others.
     """
 
     name: str
@@ -205,6 +205,7 @@ class Workload:
     parent: "Workload | None" = None
     is_surplus: bool = False
     near: dict[Pool, int] = field(default_factory=dict)
+    kept: tuple[Slot, ...] = ()
     phase: Phase = Phase.WAITING
     places: tuple[Place, ...] = ()
 
