@@ -35,9 +35,9 @@ class Admission:
         self._first: dict[tuple[str, bool], tuple[Rank, Workload]] = {}
         self._pushed = 0
 
-    def admit(self, *, is_opportunistic: bool) -> Iterator[Decision]:
-        """Classes that are to be tried, in the order of their first gangs. Gangs with a reservation
-        are tried also behind others of their class.
+    def admit(self, *, is_opportunistic: bool) -> Iterator[list[Decision]]:
+        """Classes that are to be tried, in the order of their first gangs, gang by gang. Gangs with
+        a reservation are tried also behind others of their class.
         """
         self._failed.clear()
         heap: list[Entry] = []
@@ -62,14 +62,16 @@ class Admission:
             answer = self._answer(found, rank, record)
             if isinstance(answer, No):
                 self._note(found, answer, workload)
+                yield []
                 continue
-            yield from self._gangs.placed(record, answer, self._now)
+            decisions = list(self._gangs.placed(record, answer, self._now))
             if answer.victims or answer.downgraded:
                 self._failed.clear()
             if self._is_strict and record in self._gangs.records.nominated:
                 self._none_passes(rank, workload)
             self._push(heap, found)
             self._push_surplus(heap, is_opportunistic)
+            yield decisions
 
     def _note(self, found: WorkloadClass, answer: No, workload: Workload) -> None:
         found.no = answer
@@ -158,7 +160,7 @@ class Admission:
                 record.backfill = backfill_of(workload, passed, self._now)
         return answer
 
-    def borrow(self) -> Iterator[Decision]:
+    def borrow(self) -> Iterator[list[Decision]]:
         """Gangs that failed and may borrow are placed in the idle quota of others, in order."""
         records, failed = self._gangs.records, Sizes()
         heap: list[Entry] = []
@@ -176,7 +178,7 @@ class Admission:
                 if workload.parent is None:
                     failed.add(found)
                 continue
-            yield from self._gangs.placed(record, Fit(), self._now)
+            yield list(self._gangs.placed(record, Fit(), self._now))
             self._push(heap, found)
 
     def _may_borrow(self, record: Record) -> bool:

@@ -3,11 +3,11 @@
 `Core.cycle` reads as the rules do. Everything that it asks is `fit` under a trial.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from scheduler.domain.core.building import build
 from scheduler.domain.core.config import ClusterConfig
-from scheduler.domain.core.model import Decision, Gang, Restored, Role
+from scheduler.domain.core.model import Decision, Gang, Restored, RestoredReservation, Role
 from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy, ordering_of
 from scheduler.domain.newcore import answers
 from scheduler.domain.newcore.admit import Admission
@@ -22,6 +22,7 @@ from scheduler.domain.newcore.publish import Publisher
 from scheduler.domain.newcore.queue import Queue
 from scheduler.domain.newcore.records import Growth, Record, Records
 from scheduler.domain.newcore.refuse import misnaming
+from scheduler.domain.newcore.reserve import exported_reservation
 from scheduler.domain.newcore.restore import exported
 from scheduler.domain.newcore.state import State
 from scheduler.domain.newcore.transitions import Transitions
@@ -59,6 +60,12 @@ class Core:
         self._planner = Planner(self._gangs)
         self._publisher = Publisher(self._gangs)
         self._pending: list[Decision] = []
+        self._rest: Iterator[list[Decision]] | None = None
+
+    @property
+    def is_under_way(self) -> bool:
+        """The rest of a cycle is to come, before anything else changes."""
+        return self._rest is not None
 
     @property
     def gangs(self) -> Mapping[str, Record]:
@@ -131,6 +138,17 @@ class Core:
         """
         self._pending += self._gangs.restore(restored, self._ordering.order(restored.gang))
 
+    def restore_reservation(self, restored: RestoredReservation) -> None:
+        """Cells were reserved for a waiting gang before; comes after all gangs."""
+        if self.policy.is_keeping:
+            self._gangs.restore_reservation(restored)
+
+    def kept_reservations(self) -> list[RestoredReservation]:
+        """All that is kept of reservations, by gang."""
+        found = (each.reservation for each in self._gangs.records.reserved)
+        kept = (exported_reservation(each) for each in found if each is not None)
+        return sorted(kept, key=lambda each: each.gang)
+
     def exported(self, gang: str) -> Restored:
         """All that is kept of a gang that has places."""
         return exported(self.gangs[gang])
@@ -152,34 +170,47 @@ class Core:
 
     # The cycle.
 
-    def cycle(self, now: float) -> list[Decision]:
-        """Decide about all that wait."""
+    def cycle(self, now: float, is_enough: Callable[[int], bool] | None = None) -> list[Decision]:
+        """Decide about all that wait, or the rest of that. ``is_enough`` is asked between gangs,
+        with the number of decisions so far. All parts go by the time of the first.
+        """
+        steps, self._rest = self._rest or self._steps(now), None
+        decisions: list[Decision] = []
+        while is_enough is None or not is_enough(len(decisions)):
+            step = next(steps, None)
+            if step is None:
+                return decisions
+            decisions += step
+        self._rest = steps
+        return decisions
+
+    def _steps(self, now: float) -> Iterator[list[Decision]]:
+        """The steps of a cycle, which may be left after each gang."""
         gangs = self._gangs
-        decisions, self._pending = self._pending, []
+        pending, self._pending = self._pending, []
         gangs.begin(now)
         admission = Admission(gangs, self._lending, now)
         # 1. Gangs on drained nodes are preempted.
-        decisions += gangs.drain(self.nodes.draining, now)
+        yield [*pending, *gangs.drain(self.nodes.draining, now)]
         for _ in range(ROUNDS):
             # 2. Nominated gangs start where the victims have left, or lose a place that is bad.
             # 3. Classes are woken that may be helped by what has become free.
             if self.state.freed or is_due(gangs, now):
-                decisions += wake(gangs, now)
+                yield list(wake(gangs, now))
             if not gangs.queue.ready:
                 break
             # 4. Guaranteed gangs, in order: placed, or others leave for them, or not.
-            decisions += admission.admit(is_opportunistic=False)
+            yield from admission.admit(is_opportunistic=False)
             # 5. Those that may borrow are placed in others' idle quota.
-            decisions += admission.borrow()
+            yield from admission.borrow()
             # 6. Opportunistic gangs, in order.
-            decisions += admission.admit(is_opportunistic=True)
+            yield from admission.admit(is_opportunistic=True)
         # 7. Gangs outside of their own cells get some where there is room, oldest first.
-        decisions += gangs.upgrade()
+        yield list(gangs.upgrade())
         if gangs.queue.ready:  # what these gangs wait to grow by
-            decisions += admission.admit(is_opportunistic=False)
+            yield from admission.admit(is_opportunistic=False)
         # 8. The first of each virtual cluster that can't start gets a reservation.
         if self.policy.is_keeping and admission.tried:
-            decisions += self._planner.plan(admission.tried, now)
+            yield from self._planner.plan(admission.tried, now)
         # 9. Waiting gangs' reasons are published, where they are new.
-        decisions += self._publisher.publish(admission.tried, is_settled=self.is_settled)
-        return decisions
+        yield list(self._publisher.publish(admission.tried, is_settled=self.is_settled))

@@ -22,8 +22,8 @@ class Planner:
         self._gangs = gangs
         self._unwell: dict[Slot, int] = {}
 
-    def plan(self, tried: Iterable[WorkloadClass], now: float) -> Iterator[Decision]:
-        """A reservation for the first gangs that failed."""
+    def plan(self, tried: Iterable[WorkloadClass], now: float) -> Iterator[list[Decision]]:
+        """A reservation for the first gangs that failed, gang by gang."""
         self._forget_what_health_has_changed()
         for owner in dict.fromkeys(found.owner for found in tried if found.owner is not None):
             heads = [
@@ -37,7 +37,7 @@ class Planner:
             ]
             heads.sort(key=lambda each: each[0])
             for _, found, workload in heads[:PLANNED]:
-                yield from self._plan_for(found, self._gangs.records.of(workload), now)
+                yield list(self._plan_for(found, self._gangs.records.of(workload), now))
 
     def _forget_what_health_has_changed(self) -> None:
         unwell = {slot: slot.good for slot in self._gangs.state.unwell}

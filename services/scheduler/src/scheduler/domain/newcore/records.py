@@ -5,6 +5,7 @@ So the facts of a gang come and go together. `Records` finds gangs by what they 
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import inf
 from typing import NamedTuple
 
 from scheduler.domain.core.holdings import Order
@@ -34,13 +35,15 @@ class Run:
 @dataclass(eq=False)
 class Reservation:
     """``cells``: leaves by slot; ``starts_at``: when the gang can start; ``since``: when its first
-    reservation began. ``hold``: is charged what is free of the cells.
+    reservation began. ``patient_until``: its nodes may report until then. ``hold``: is charged what
+    is free of the cells.
     """
 
     workload: Workload
     cells: dict[Slot, int]
     starts_at: float
     since: float
+    patient_until: float = -inf
     hold: Workload = field(init=False)
 
     def __post_init__(self) -> None:
@@ -55,7 +58,8 @@ class Reservation:
 
     def is_broken(self, now: float) -> bool:
         """Its time has passed, or one of its cells can't be used."""
-        return self.starts_at < now or any(m & ~slot.good for slot, m in self.cells.items())
+        is_bad = any(mask & ~slot.good for slot, mask in self.cells.items())
+        return self.starts_at < now or (is_bad and now >= self.patient_until)
 
 
 class Backfill(NamedTuple):

@@ -6,17 +6,19 @@ priority of the gang that waits. So nothing else has to know of reservations. A 
 reserved cells is tried in a trial that lifts the hold.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from scheduler.domain.core.config import Policy
 from scheduler.domain.core.ends import bounds_of
+from scheduler.domain.core.model import NodeGpus, RestoredReservation
 from scheduler.domain.newcore.evict import CostOf, Rules
 from scheduler.domain.newcore.fit import claim
 from scheduler.domain.newcore.nodes import Phase, Place, Pool, Slot, Workload
 from scheduler.domain.newcore.quota import shortage, wanted
 from scheduler.domain.newcore.records import Backfill, Records, Reservation
+from scheduler.domain.newcore.restore import bind_again, cells_of
 from scheduler.domain.newcore.state import State, claimable
 
 End = tuple[float, Workload]
@@ -55,6 +57,62 @@ def renew(state: State, reservation: Reservation) -> None:
     """Charge what is free of its cells now."""
     with state.unnoticed():
         _renew(state, reservation)
+
+
+def reserve_again(
+    state: State, workload: Workload, restored: RestoredReservation
+) -> Reservation | None:
+    """A reservation of before, charged what it was. None: some of its cells are not there."""
+    cells = _slots_of(state, restored.cells)
+    held = cells if restored.held is None else _slots_of(state, restored.held)
+    if cells is None or held is None:
+        return None
+    found = Reservation(workload, held, restored.starts_at, restored.since)
+    found.patient_until = restored.patient_until or found.patient_until
+    free = ((slot, mask & slot.good & ~slot.charged) for slot, mask in held.items())
+    places = [Place("", slot, 0, (), mask) for slot, mask in free if mask]
+    bind_again(state, workload.owner or "", restored.bound, places)
+    renew(state, found)
+    found.cells = cells
+    return found
+
+
+def _slots_of(state: State, cells: Iterable[NodeGpus]) -> dict[Slot, int] | None:
+    found: dict[Slot, int] = {}
+    for name, gpus in cells:
+        node, count = state.nodes.get(name), 0
+        for slot in () if node is None else node.slots:
+            mask = 0 if slot.fixed is None else slot.fixed.mask_of(gpus)
+            if mask:
+                found[slot] = mask
+                count += mask.bit_count()
+        if count < len(gpus):
+            return None
+    return found
+
+
+def exported_reservation(reservation: Reservation) -> RestoredReservation:
+    """All that is kept of a reservation."""
+    held: dict[Slot, int] = {}
+    for place in reservation.hold.places:
+        held[place.slot] = held.get(place.slot, 0) | place.charge
+    return RestoredReservation(
+        reservation.workload.gang.id,
+        named(reservation.cells),
+        reservation.starts_at,
+        reservation.since,
+        tuple(use for use in cells_of(reservation.hold) if use.quota),
+        named(held),
+    )
+
+
+def named(cells: Mapping[Slot, int]) -> tuple[NodeGpus, ...]:
+    """Leaves by slot as GPUs by node."""
+    found: dict[str, list[int]] = {}
+    for slot, mask in cells.items():
+        gpus = () if slot.fixed is None else slot.fixed.indices(mask)
+        found.setdefault(slot.node.name, []).extend(gpus)
+    return tuple((node, tuple(sorted(gpus))) for node, gpus in sorted(found.items()))
 
 
 def _renew(state: State, reservation: Reservation) -> None:

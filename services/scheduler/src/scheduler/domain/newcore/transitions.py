@@ -25,6 +25,7 @@ from scheduler.domain.core.model import (
     Refused,
     Reserved,
     Restored,
+    RestoredReservation,
     Role,
     Shrunk,
     Upgraded,
@@ -41,7 +42,7 @@ from scheduler.domain.newcore.queue import Queue
 from scheduler.domain.newcore.rebind import rebind
 from scheduler.domain.newcore.records import Backfill, Growth, Record, Records, Reservation, Run
 from scheduler.domain.newcore.refuse import misnaming
-from scheduler.domain.newcore.reserve import lift, renew
+from scheduler.domain.newcore.reserve import lift, named, renew, reserve_again
 from scheduler.domain.newcore.restore import parts_of, pod_place, restore
 from scheduler.domain.newcore.state import State, with_more, without
 from scheduler.domain.newcore.usage import Usage
@@ -376,12 +377,19 @@ class Transitions:
         renew(self.state, planned)
         record.reservation = planned
         self.records.file(record)
-        cells = tuple(
-            (slot.node.name, slot.fixed.indices(mask))
-            for slot, mask in planned.cells.items()
-            if slot.fixed
-        )
-        return Reserved(record.id, cells, planned.starts_at)
+        return Reserved(record.id, named(planned.cells), planned.starts_at)
+
+    def restore_reservation(self, restored: RestoredReservation) -> None:
+        """Cells were reserved for a gang before. Where it does not wait, or some of the cells are
+        not there any more, nothing is reserved.
+        """
+        record = self.records.all.get(restored.gang)
+        if record is None or record.workload.phase is not Phase.WAITING or record.misnamed:
+            return
+        record.reservation = reserve_again(self.state, record.workload, restored)
+        if record.reservation is not None:
+            record.reserved_since = restored.since
+            self.records.file(record)
 
     def unreserve(self, reservation: Reservation) -> Decision:
         """The cells are free for others, and the gang is tried and planned anew."""
