@@ -121,10 +121,10 @@ def why(gangs: Transitions, record: Record) -> Why | None:
     if part is None:
         return None
     own, account = gangs.queue.rank_of(part.workload, part.order), _account(part.workload)
-    groups = list(_groups(gangs))
-    inside = [group for group in groups if _account(group.of) == account]
+    counted = [(group, group.before(own)) for group in _groups(gangs)]
+    inside = [each for each in counted if _account(each[0].of) == account]
     at = None if part.reservation is None else part.reservation.starts_at
-    return Why(_reason(gangs, part), _ahead(groups, own), _ahead(inside, own), at)
+    return Why(_reason(gangs, part), _ahead(counted), _ahead(inside), at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,17 +160,19 @@ def _groups(gangs: Transitions) -> Iterator[_Group]:
         yield _Group(record.workload, [(record.order, record.workload)], rank_of)
 
 
-def _ahead(groups: Sequence[_Group], own: Rank) -> Ahead:
-    waiting = position = gpus = 0
-    first: list[tuple[Rank, Workload]] = []
-    for group in groups:
-        before = group.before(own)
-        waiting += group.count
-        position += before
-        gpus += before * gpus_wanted(group.of)
-        first += group.first(min(before, AHEAD_NAMED))
-    first = nsmallest(AHEAD_NAMED, first, key=itemgetter(0))
-    return Ahead(position + 1, waiting, gpus, tuple(workload for _, workload in first))
+def _ahead(counted: Sequence[tuple[_Group, int]]) -> Ahead:
+    """Of groups, with how many of each come before a gang."""
+    before = sum(count for _, count in counted)
+    gpus = sum(count * gpus_wanted(group.of) for group, count in counted)
+    heads = [(group.first(1)[0][0], group, count) for group, count in counted if count]
+    first = [
+        each
+        for _, group, count in nsmallest(AHEAD_NAMED, heads, key=itemgetter(0))
+        for each in group.first(min(count, AHEAD_NAMED))
+    ]
+    named = nsmallest(AHEAD_NAMED, first, key=itemgetter(0))
+    waiting = sum(group.count for group, _ in counted)
+    return Ahead(before + 1, waiting, gpus, tuple(workload for _, workload in named))
 
 
 def _reason(gangs: Transitions, record: Record) -> Reason | None:
