@@ -312,8 +312,8 @@ def test_a_trial_in_which_pods_change_hands_leaves_nothing_behind(seed: int) -> 
                 for child in record.children:
                     is_same = child.workload.phase is record.workload.phase
                     if child.workload.places and is_same and child.workload.owner is not None:
-                        pods = tuple(place.pod for place in child.workload.places)
-                        state.pass_on(child.workload, record.workload, pods)
+                        pods = [place.pod for place in child.workload.places]
+                        state.pass_on(child.workload, dict.fromkeys(pods, record.workload))
             for workload in workloads:
                 if workload.phase is Phase.RUNNING and history.random.random() < 0.3:
                     state.evict(workload)
