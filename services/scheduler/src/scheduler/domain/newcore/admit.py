@@ -3,23 +3,15 @@
 from collections.abc import Iterator
 from heapq import heappop, heappush
 
-from scheduler.domain.core.model import OPPORTUNISTIC, Decision
+from scheduler.domain.core.model import Decision
 from scheduler.domain.core.ordering import Rank
+from scheduler.domain.newcore.attempt import attempt
 from scheduler.domain.newcore.fit import ORDER, ROOM, Fit, No, fit, lacks
 from scheduler.domain.newcore.lend import Lending, lender_of
 from scheduler.domain.newcore.nodes import Phase, Workload
 from scheduler.domain.newcore.queue import Sizes, WorkloadClass
 from scheduler.domain.newcore.records import Record
-from scheduler.domain.newcore.reserve import (
-    Sparing,
-    backfill_of,
-    beside,
-    lift,
-    lift_all,
-    may_backfill,
-    renew,
-    reserved_shares,
-)
+from scheduler.domain.newcore.reserve import backfill_of, beside
 from scheduler.domain.newcore.transitions import Transitions
 
 Entry = tuple[Rank, int, WorkloadClass, Workload]
@@ -146,58 +138,24 @@ class Admission:
             self._first[place] = rank, workload
 
     def _attempt(self, record: Record) -> Fit | No:
-        """Near its group, or its gang. Surplus only where that costs nothing."""
+        """Surplus only where that costs nothing."""
         state, workload = self._state, record.workload
-        if workload.gang.group is not None or workload.parent is not None:
-            state.set_near(workload, self._gangs.records.racks_near(workload))
         if workload.is_surplus:
+            state.set_near(workload, self._gangs.records.racks_near(workload))
             return fit(state, workload, None)
         if workload.parent is not None and lender_of(workload) is not None:
             return lacks(state, workload) or No(ROOM)  # it borrows as well
         if self._gangs.children.place_whole(record):
             record.reservation = None
             return Fit()
-        return self._fit(record)
-
-    def _fit(self, record: Record) -> Fit | No:
-        """On its own reservation and those of gangs behind it; else, where it will have ended in
-        time, at nobody's cost on those of gangs before it. Gangs that overstay on its reserved
-        cells leave first. Without GPUs, where there is no room for it in its cells, as an
-        opportunistic gang.
-        """
-        state, workload, policy = self._state, record.workload, self._gangs.policy
-        overstaying = []
-        if record.reserved_since is not None:
-            overstaying = self._gangs.records.overstaying(record.id, self._now)
-        others = beside(self._gangs.records, workload)
-        behind = [each for each in others if workload.priority > each.workload.priority]
-        before = [each for each in others if each not in behind]
-        costs = self._gangs.costs if not before else Sparing(self._gangs.costs, before)
-        with state.trial() as trial:
-            lift_all(state, behind)
-            if record.reservation is not None:
-                lift(state, record.reservation)
-            for other in overstaying:
-                state.set_priority(other, OPPORTUNISTIC)
-            answer = fit(state, workload, costs)
-            for other in overstaying:
-                if other.phase is Phase.RUNNING:
-                    state.set_priority(other, other.gang.priority)
-            passed = [each for each in before if may_backfill(workload, each, policy, self._now)]
-            if isinstance(answer, No) and passed:
-                lift_all(state, passed)
-                answer = fit(state, workload, None)
-                if isinstance(answer, Fit):
-                    record.backfill = backfill_of(workload, passed, self._now)
-            if isinstance(answer, No) and _may_be_opportunistic(workload):
-                state.be_opportunistic(workload)
-                with reserved_shares(state, before):
-                    answer = fit(state, workload, costs)
-            if isinstance(answer, Fit):
-                for each in (*behind, *passed):
-                    renew(state, each)
-                record.reservation = None
-                trial.commit()
+        reservations = beside(self._gangs.records, workload)
+        if record.reservation is not None:
+            reservations.append(record.reservation)
+        answer, passed = attempt(state, workload, reservations, self._gangs.costs)
+        if isinstance(answer, Fit):
+            record.reservation = None
+            if passed:
+                record.backfill = backfill_of(workload, passed, self._now)
         return answer
 
     def borrow(self) -> Iterator[Decision]:
@@ -214,8 +172,7 @@ class Admission:
             record = records.of(workload)
             if not self._may_borrow(record):
                 continue
-            borrowers = [e.workload for e in records.away if not e.workload.is_opportunistic]
-            if self._lending.borrow(workload, borrowers) is None:
+            if self._lending.borrow(workload, records.borrowers()) is None:
                 if workload.parent is None:
                     failed.add(found)
                 continue
@@ -235,9 +192,3 @@ class Admission:
 
 def _place_of(workload: Workload) -> tuple[str, bool]:
     return workload.gang.virtual_cluster, workload.is_opportunistic
-
-
-def _may_be_opportunistic(workload: Workload) -> bool:
-    """It is a guaranteed gang whose pods want neither GPUs nor pins."""
-    costs_nothing = all(want.kind.costs_nothing for want, _ in workload.wants)
-    return costs_nothing and not workload.is_opportunistic and workload.parent is None

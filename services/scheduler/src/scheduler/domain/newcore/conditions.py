@@ -1,8 +1,9 @@
 """Conditions of nodes: health, cordon and drain, what foreign pods hold."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from scheduler.domain.newcore.models import PORTS
+from scheduler.domain.newcore.nodes import Node
 from scheduler.domain.newcore.state import State
 
 
@@ -54,3 +55,17 @@ class Conditions:
         wanted = {**amounts, PORTS: mask.bit_count()}
         held = tuple(wanted.get(each, 0) for each in self._state.resources.names)
         return self._state.block(node, gpus, held, mask)
+
+
+def unwell(state: State) -> list[Node]:
+    """Nodes on which not all is usable, in order."""
+    nodes = dict.fromkeys(slot.node for slot in state.unwell)
+    return sorted(nodes, key=lambda node: node.number)
+
+
+def heal(state: State, nodes: Iterable[Node]) -> None:
+    """All of these nodes is usable, in the caller's trial."""
+    for node in nodes:
+        state.set_open(node, is_healthy=True, is_cordoned=False, is_drained=False)
+        for slot in node.slots:
+            state.set_good(slot, slot.shape.full)

@@ -1,7 +1,7 @@
 """What a preemption costs, and which gangs are protected: the rules of quiet preemption."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from scheduler.domain.core.config import Policy
@@ -89,6 +89,18 @@ class Costs:
         if self.now < (until := self._young_until(other)):
             return until
         return min((each.at for each in self.hour.all), default=self.now) + HOUR_S
+
+    def protected(self, asking: Workload, others: Iterable[Workload]) -> list[float]:
+        """Until when those are protected that a workload could preempt else, in its own cells."""
+        cost_of = replace(self).of(asking)  # it notes when somebody is to be tried again
+        return [
+            self.protected_until(other)
+            for other in others
+            if other.phase is Phase.RUNNING
+            and not other.is_opportunistic
+            and self._is_below(asking, other)
+            and cost_of(other) is None
+        ]
 
     def lazy(self, asking: Workload) -> Iterable[Workload]:
         """Those that are downgraded before they are preempted for a workload."""

@@ -9,6 +9,7 @@ from scheduler.domain.core.building import build
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.model import Decision, Gang, Restored, Role
 from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy, ordering_of
+from scheduler.domain.newcore import answers
 from scheduler.domain.newcore.admit import Admission
 from scheduler.domain.newcore.conditions import Conditions
 from scheduler.domain.newcore.costs import Costs
@@ -124,6 +125,21 @@ class Core:
     def exported(self, gang: str) -> Restored:
         """All that is kept of a gang that has places."""
         return exported(self.gangs[gang])
+
+    # Questions: nothing is changed by them.
+
+    def everyone(self) -> list[Workload]:
+        """All that wait, or have a nominated placement, in order."""
+        return answers.everyone(self._gangs)
+
+    def why(self, gang: str) -> answers.Why | None:
+        """Why a gang waits, and who is ahead; None: it does not wait."""
+        record = self.gangs.get(gang)
+        return None if record is None else answers.why(self._gangs, record)
+
+    def answer(self, gang: str) -> answers.Answer:
+        """What would have to be otherwise for a waiting gang to start."""
+        return answers.answer(self._gangs, self._lending, self.gangs[gang])
 
     # The cycle.
 

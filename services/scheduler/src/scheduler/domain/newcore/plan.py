@@ -8,7 +8,7 @@ from scheduler.domain.core.model import OPPORTUNISTIC, Decision
 from scheduler.domain.newcore.nodes import Pool, Slot, Workload
 from scheduler.domain.newcore.queue import WorkloadClass
 from scheduler.domain.newcore.records import Record
-from scheduler.domain.newcore.reserve import End, beside, lift_all, plan
+from scheduler.domain.newcore.reserve import End, beside, goes_before, lift_all, plan
 from scheduler.domain.newcore.transitions import Transitions
 
 PLANNED = 4
@@ -51,7 +51,7 @@ class Planner:
             return
         gangs, workload = self._gangs, record.workload
         others = beside(gangs.records, workload)
-        behind = [each for each in others if workload.priority > each.workload.priority]
+        behind = [each for each in others if goes_before(workload, each)]
         taken = {pool for each in others if each not in behind for pool in each.pools}
         if taken and not self._may_be_elsewhere(workload, taken):
             return

@@ -1,10 +1,12 @@
 """The end of a cycle: gangs that can never start are refused, others learn why they wait."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from scheduler.domain.core.model import Decision
-from scheduler.domain.newcore.explain import Explainer
-from scheduler.domain.newcore.nodes import Phase
+from scheduler.domain.core.ordering import Rank
+from scheduler.domain.newcore.explain import reasons, unsettled
+from scheduler.domain.newcore.fit import ORDER
+from scheduler.domain.newcore.nodes import Phase, Workload
 from scheduler.domain.newcore.queue import WorkloadClass
 from scheduler.domain.newcore.refuse import refusal
 from scheduler.domain.newcore.transitions import Transitions
@@ -15,7 +17,6 @@ class Publisher:
 
     def __init__(self, gangs: Transitions) -> None:
         self._gangs = gangs
-        self._explainer = Explainer(gangs.state)
 
     def publish(self, tried: dict[WorkloadClass, None], *, is_settled: bool) -> Iterator[Decision]:
         """``tried``: classes whose first gang failed; ``is_settled``: gangs may be refused."""
@@ -25,8 +26,12 @@ class Publisher:
         tried = {found: None for found in tried if not found.is_surplus}  # it waits in silence
         if is_settled:
             yield from self._refuse(tried)
-        waiting = {found: head[1] for found in tried if (head := queue.head(found))}
-        for found, reason in self._explainer.reasons(waiting):
+        heads = {found: head[1] for found in tried if (head := queue.head(found))}
+        kept = [each.reservation for each in gangs.records.reserved if each.reservation]
+        told = reasons(gangs.state, heads, self._firsts(heads), kept, gangs.costs)
+        for found, reason in told.items():
+            if not is_settled and (large := refusal(gangs.state, heads[found])) is not None:
+                reason = unsettled(large)
             if found.reason is None or found.reason.code != reason.code:
                 for workload in found.waiting():
                     yield from gangs.publish(gangs.records.of(workload), reason)
@@ -35,6 +40,19 @@ class Publisher:
             if found.reason is not None and workload.phase is Phase.WAITING:
                 yield from gangs.publish(gangs.records.of(workload), found.reason)
         queue.new.clear()
+
+    def _firsts(self, tried: Iterable[WorkloadClass]) -> dict[WorkloadClass, str]:
+        """Of classes that may not pass, the gangs that come before all of their virtual cluster."""
+        queue, firsts = self._gangs.queue, dict[tuple[object, bool], tuple[Rank, Workload]]()
+        behind = [found for found in tried if found.no is not None and found.no.code == ORDER]
+        heads = [queue.head(found) for found in queue.classes.values() if behind]
+        for record in self._gangs.records.nominated if behind else ():
+            heads.append((queue.rank_of(record.workload, record.order), record.workload))
+        for head in heads:
+            if head is not None:
+                place = head[1].gang.virtual_cluster, head[1].is_opportunistic
+                firsts[place] = min(head, firsts.get(place, head), key=lambda each: each[0])
+        return {found: firsts[found.key[0], found.is_opportunistic][1].gang.id for found in behind}
 
     def _refuse(self, tried: dict[WorkloadClass, None]) -> Iterator[Decision]:
         """Gangs of which names or counts prove that they can never start."""

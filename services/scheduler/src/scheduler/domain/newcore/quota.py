@@ -12,10 +12,14 @@ Wanted = Mapping[tuple[str, tuple[str, ...]], int]
 
 
 class Shortage(NamedTuple):
-    """More leaves are wanted than gangs of the same priority or higher leave."""
+    """More leaves of an owner and GPU types are wanted than gangs of the same priority or higher
+    leave.
+    """
 
     leaves: int
     spare: int
+    owner: str
+    types: tuple[str, ...]
 
 
 def wanted(state: State, workload: Workload) -> Wanted:
@@ -37,7 +41,7 @@ def shortage(state: State, wanted: Wanted, priority: int) -> Shortage | None:
     for (owner, types), leaves in wanted.items():
         spare = state.spare(owner, types, priority)
         if leaves > spare:
-            return Shortage(leaves, spare)
+            return Shortage(leaves, spare, owner, types)
     return None
 
 

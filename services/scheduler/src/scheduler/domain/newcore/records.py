@@ -145,6 +145,11 @@ class Records:
         """Gangs that run in an owner's cells, in no order."""
         return () if owner is None else self._charged.get(owner, ())
 
+    def borrowers(self) -> list[Workload]:
+        """Those that run in another virtual cluster's quota."""
+        away = (record.workload for record in self.away)
+        return [each for each in away if not each.is_opportunistic]
+
     def overstaying(self, gang: str, now: float) -> list[Workload]:
         """Gangs that run for longer than they may on cells that are reserved for this one."""
         return [

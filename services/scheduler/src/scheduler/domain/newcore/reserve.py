@@ -36,6 +36,11 @@ def lift_all(state: State, reservations: Iterable[Reservation]) -> None:
             lift(state, each)
 
 
+def goes_before(workload: Workload, reservation: Reservation) -> bool:
+    """The reservation does not hold back the workload: it is its own, or of a lower priority."""
+    return workload is reservation.workload or workload.priority > reservation.workload.priority
+
+
 def beside(records: Records, workload: Workload) -> list[Reservation]:
     """Those of other gangs of its virtual cluster."""
     found = (each.reservation for each in records.reserved)

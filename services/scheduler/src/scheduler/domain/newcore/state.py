@@ -47,8 +47,8 @@ class State:
     """``pools``: by chain; that of nodes without GPUs last. ``models``: of all pools.
     ``quotas``: by owner, lowest first. ``owned`` and ``charged``: leaves by account, and of charged
     ones by priority. ``leaving``: how many workloads are so. ``unwell``: slots with
-    leaves that are not good. ``freed``: slots where something became free, and owners of which a
-    cell was unbound, since the cycle took them.
+    leaves that are not good, or on nodes that are not open. ``freed``: slots where something became
+    free, and owners of which a cell was unbound, since the cycle took them.
     """
 
     def __init__(self, forest: Forest) -> None:
@@ -641,7 +641,7 @@ class State:
         if good == slot.good:
             return
         self.journal.set(slot, "good", good)
-        self.journal.put(self.unwell, slot, MISSING if good == slot.shape.full else None)
+        self._note_well(slot)
         self._touch(slot)
         self._free(slot)
 
@@ -686,6 +686,11 @@ class State:
         for slot in node.slots:
             full = slot.shape.full if node.is_open else 0
             self.set_good(slot, full & ~slot.sick & ~slot.blocked)
+            self._note_well(slot)
+
+    def _note_well(self, slot: Slot) -> None:
+        is_well = slot.node.is_open and slot.good == slot.shape.full
+        self.journal.put(self.unwell, slot, MISSING if is_well else None)
 
 
 def without(wants: Wants, pod: str) -> Wants:

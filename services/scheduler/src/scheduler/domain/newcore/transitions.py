@@ -30,6 +30,7 @@ from scheduler.domain.core.model import (
 )
 from scheduler.domain.core.owning import owner_of
 from scheduler.domain.newcore.costs import Costs
+from scheduler.domain.newcore.explain import DRAIN, preempted, preempting
 from scheduler.domain.newcore.fit import ORDER, Fit
 from scheduler.domain.newcore.gangs import growth_of, pods_of, surplus_of, wants_with, workload_of
 from scheduler.domain.newcore.grow import Children, behind
@@ -43,8 +44,6 @@ from scheduler.domain.newcore.reserve import lift, renew
 from scheduler.domain.newcore.restore import parts_of, pod_place, restore
 from scheduler.domain.newcore.state import State, without
 from scheduler.domain.newcore.usage import Usage
-
-PREEMPTING = Reason("preempting", "Others leave for it.", {})
 
 
 @dataclass(frozen=True)
@@ -246,15 +245,12 @@ class Transitions:
             yield self.started(record, now)
         else:
             self.records.file(record)
-            yield from self.publish(record, PREEMPTING)
+            yield from self.publish(record, preempting(self.records, workload))
 
     def _preempted(self, victim: Record, asking: Workload, now: float) -> Iterator[Decision]:
-        if victim.workload.is_surplus:
-            text = f"The gang {asking.gang.id} needs these cells, and this one can do without them."
-            reason = Reason("surplus", text, {"gpus": victim.workload.gpus})
-        else:
+        if not victim.workload.is_surplus:
             self.costs.preempted(asking, victim.workload, now)
-            reason = Reason("preempted", f"It leaves for {asking.gang.id}.", {})
+        reason = preempted(victim.workload, asking)
         yield from self._leaves(victim, asking.gang.id, now, reason)
 
     def _leaves(
@@ -318,8 +314,7 @@ class Transitions:
                     yield self.wait_again(self.records.of(workload))
                 elif workload.phase is Phase.RUNNING:
                     self.state.evict(workload)
-                    reason = Reason("drained", f"The node {name} is drained.", {"node": name})
-                    yield from self._leaves(self.records.of(workload), None, now, reason)
+                    yield from self._leaves(self.records.of(workload), None, now, DRAIN)
 
     def upgrade(self) -> Iterator[Decision]:
         """Gangs outside of their own cells get some around their places, the oldest first."""

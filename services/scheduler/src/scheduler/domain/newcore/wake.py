@@ -6,7 +6,7 @@ from math import inf
 from scheduler.domain.core.model import Decision
 from scheduler.domain.newcore.nodes import Phase, Place
 from scheduler.domain.newcore.queue import Freed
-from scheduler.domain.newcore.reserve import renew
+from scheduler.domain.newcore.reserve import lift_all, renew
 from scheduler.domain.newcore.transitions import Transitions
 
 
@@ -41,7 +41,8 @@ def wake(gangs: Transitions, now: float) -> Iterator[Decision]:
     tried again that may be helped.
     """
     state, records, queue = gangs.state, gangs.records, gangs.queue
-    freed = Freed(state, state.freed)
+    changed = list(state.freed)
+    freed = Freed(state, changed)
     state.freed.clear()
     for record in list(records.nominated):
         workload = record.workload
@@ -54,18 +55,30 @@ def wake(gangs: Transitions, now: float) -> Iterator[Decision]:
             yield gangs.started(record, now)
         elif not any(_is_awaited(place) for place in workload.places):
             yield gangs.wait_again(record)  # foreign pods have taken what it needs
-    for record in list(records.reserved):
+    yield from _look_at_reservations(gangs, freed, now)
+    for found in list(queue.classes.values()):
+        if found.no is not None and freed.helps(found):
+            queue.try_again(found)
+    for record in records.reserved:
+        found = queue.class_of(record.workload)
+        if found.no is not None and record.reservation is not None:
+            with state.trial():  # what it has reserved does not keep it from other cells
+                lift_all(state, [record.reservation])
+                is_helped = Freed(state, changed).helps(found)
+            if is_helped:
+                queue.try_again(found)
+
+
+def _look_at_reservations(gangs: Transitions, freed: Freed, now: float) -> Iterator[Decision]:
+    for record in list(gangs.records.reserved):
         reservation = record.reservation
         if reservation is None:
             continue
         if reservation.is_broken(now):
             yield gangs.unreserve(reservation)
         elif any(slot in freed.slots for slot in reservation.cells):
-            renew(state, reservation)
-            queue.try_again(queue.class_of(record.workload))
-    for found in list(queue.classes.values()):
-        if found.no is not None and freed.helps(found):
-            queue.try_again(found)
+            renew(gangs.state, reservation)
+            gangs.queue.try_again(gangs.queue.class_of(record.workload))
 
 
 def _is_awaited(place: Place) -> bool:

@@ -1,0 +1,384 @@
+"""Answers to "why": who is ahead of a gang, and what would have to be otherwise for it to start.
+
+Example: a gang of 8 pods waits. In a trial the gangs that end first are taken away, one after the
+other, until it fits. Then all are put back without which it fits as well: the others have to end.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from heapq import nsmallest
+from typing import NamedTuple
+
+from scheduler.domain.core.ends import end_of
+from scheduler.domain.core.model import OPPORTUNISTIC, Gang, Reason, Role
+from scheduler.domain.core.ordering import Rank
+from scheduler.domain.newcore.attempt import may_be_opportunistic, places_of, short_of
+from scheduler.domain.newcore.conditions import heal, unwell
+from scheduler.domain.newcore.explain import HEALTH, preempting, quota
+from scheduler.domain.newcore.fit import QUOTA
+from scheduler.domain.newcore.gangs import workload_of
+from scheduler.domain.newcore.lend import Lending
+from scheduler.domain.newcore.nodes import Phase, Place, Workload
+from scheduler.domain.newcore.records import Record, Reservation, Run
+from scheduler.domain.newcore.reserve import beside, lift_all
+from scheduler.domain.newcore.transitions import Transitions
+
+AHEAD_NAMED = 5
+
+ENDS_LOOKED = 256
+"""Gangs, the first to end, of which some may have to end."""
+
+SPARED = 16
+"""Gangs of those of which it is tried whether it does without their end."""
+
+ENDS, NODES = "ends", "nodes"
+
+
+class Ahead(NamedTuple):
+    """A gang's place among ``waiting`` ones; the ``gpus`` that all before it want, and the
+    ``first`` of these.
+    """
+
+    position: int
+    waiting: int
+    gpus: int
+    first: tuple[Workload, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """``everywhere``: among all; ``inside``: among those of its virtual cluster and class.
+    ``starts_at``: when its reserved cells are free; None: it has no reservation.
+    """
+
+    reason: Reason | None
+    everywhere: Ahead
+    inside: Ahead
+    starts_at: float | None
+
+
+class End(NamedTuple):
+    """A gang that runs, and when it is expected to end."""
+
+    at: float
+    gang: str
+    workload: Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """It starts, or others leave for it, when these have ended, if no gang before it waited any
+    more. None: only those are in its way. ``is_least``: none of them may be left out.
+    """
+
+    gangs: tuple[End, ...]
+    at: float
+    is_least: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Fewer:
+    """With so many ``pods`` of a role instead of ``wanted`` it would start now."""
+
+    role: str
+    pods: int
+    wanted: int
+
+
+@dataclass(slots=True)
+class Answer:
+    """``ends``, ``fewer``: None where there is nothing of that kind. ``is_opportunistic``: with
+    priority -1 it would start now; None: not asked. ``is_borrowing``: the same if it might borrow,
+    of the virtual cluster ``lender``. ``nodes``: if they were healthy, it would start or others
+    leave for it. ``left_out``: parts that were not found within the bounds.
+    """
+
+    ends: Ends | None = None
+    fewer: Fewer | None = None
+    is_opportunistic: bool | None = None
+    is_borrowing: bool | None = None
+    lender: str | None = None
+    nodes: tuple[str, ...] = ()
+    left_out: list[str] = field(default_factory=list)
+
+
+# Who is ahead.
+
+
+def everyone(gangs: Transitions) -> list[Workload]:
+    """All that wait, or have a nominated placement, in order."""
+    return [workload for _, workload in sorted(_ranked(gangs), key=lambda each: each[0])]
+
+
+def why(gangs: Transitions, record: Record) -> Why | None:
+    """A gang of which some waits, or has a nominated placement; None: none does."""
+    part = _part(record)
+    if part is None:
+        return None
+    ranked, own = list(_ranked(gangs)), gangs.queue.rank_of(part.workload, part.order)
+    account = _account(part.workload.gang)
+    inside = [each for each in ranked if _account(each[1].gang) == account]
+    at = None if part.reservation is None else part.reservation.starts_at
+    return Why(_reason(gangs, part), _ahead(ranked, own), _ahead(inside, own), at)
+
+
+def _reason(gangs: Transitions, record: Record) -> Reason | None:
+    """As of the last cycle; of quota with the numbers of now."""
+    workload, state = record.workload, gangs.state
+    if workload.phase is Phase.NOMINATED:
+        return preempting(gangs.records, workload)
+    if record.misnamed is not None:
+        return record.misnamed
+    reason = gangs.queue.class_of(workload).reason
+    if reason is None or reason.code != QUOTA:
+        return reason
+    with state.trial():
+        lift_all(state, _reservations(gangs, record))
+        short = short_of(state, workload)
+    return reason if short is None else quota(workload, short)
+
+
+def _part(record: Record) -> Record | None:
+    """What of a gang waits or is nominated: all of it, or what it is to grow by."""
+    parts = (record, None if record.growth is None else record.growth.asking)
+    phases = Phase.WAITING, Phase.NOMINATED
+    return next((each for each in parts if each and each.workload.phase in phases), None)
+
+
+def _ranked(gangs: Transitions) -> Iterator[tuple[Rank, Workload]]:
+    for record in gangs.records.all.values():
+        part = _part(record)
+        if part is not None:
+            yield gangs.queue.rank_of(part.workload, part.order), part.workload
+
+
+def _account(gang: Gang) -> tuple[str, bool]:
+    """Its virtual cluster and class."""
+    return gang.virtual_cluster, gang.priority == OPPORTUNISTIC
+
+
+def _ahead(ranked: Sequence[tuple[Rank, Workload]], own: Rank) -> Ahead:
+    before = [each for each in ranked if each[0] < own]
+    first = nsmallest(AHEAD_NAMED, before, key=lambda each: each[0])
+    gpus = sum(gpus_wanted(workload) for _, workload in before)
+    return Ahead(len(before) + 1, len(ranked), gpus, tuple(workload for _, workload in first))
+
+
+def gpus_wanted(workload: Workload) -> int:
+    """By all its pods."""
+    return sum(want.gpus * len(pods) for want, pods in workload.wants)
+
+
+def _reservations(gangs: Transitions, record: Record) -> list[Reservation]:
+    """Its own, and those of other gangs of its virtual cluster."""
+    found = beside(gangs.records, record.workload)
+    return found if record.reservation is None else [*found, record.reservation]
+
+
+# What would have to be otherwise.
+
+
+def answer(gangs: Transitions, lending: Lending, record: Record) -> Answer:
+    """What would let a waiting gang start. Nothing is changed."""
+    found, part = Answer(), _part(record)
+    if part is None or part.workload.phase is Phase.NOMINATED or part.misnamed is not None:
+        return found
+    asked = _Asked(gangs, lending, part)
+    if part is record:
+        found.is_opportunistic = asked.starts_as_opportunistic()
+        found.is_borrowing, found.lender = asked.borrows()
+        found.fewer = asked.starts_with_fewer()
+    found.ends, is_all = asked.starts_after_ends()
+    if found.ends is None and not is_all:
+        found.left_out.append(ENDS)
+    reason = _reason(gangs, part)
+    if reason is not None and reason.code == HEALTH:
+        found.nodes = asked.starts_with_nodes()
+        if not found.nodes:
+            found.left_out.append(NODES)
+    return found
+
+
+class _Asked:
+    """One gang that waits. Every method leaves the state as it was."""
+
+    def __init__(self, gangs: Transitions, lending: Lending, record: Record) -> None:
+        self._gangs = gangs
+        self._state = gangs.state
+        self._lending = lending
+        self._record = record
+        self._workload = record.workload
+        self._others = beside(gangs.records, record.workload)
+        self._all = _reservations(gangs, record)
+        self._costs = replace(gangs.costs)  # they note when somebody is to be tried again
+
+    # It asks anew.
+
+    def starts_as_opportunistic(self) -> bool | None:
+        """With priority -1; None: not asked."""
+        gang = self._workload.gang
+        has_pin = any(want.kind.pin for want, _ in self._workload.wants)
+        if gang.priority == OPPORTUNISTIC or has_pin or self._gives_up():
+            return None
+        return self._starts_now(replace(gang, priority=OPPORTUNISTIC, roles=self._roles()))
+
+    def borrows(self) -> tuple[bool | None, str | None]:
+        """If it might borrow, and of which virtual cluster; None: not asked."""
+        gang, has_pin = self._workload.gang, any(want.kind.pin for want, _ in self._workload.wants)
+        is_asked = gang.priority != OPPORTUNISTIC and not gang.is_borrowing and not has_pin
+        if not is_asked or self._record.reservation is not None or self._gives_up():
+            return None, None
+        with self._state.trial():
+            borrowers = self._gangs.records.borrowers()
+            lender = self._lending.borrow(replace(self._workload), borrowers)
+        return lender is not None, lender
+
+    def starts_with_fewer(self) -> Fewer | None:
+        """The most pods of its role with the most pods with which it starts at nobody's cost."""
+        roles = self._roles()
+        number = max(range(len(roles)), key=lambda each: len(roles[each].pods))
+        role, gang = roles[number], self._workload.gang
+        fits, fails = 0, len(role.pods)
+        if self._loses_its_turn():
+            return None
+        while fits + 1 < fails:
+            count = (fits + fails) // 2
+            less = replace(role, pods=role.pods[:count], least=None)
+            asked = replace(gang, roles=(*roles[:number], less, *roles[number + 1 :]))
+            fits, fails = (count, fails) if self._starts_now(asked) else (fits, count)
+        return Fewer(role.name, fits, len(role.pods)) if fits else None
+
+    def _roles(self) -> tuple[Role, ...]:
+        """With the pods that it still wants."""
+        wanted = {pod for _, pods in self._workload.wants for pod in pods}
+        roles = (
+            replace(role, pods=tuple(pod for pod in role.pods if pod in wanted), least=None)
+            for role in self._workload.gang.roles
+        )
+        return tuple(role for role in roles if role.pods)
+
+    def _gives_up(self) -> bool:
+        """Others that wait may come before it then, or get what is reserved for it."""
+        is_first = self._record.reservation is not None or self._gangs.policy.is_strict
+        return is_first and any(each is not self._workload for _, each in _ranked(self._gangs))
+
+    def _loses_its_turn(self) -> bool:
+        """The same of one that keeps its rank."""
+        if self._record.reservation is None and not self._gangs.policy.is_strict:
+            return False
+        own = self._gangs.queue.rank_of(self._workload, self._record.order)
+        return any(rank < own for rank, _ in _ranked(self._gangs))
+
+    def _starts_now(self, gang: Gang) -> bool:
+        asked = workload_of(self._state, gang, gang.roles)
+        with self._state.trial():
+            if self._record.reservation is not None:
+                lift_all(self._state, [self._record.reservation])
+            return bool(places_of(self._state, asked, self._others, self._costs, is_free=True))
+
+    # Others end.
+
+    def starts_after_ends(self) -> tuple[Ends | None, bool]:
+        """Who has to end; and whether all were looked at."""
+        every = self._in_the_way()
+        ends = nsmallest(ENDS_LOOKED, every)
+        with self._state.trial():
+            lift_all(self._state, self._all)
+            places = self._look()
+            found = Ends((), self._costs.now) if places else self._fewest(ends)
+        return found, len(ends) == len(every)
+
+    def _in_the_way(self) -> list[End]:
+        """Gangs that it can't make leave, with their ends."""
+        records, workload = self._gangs.records, self._workload
+        if workload.is_opportunistic or may_be_opportunistic(workload):
+            some = [each for each in records.all.values() if each.run is not None]
+        else:
+            cost_of = self._costs.of(workload)
+            some = [
+                each
+                for each in records.charged_to(workload.owner)
+                if each.workload.priority >= workload.priority or cost_of(each.workload) is None
+            ]
+            some += [each for each in records.nominated if each.workload.owner == workload.owner]
+        return [self._end_of(each) for each in some if each.workload.phase is not Phase.LEAVING]
+
+    def _end_of(self, record: Record) -> End:
+        began = None if record.run is None else record.run.started_at
+        at = end_of(record.workload.gang, began, self._gangs.policy, self._costs.now)
+        return End(at, record.id, record.workload)
+
+    def _look(self) -> tuple[Place, ...]:
+        """Its places in the next cycle, perhaps after others have left."""
+        with self._state.trial():
+            for record in self._gangs.records.nominated:  # they start first
+                other = record.workload
+                if other.phase is Phase.NOMINATED and self._state.start(other):
+                    self._state.journal.set(record, "run", Run(self._costs.now))
+            return places_of(self._state, self._workload, (), self._costs)
+
+    def _fewest(self, ends: Sequence[End]) -> Ends | None:
+        """As few as serve of the first to end; of these all that are needed."""
+        fails, fits, step = 0, len(ends) + 1, 1
+        places: tuple[Place, ...] = ()
+        with self._state.trial():
+            while fails + 1 < fits and fails < len(ends):
+                number = (fails + fits) // 2 if places else min(fails + step, len(ends))
+                with self._state.trial() as trial:
+                    self._remove(ends[fails:number])
+                    found = self._look()
+                    if found:
+                        places, fits = found, number
+                    else:
+                        trial.commit()
+                        fails, step = number, 2 * step
+        return self._needed(ends[:fits], places) if places else None
+
+    def _needed(self, ends: Sequence[End], places: Sequence[Place]) -> Ends:
+        there = [end for end in ends if _is_on(end.workload, places)]
+        if len(there) < len(ends) and self._fits_without(there):
+            ends = there
+        is_least = len(ends) <= SPARED
+        for end in ends[: -SPARED - 1 : -1]:  # those that end last first
+            fewer = [each for each in ends if each is not end]
+            if self._fits_without(fewer):
+                ends = fewer
+        at = max((end.at for end in ends), default=self._costs.now)
+        return Ends(tuple(ends), at, is_least)
+
+    def _fits_without(self, ends: Collection[End]) -> bool:
+        with self._state.trial():
+            self._remove(ends)
+            return bool(self._look())
+
+    def _remove(self, ends: Collection[End]) -> None:
+        with self._state.unnoticed():
+            for end in ends:
+                for child in self._gangs.records.of(end.workload).children:
+                    self._state.remove(child.workload)
+                self._state.remove(end.workload)
+
+    # Nodes are healthy.
+
+    def starts_with_nodes(self) -> tuple[str, ...]:
+        """Those of the place that it would have if all were; none if that is not enough."""
+        bad = unwell(self._state)
+        with self._state.trial():
+            lift_all(self._state, self._all)
+            with self._state.trial():
+                heal(self._state, bad)
+                there = {place.slot.node for place in self._look()}
+            some = [node for node in bad if node in there]
+            heal(self._state, some)
+            is_enough = bool(some) and bool(self._look())
+        return tuple(node.name for node in some) if is_enough else ()
+
+
+def _is_on(workload: Workload, places: Sequence[Place]) -> bool:
+    """It has something of these places."""
+    wanted = [(place.slot, place.charge | place.gpus) for place in places]
+    return any(
+        mine.slot is slot and (not leaves or (mine.charge | mine.gpus) & leaves)
+        for mine in workload.places
+        for slot, leaves in wanted
+    )

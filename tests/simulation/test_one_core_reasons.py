@@ -1,0 +1,176 @@
+"""Reasons of the core with one state: codes and numbers, of waits and of preemptions."""
+
+from dataclasses import replace
+
+from scenes import RACKS, config, gang, owning
+from scheduler.domain.core.config import ClusterConfig, NodeLimits, Policy
+from scheduler.domain.core.model import Decision, Deferred, Gang, Placed, Preempted, Reason
+from scheduler.domain.newcore.cycle import Core
+
+FREE = Policy(order_by=("priority", "age"), is_backfilling=False)
+KEEPING = Policy(is_backfilling=True, assumed_s=1_000.0, max_pass_s=500.0)
+
+
+class Scene:
+    """A core, and the time."""
+
+    def __init__(self, configuration: ClusterConfig) -> None:
+        self.core = Core(configuration)
+        self.now = 0.0
+
+    def asks(self, *gangs: Gang) -> list[Decision]:
+        """What is decided in the cycle that sees these."""
+        for one in gangs:
+            self.core.request(one)
+        self.now += 1.0
+        return self.core.cycle(self.now)
+
+    def reason(self, one: Gang) -> Reason:
+        """Why a gang has to wait."""
+        (told,) = [e for e in self.asks(one) if isinstance(e, Deferred) and e.gang == one.id]
+        why = self.core.why(one.id)
+        assert why is not None
+        assert why.reason == told.reason
+        return told.reason
+
+
+def a_scene(policy: Policy = FREE) -> Scene:
+    """Four nodes of four GPUs, all of one virtual cluster."""
+    return Scene(config(policy=policy, x=owning(("rack/node", 4))))
+
+
+def preemptions(decisions: list[Decision]) -> dict[str, Reason]:
+    """Why gangs have to leave."""
+    return {each.gang: each.reason for each in decisions if isinstance(each, Preempted)}
+
+
+def test_quota_has_the_cells_that_are_wanted_and_left() -> None:
+    scene = a_scene()
+    scene.asks(gang("three", "x", 4, pods=3))
+    reason = scene.reason(gang("two", "x", 4, pods=2))
+    assert (reason.code, reason.numbers["cellsWanted"]) == ("quota", 8)
+    assert reason.numbers["cellsLeft"] == 4
+    scene.core.release("three")
+    scene.asks(gang("four", "x", 4, pods=4, priority=1))
+    why = scene.core.why("two")
+    assert why is not None
+    assert why.reason is not None
+    assert why.reason.numbers["cellsLeft"] == 0, "it is told as it is now"
+
+
+def test_quota_of_a_pin_names_it() -> None:
+    pinned = (RACKS[0], replace(RACKS[1], pin="mine"))
+    scene = Scene(config(cells=pinned, x=owning(("rack", 1), pins=("mine",))))
+    scene.asks(gang("one", "x", 4, pin="mine"))
+    reason = scene.reason(gang("two", "x", 4, pods=2, pin="mine"))
+    assert (reason.code, reason.numbers["pin"]) == ("quota", "mine")
+    assert (reason.numbers["cellsWanted"], reason.numbers["cellsLeft"]) == (8, 4)
+
+
+def test_a_gang_that_may_pass_nobody_is_told_of_the_first() -> None:
+    scene = a_scene(Policy(is_strict=True))
+    scene.asks(gang("half", "x", 4, pods=2))
+    scene.asks(gang("large", "x", 4, pods=3))
+    reason = scene.reason(gang("small", "x", 4))
+    assert (reason.code, reason.numbers["for"]) == ("order", "large")
+    assert scene.reason(gang("larger", "x", 4, pods=4)).code == "quota"
+
+
+def test_health_counts_the_nodes_that_are_not() -> None:
+    scene = a_scene()
+    scene.core.nodes.set_node_health("n0", False)
+    scene.core.nodes.cordon("n1")
+    reason = scene.reason(gang("large", "x", 4, pods=3))
+    assert (reason.code, reason.numbers["badNodes"]) == ("health", 2)
+    assert scene.core.answer("large").nodes == ("n0", "n1"), "of its place if all were"
+
+
+def test_a_cordoned_node_without_gpus_is_not_healthy_either() -> None:
+    limits = {name: NodeLimits(cpu=1) for name in ("n0", "n1", "n2", "n3")}
+    limits["m0"] = NodeLimits(cpu=8)
+    scene = Scene(config(nodes=limits, x=owning(("rack/node", 4))))
+    scene.core.nodes.cordon("m0")
+    reason = scene.reason(gang("cpus", "x", 0, cpu=8, priority=-1))
+    assert (reason.code, reason.numbers["badNodes"]) == ("health", 1)
+
+
+def test_shape_and_resource_are_told_apart() -> None:
+    limits = {name: NodeLimits(cpu=8) for name in ("n0", "n1", "n2", "n3")}
+    scene = Scene(config(nodes=limits, x=owning(("rack/node", 4))))
+    scene.asks(*(gang(f"g{n}", "x", 1, cpu=2, priority=-1) for n in range(4)))
+    scene.asks(*(gang(f"h{n}", "x", 2, cpu=6, priority=-1) for n in range(4)))
+    assert scene.reason(gang("cpu", "x", 1, cpu=3, priority=-1)).code == "resource"
+    assert scene.reason(gang("gpus", "x", 4, cpu=1, priority=-1)).code == "shape"
+
+
+def test_reserved_cells_are_told_of_with_their_gang_and_time() -> None:
+    scene = a_scene(KEEPING)
+    scene.asks(gang("half", "x", 4, pods=2, expected_s=100.0))
+    scene.asks(gang("large", "x", 4, pods=4))
+    reason = scene.reason(gang("small", "x", 4))
+    assert (reason.code, reason.numbers["for"]) == ("reservation", "large")
+    assert reason.numbers["startsAt"] == 101.0
+    why = scene.core.why("large")
+    assert why is not None
+    assert why.starts_at == 101.0
+    ends = scene.core.answer("small").ends
+    assert ends is not None
+    assert ends.gangs == ()
+
+
+def test_protected_gangs_are_counted() -> None:
+    scene = a_scene(Policy(min_run_s=100.0, is_backfilling=False))
+    scene.asks(*(gang(name, "x", 4) for name in "abcd"))
+    reason = scene.reason(gang("high", "x", 4, priority=1))
+    assert (reason.code, reason.numbers["protected"]) == ("shape", 4)
+    assert reason.numbers["protectedUntil"] == 101.0
+
+
+def test_preempting_counts_the_victims_and_says_by_when() -> None:
+    scene = Scene(config(x=owning(("rack", 2)), y=owning()))
+    scene.asks(*(gang(f"g{n}", "y", 4, priority=-1) for n in range(4)))
+    decided = scene.asks(gang("late", "x", 4, pods=2, priority=1))
+    victims = preemptions(decided)
+    assert [reason.code for reason in victims.values()] == ["guarantee", "guarantee"]
+    (told,) = [each for each in decided if isinstance(each, Deferred)]
+    assert told.reason.code == "preempting"
+    assert (told.reason.numbers["victims"], told.reason.numbers["until"]) == (2, 32.0)
+    why = scene.core.why("late")
+    assert why is not None
+    assert why.reason == told.reason
+    scene.core.release(next(iter(victims)))
+    why = scene.core.why("late")
+    assert why is not None
+    assert why.reason is not None
+    assert why.reason.numbers["victims"] == 1
+
+
+def test_a_preemption_inside_a_virtual_cluster_has_both_priorities() -> None:
+    scene = a_scene()
+    scene.asks(gang("low", "x", 4, pods=4))
+    reason = preemptions(scene.asks(gang("high", "x", 4, priority=2)))["low"]
+    assert (reason.code, dict(reason.numbers)) == ("priority", {"priority": 0, "forPriority": 2})
+
+
+def test_borrowed_capacity_is_reclaimed() -> None:
+    scene = Scene(config(x=owning(("rack/node", 2)), y=owning(("rack/node", 2))))
+    scene.asks(gang("own", "x", 4, pods=2))
+    (placed,) = scene.asks(gang("borrows", "x", 4, pods=2, is_borrowing=True, is_lazy=False))
+    assert isinstance(placed, Placed)
+    assert placed.lender == "y"
+    assert preemptions(scene.asks(gang("lender", "y", 4)))["borrows"].code == "reclaimed"
+
+
+def test_a_drain_is_told_as_one() -> None:
+    scene = a_scene()
+    scene.asks(gang("runs", "x", 4))
+    scene.core.nodes.drain("n0")
+    assert preemptions(scene.asks())["runs"].code == "drain"
+
+
+def test_what_can_never_start_waits_for_health_before_all_nodes_are_known() -> None:
+    scene = a_scene()
+    scene.core.is_settled = False
+    reason = scene.reason(gang("huge", "x", 4, pods=9))
+    assert reason.code == "health"
+    assert "Not all nodes may be known yet." in reason.text
