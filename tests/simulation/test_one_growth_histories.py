@@ -253,10 +253,11 @@ def done(decided: Sequence[Decision]) -> list[Decision]:
 POLICIES: list[dict[str, Any]] = [
     {},
     {"is_backfilling": True, "assumed_s": 20.0, "order_by": USUAL_ORDER},
+    {"is_strict": True, "is_lazy": True},
 ]
 
 
-@pytest.mark.parametrize("policy", POLICIES, ids=["plain", "usual"])
+@pytest.mark.parametrize("policy", POLICIES, ids=["plain", "usual", "strict"])
 @pytest.mark.parametrize("seed", range(CLUSTERS))
 def test_growth_is_whole_and_only_surplus_is_given_back(seed: int, policy: dict[str, Any]) -> None:
     history = History(seed, policy)
