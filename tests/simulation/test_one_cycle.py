@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
-from scenes import FREE, code_of, config, gang, owning
+from scenes import FREE, config, gang, owning
 from scheduler.domain.core.config import ClusterConfig, NodeLimits, PhysicalCell, Policy
 from scheduler.domain.core.model import (
     Decision,
+    Deferred,
     Downgraded,
     Gang,
     Placed,
@@ -180,6 +181,41 @@ def test_gangs_of_a_group_are_near_one_another() -> None:
     assert placed.pods[0].node == "n3"
 
 
+def a_lost_node() -> Story:
+    """``j-0`` ran on n0 and n1, which is lost; ``full`` is on n2, and ``w`` waits."""
+    cells = (*TWO, PhysicalCell("old-node", name="n2"))
+    story = Story(config(cells, x=owning(("old-node", 3))))
+    story.asks(gang("j-0", "x", 2, 2, job="j"), gang("full", "x", 2), gang("w", "x", 2))
+    story.core.nodes.set_node_health("n1", False)
+    story.core.requeue("j-0", until=60.0)
+    assert started(story.cycle()) == []
+    return story
+
+
+def test_the_next_attempt_keeps_the_healthy_part_of_its_place_and_is_first() -> None:
+    story = a_lost_node()
+    story.asks(gang("j-1", "x", 2, 2, job="j", submitted_at=5))
+    assert started(story.leaves("full")) == ["j-1"]
+    assert {place.slot.node.name for place in places_of(story, "j-1")} == {"n0", "n2"}
+
+
+def test_pods_go_back_to_their_nodes_though_others_fit_better() -> None:
+    cells = (*TWO, PhysicalCell("old-node", name="n2"))
+    story = Story(config(cells, x=owning(("old-node", 3))))
+    story.asks(gang("first", "x", 2), gang("j-0", "x", 2, job="j", submitted_at=1))
+    story.leaves("first")
+    story.core.requeue("j-0", until=60.0)
+    _, placed = story.asks(gang("j-1", "x", 2, job="j"))
+    assert isinstance(placed, Placed)
+    assert placed.pods[0].node == "n1"
+
+
+def test_what_is_kept_for_a_next_attempt_is_free_when_the_time_has_passed() -> None:
+    story = a_lost_node()
+    assert started(story.cycle(30)) == []
+    assert started(story.cycle(30)) == ["w"]
+
+
 def places_of(story: Story, name: str) -> tuple[Place, ...]:
     """Where a gang is."""
     return story.core.gangs[name].workload.places
@@ -200,7 +236,7 @@ def test_no_nominated_gang_loses_its_place_while_the_budget_is_used_up() -> None
     assert of_type(story.asks(gang("mid", "x", 2, priority=1)), Preempted)
     decisions = story.asks(gang("high", "x", 2, priority=2))
     assert of_type(decisions, PreemptionCancelled) == []
-    assert code_of(decisions, "high") == "resource"
+    assert of_type(decisions, Deferred) == ["high"]
     assert of_type(story.cycle(3600), Preempted)
 
 

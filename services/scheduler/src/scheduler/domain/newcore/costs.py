@@ -5,12 +5,12 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from scheduler.domain.core.config import Policy
-from scheduler.domain.core.model import Gang, RestoredPreemption
+from scheduler.domain.core.model import RestoredPreemption
 from scheduler.domain.core.preemptions import HOUR_S, Hour
 from scheduler.domain.newcore.evict import NOBODY, Cost, CostOf
 from scheduler.domain.newcore.lend import lender_of
 from scheduler.domain.newcore.nodes import Phase, Workload
-from scheduler.domain.newcore.records import Records
+from scheduler.domain.newcore.records import Records, job_of
 
 
 @dataclass(eq=False)
@@ -149,8 +149,3 @@ def _overstays(other: Workload) -> bool:
     """It has lost its priority, as it stays too long on reserved cells."""
     is_own = other.owner is not None and lender_of(other) is None
     return is_own and other.priority < other.gang.priority
-
-
-def job_of(gang: Gang) -> str:
-    """The job of a gang, else the gang."""
-    return gang.job or gang.id

@@ -71,6 +71,7 @@ class Core:
             yield record.workload
             if record.reservation is not None:
                 yield record.reservation.hold
+        yield from (kept.hold for kept in self._gangs.records.kept)
 
     # Gangs come and go. Unknown ones are ignored.
 
@@ -80,7 +81,7 @@ class Core:
         workload = workload_of(self.state, gang, needed)
         order, wrong = self._ordering.order(gang), misnaming(self.state, workload)
         growth = Growth(spare=spare) if spare else None
-        self._gangs.add(Record(workload, order, wrong, growth=growth))
+        self._pending += self._gangs.add(Record(workload, order, wrong, growth=growth))
 
     def grow(self, gang: str, roles: Sequence[Role]) -> None:
         """A gang wants more pods, all of them at once or none."""
@@ -103,6 +104,14 @@ class Core:
         record = self.gangs.get(gang)
         if record is not None:
             self._gangs.release(record)
+
+    def requeue(self, gang: str, until: float) -> None:
+        """A gang is over by the platform's fault: a node was lost, a GPU is bad. What is healthy of
+        its cells is kept until then for its job's next attempt.
+        """
+        record = self.gangs.get(gang)
+        if record is not None:
+            self._gangs.requeue(record, until)
 
     def release_pod(self, gang: str, pod: str) -> None:
         """One pod is over; with its last pod the gang."""

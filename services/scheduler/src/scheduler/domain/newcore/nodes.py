@@ -194,7 +194,7 @@ class Workload:
     ``wants``: pods by what they want. ``owner``: whose cells it is charged to, but for pods with a
     pin; None: it is opportunistic or downgraded. ``priority``: gangs with a higher one can have its
     cells. ``parent``: the workload that grows by this one. ``is_surplus``: it can do without.
-    ``near``: racks near which its pods go first.
+    ``kept``: slots to which its pods go first; ``near``: racks to which they go before others.
     """
 
     name: str
@@ -205,6 +205,7 @@ class Workload:
     parent: "Workload | None" = None
     is_surplus: bool = False
     near: dict[Pool, int] = field(default_factory=dict)
+    kept: tuple[Slot, ...] = ()
     phase: Phase = Phase.WAITING
     places: tuple[Place, ...] = ()
 

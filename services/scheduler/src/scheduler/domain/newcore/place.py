@@ -43,22 +43,39 @@ class Placer:
         if self._workload.owner is not None:
             quotas = self._state.quotas.get(self._workload.owner, ())
             floors += sorted({quota.level for quota in quotas[1:] if quota.left})
+        kept = self._workload.kept
+        if kept and any(self._place(floor, kept) for floor in floors):
+            return True
         return any(self._place(floor) for floor in floors)
 
-    def _place(self, floor: int) -> bool:
+    def _place(self, floor: int, kept: tuple[Slot, ...] = ()) -> bool:
         """With cells bound of a level from ``floor`` up: where the smallest do not serve, larger
-        ones may.
+        ones may. ``kept``: slots to which pods go first.
         """
         self._floor, self.taken, self._near = floor, [], dict(self._workload.near)
         with self._state.trial() as trial:
             for want, pods in self._workload.wants:
                 self._owner = self._workload.owner_of(want)
                 wanted = want.bare if self._when is When.CLAIM else want
-                if not any(self._place_kind(some, wanted, pods) for some in self._pools(want)):
+                rest, pools = self._place_kept(kept, wanted, pods)
+                if rest and not any(self._place_kind(some, wanted, rest) for some in pools):
                     return False
             self._settle()
             trial.commit()
         return True
+
+    def _place_kept(
+        self, kept: tuple[Slot, ...], want: Want, pods: tuple[str, ...]
+    ) -> tuple[tuple[str, ...], list[list[Pool]]]:
+        """Pods go to these slots as far as they can. Returns those that are left, and where to."""
+        pools, rest = self._pools(want), pods
+        for some in pools:
+            for slot in kept:
+                while rest and slot.pool in some and self._take_on(want, slot, rest[0]):
+                    rest = rest[1:]
+            if len(rest) < len(pods):
+                return rest, [some]
+        return rest, pools
 
     def place_on(self, slots: Sequence[Slot]) -> bool:
         """The same with each pod on its slot."""
@@ -75,6 +92,9 @@ class Placer:
     def take_on(self, want: Want, slot: Slot, pod: str) -> bool:
         """One pod takes its place on a slot, if there is one; the smallest cells are bound."""
         self._floor, self._owner = 0, self._workload.owner_of(want)
+        return self._take_on(want, slot, pod)
+
+    def _take_on(self, want: Want, slot: Slot, pod: str) -> bool:
         return self._take(self._layers(slot.pool, want)[-1][0], want, slot, pod)
 
     def _settle(self) -> None:

@@ -51,7 +51,11 @@ class Planner:
             return
         gangs, workload = self._gangs, record.workload
         others = beside(gangs.records, workload)
-        behind = [each for each in others if goes_before(workload, each)]
+        behind = [
+            each
+            for each in others
+            if goes_before(workload, each) and each not in gangs.records.kept
+        ]
         taken = {pool for each in others if each not in behind for pool in each.pools}
         if taken and not self._may_be_elsewhere(workload, taken):
             return

@@ -76,6 +76,7 @@ class WorkloadClass:
 class Queue:
     """``classes``: those in which some wait. ``ready``: those whose first is to be tried. ``new``:
     workloads that came since reasons were published, with their classes. ``now``: the cycle's time.
+    ``has_users``: ranks change with what users use.
     """
 
     def __init__(self, state: State, usage: Usage) -> None:
@@ -84,12 +85,8 @@ class Queue:
         self.new: dict[Workload, WorkloadClass] = {}
         self.now = 0.0
         self._state = state
+        self.has_users = usage.is_kept
         self._usage = usage
-
-    @property
-    def has_users(self) -> bool:
-        """Ranks change with what users use."""
-        return self._usage.is_kept
 
     def rank_of(self, workload: Workload, order: Order) -> Rank:
         """The workload's place among all that wait, now."""
@@ -97,8 +94,12 @@ class Queue:
 
     def head(self, found: WorkloadClass) -> tuple[Rank, Workload] | None:
         """The first of a class, with its rank."""
-        heads = ((self.rank_of(each, order), each) for order, each in found.heads())
-        return min(heads, key=lambda each: each[0], default=None)
+        best: tuple[Rank, Workload] | None = None
+        for order, workload in found.heads():
+            rank = self.rank_of(workload, order)
+            if best is None or rank < best[0]:
+                best = rank, workload
+        return best
 
     def add(self, workload: Workload, order: Order) -> WorkloadClass:
         """A workload waits."""

@@ -120,7 +120,8 @@ class Record:
 class Records:
     """``all``: by the gang's id; ``children``: what they grow by, by the workload's name. The
     others are those of both that are nominated, run outside of their own cells (downgraded, or on
-    borrowed capacity), run on reserved cells, have a reservation, or are misnamed.
+    borrowed capacity), run on reserved cells, have a reservation, or are misnamed. ``kept``: cells
+    of attempts that the platform failed, for the next ones.
     """
 
     def __init__(self) -> None:
@@ -131,6 +132,7 @@ class Records:
         self.backfilled: dict[Record, None] = {}
         self.reserved: dict[Record, None] = {}
         self.misnamed: dict[Record, None] = {}
+        self.kept: dict[Reservation, None] = {}
         self._charged: dict[str, dict[Record, None]] = {}
         self._groups: dict[tuple[str, str], dict[Record, None]] = {}
 
@@ -158,6 +160,15 @@ class Records:
             if each.backfill and each.backfill.gang == gang and each.backfill.until <= now
         ]
 
+    def kept_for(self, workload: Workload) -> Reservation | None:
+        """Cells of the attempt before."""
+        for each in self.kept:
+            before = each.workload
+            is_same = before.owner == workload.owner and before.kinds == workload.kinds
+            if is_same and job_of(before.gang) == job_of(workload.gang):
+                return each
+        return None
+
     def racks_near(self, workload: Workload) -> dict[Pool, int]:
         """Racks with pods of a workload's group, or of the gang that grows, as bit sets."""
         found: dict[Pool, int] = {}
@@ -176,7 +187,8 @@ class Records:
         home, name = self._home(record.workload), record.workload.name
         assert name not in home, name
         home[name] = record
-        self.file(record)
+        if record.misnamed is not None or record.workload.phase is not Phase.WAITING:
+            self.file(record)
         if (group := _group_of(record.workload)) is not None:
             self._groups.setdefault(group, {})[record] = None
 
@@ -195,11 +207,17 @@ class Records:
         """The record, or its workload, has changed."""
         workload = record.workload
         is_running = workload.phase is Phase.RUNNING
-        _keep(self.nominated, record, workload.phase is Phase.NOMINATED)
-        _keep(self.away, record, is_running and workload.is_away)
-        _keep(self.backfilled, record, is_running and record.backfill is not None)
-        _keep(self.reserved, record, record.reservation is not None)
-        _keep(self.misnamed, record, record.misnamed is not None)
+        for where, is_there in (
+            (self.nominated, workload.phase is Phase.NOMINATED),
+            (self.away, is_running and workload.is_away),
+            (self.backfilled, is_running and record.backfill is not None),
+            (self.reserved, record.reservation is not None),
+            (self.misnamed, record.misnamed is not None),
+        ):
+            if is_there:
+                where[record] = None
+            elif record in where:
+                del where[record]
         self._file_by_owner(record, workload.owner if is_running else None)
 
     def _file_by_owner(self, record: Record, owner: str | None) -> None:
@@ -212,13 +230,11 @@ class Records:
         record.charged_to = owner
 
 
+def job_of(gang: Gang) -> str:
+    """The job of a gang, else the gang."""
+    return gang.job or gang.id
+
+
 def _group_of(workload: Workload) -> tuple[str, str] | None:
     gang = workload.gang
     return None if gang.group is None else (gang.job, gang.group)
-
-
-def _keep(where: dict[Record, None], record: Record, is_there: bool) -> None:
-    if is_there:
-        where[record] = None
-    else:
-        where.pop(record, None)

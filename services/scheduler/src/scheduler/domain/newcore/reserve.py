@@ -42,8 +42,8 @@ def goes_before(workload: Workload, reservation: Reservation) -> bool:
 
 
 def beside(records: Records, workload: Workload) -> list[Reservation]:
-    """Those of other gangs of its virtual cluster."""
-    found = (each.reservation for each in records.reserved)
+    """Those of other gangs of its virtual cluster, and what is kept for next attempts."""
+    found = (*(each.reservation for each in records.reserved), *records.kept)
     return [
         each
         for each in found

@@ -572,6 +572,10 @@ class State:
             self._count(workload, place, place.charge.bit_count())
             self._touch(place.slot)
 
+    def set_kept(self, workload: Workload, slots: Iterable[Slot]) -> None:
+        """A workload's pods go to these slots, as far as they can."""
+        self.journal.set(workload, "kept", tuple(slots))
+
     def set_near(self, workload: Workload, near: dict[Pool, int]) -> None:
         """A workload's pods go near these racks."""
         self.journal.set(workload, "near", near)

@@ -5,6 +5,7 @@ A decision is returned where there is one to publish.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 
 from scheduler.domain.core.config import Policy
 from scheduler.domain.core.ends import bounds_of
@@ -35,7 +36,7 @@ from scheduler.domain.newcore.fit import ORDER, Fit
 from scheduler.domain.newcore.gangs import growth_of, pods_of, surplus_of, wants_with, workload_of
 from scheduler.domain.newcore.grow import Children, behind
 from scheduler.domain.newcore.lend import lender_of
-from scheduler.domain.newcore.nodes import Phase, Wants, Workload
+from scheduler.domain.newcore.nodes import Phase, Slot, Wants, Workload
 from scheduler.domain.newcore.queue import Queue
 from scheduler.domain.newcore.rebind import rebind
 from scheduler.domain.newcore.records import Backfill, Growth, Record, Records, Reservation, Run
@@ -72,11 +73,23 @@ class Transitions:
 
     # Gangs come and go.
 
-    def add(self, record: Record) -> None:
-        """A gang comes."""
+    def add(self, record: Record) -> Iterator[Decision]:
+        """A gang comes. What was kept of its job's last attempt is reserved for it, and it is first
+        in its virtual cluster.
+        """
         self.records.add(record)
-        if record.misnamed is None:
-            self.queue.add(record.workload, record.order)
+        if record.misnamed is not None:
+            return
+        kept = self.records.kept_for(record.workload)
+        if kept is not None:
+            lift(self.state, kept)
+            del self.records.kept[kept]
+            self.state.set_kept(record.workload, kept.cells)
+            (rank, *others), name = record.order
+            record.order = (rank, *(-inf for _ in others)), name
+            again = Reservation(record.workload, kept.cells, kept.starts_at, kept.since)
+            yield self.reserve(record, again, kept.since)
+        self.queue.add(record.workload, record.order)
 
     def restore(self, restored: Restored, order: Order) -> Iterator[Decision]:
         """A gang comes that was placed before."""
@@ -131,6 +144,27 @@ class Transitions:
         """The gang is over, with all that it has grown by: what it held is free at once."""
         for each in (*record.children, record):
             self.children.remove(each)
+
+    def requeue(self, record: Record, until: float) -> None:
+        """The gang is over by the platform's fault. What is healthy of its cells is kept until then
+        for its job's next attempt.
+        """
+        workload, cells = record.workload, dict[Slot, int]()
+        if workload.phase is Phase.RUNNING and not (workload.is_opportunistic or workload.is_away):
+            for place in workload.places:
+                if good := place.charge & place.slot.good:
+                    cells[place.slot] = cells.get(place.slot, 0) | good
+        self.release(record)
+        if cells:
+            kept = Reservation(workload, cells, until, self.costs.now)
+            renew(self.state, kept)
+            self.records.kept[kept] = None
+
+    def forget_kept(self, now: float) -> None:
+        """What was kept for attempts that have not come in time is free."""
+        for kept in [each for each in self.records.kept if each.starts_at < now]:
+            lift(self.state, kept)
+            del self.records.kept[kept]
 
     def release_pod(self, record: Record, pod: str) -> Iterator[Decision]:
         """One pod is over; with its last pod the gang."""

@@ -11,12 +11,14 @@ from scheduler.domain.newcore.transitions import Transitions
 
 
 def is_due(gangs: Transitions, now: float) -> bool:
-    """Time alone may help a gang: a protection or a reservation has ended."""
+    """Time alone may help a gang: a protection, a reservation or what was kept has ended."""
     if now >= gangs.costs.again_at:
         gangs.costs.again_at = inf
         for found in gangs.queue.classes.values():
             if found.no is not None and found.owner is not None:
                 gangs.queue.try_again(found)
+        return True
+    if any(kept.starts_at < now for kept in gangs.records.kept):
         return True
     return _stays_from_now_on(gangs, now) or any(
         each.reservation and each.reservation.is_broken(now) for each in gangs.records.reserved
@@ -41,6 +43,7 @@ def wake(gangs: Transitions, now: float) -> Iterator[Decision]:
     tried again that may be helped.
     """
     state, records, queue = gangs.state, gangs.records, gangs.queue
+    gangs.forget_kept(now)
     changed = list(state.freed)
     freed = Freed(state, changed)
     state.freed.clear()
