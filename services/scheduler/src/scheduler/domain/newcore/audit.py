@@ -53,7 +53,7 @@ def _user_drifts(bindings: Collection[Binding], users: Counter[Binding]) -> Iter
         if binding.users != users[binding]:
             yield f"{binding.cell.address}: {binding.users} users, not {users[binding]}"
         if not binding.users and binding.quota is not None:
-            yield f"{binding.cell.address}: bound for nobody"
+            yield f"{binding.cell.address}: bound without users"
 
 
 def _slot_drifts(slot: Slot, held: list[Held], users: Counter[Binding]) -> Iterator[str]:

@@ -101,7 +101,7 @@ class Buddy:
             self._count_parts(slot, 1)
 
     def begin_unbind(self, cell: Cell, part: Part | None, slot: Slot) -> None:
-        """A cell is about to be nobody's."""
+        """A cell is about to be unbound."""
         self._note(cell, -1)
         if part is None:
             self._flip(cell)

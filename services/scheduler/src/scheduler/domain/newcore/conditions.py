@@ -47,7 +47,7 @@ class Conditions:
     def block(
         self, name: str, gpus: Collection[int], amounts: Mapping[str, int], ports: Collection[int]
     ) -> bool:
-        """Nobody's pods hold these now; whether it is another state than before."""
+        """Foreign pods hold these now; whether that is another state than before."""
         node = self._state.nodes[name]
         first, last = node.port_range
         known = [port - first for port in ports if first <= port <= last]

@@ -7,7 +7,7 @@ from math import inf
 from scheduler.domain.core.config import Policy
 from scheduler.domain.core.model import RestoredPreemption
 from scheduler.domain.core.preemptions import HOUR_S, Hour
-from scheduler.domain.newcore.evict import NOBODY, Cost, CostOf
+from scheduler.domain.newcore.evict import NO_COST, Cost, CostOf
 from scheduler.domain.newcore.lend import lender_of
 from scheduler.domain.newcore.nodes import Phase, Workload
 from scheduler.domain.newcore.records import Records, job_of
@@ -58,7 +58,7 @@ class Costs:
                 if is_spent and other.owner == asking.owner:
                     self._note_end(other)
                     return None
-                return NOBODY
+                return NO_COST
             gpus = other.gpus
             run = self.records.of(other).run
             lost_ms = max(gpus, 1) * (0 if run is None else run.lost_ms(other.gang, self.now))
@@ -92,7 +92,7 @@ class Costs:
 
     def protected(self, asking: Workload, others: Iterable[Workload]) -> list[float]:
         """Until when those are protected that a workload could preempt else, in its own cells."""
-        cost_of = replace(self).of(asking)  # it notes when somebody is to be tried again
+        cost_of = replace(self).of(asking)  # it notes when a gang is to be tried again
         return [
             self.protected_until(other)
             for other in others
@@ -120,7 +120,7 @@ class Costs:
         return self.policy.is_lazy or lender_of(other) is not None
 
     def _is_below(self, asking: Workload, other: Workload) -> bool:
-        """It may have to leave, whoever is protected. Nobody leaves for a gang of equal or lower
+        """It may have to leave, protected or not. None leaves for a gang of equal or lower
         priority of its own virtual cluster.
         """
         if other.is_opportunistic:

@@ -1,4 +1,4 @@
-"""Who has to leave so that another fits: the cheapest workloads in the cell that it needs.
+"""Victims: the cheapest workloads in the cell that another needs.
 
 Example: a gang of 4 pods with 8 GPUs waits, and opportunistic pods are on every node. Of the racks
 that could hold all four the one is chosen whose pods have the fewest GPUs, not four nodes in four
@@ -21,7 +21,7 @@ CANDIDATES, CANDIDATES_A_POD = 64, 8
 
 class Cost(NamedTuple):
     """What it costs that workloads leave, compared in this order: GPUs of protected gangs, of
-    gangs in their own or nobody's cells, of gangs on borrowed capacity, of surplus pods; then lost
+    gangs in their own cells or in none, of gangs on borrowed capacity, of surplus pods; then lost
     work in GPU milliseconds.
     """
 
@@ -36,14 +36,14 @@ class Cost(NamedTuple):
         return Cost(*(a + b for a, b in zip(self, other, strict=True)))
 
 
-NOBODY = Cost()
+NO_COST = Cost()
 
 CostOf = Callable[[Workload], Cost | None]
 """What it costs that a workload leaves for the one that is asked for; None: it need not."""
 
 
 class Rules(Protocol):
-    """Who may have to leave, or go on without cells, for whom."""
+    """Which workloads may have to leave, or go on without cells, for another."""
 
     def of(self, asking: Workload, *, is_inside: bool = True) -> CostOf:
         """What it costs that others leave for a workload. ``is_inside`` False: none of its own
@@ -129,7 +129,7 @@ class _Chooser:
 
     def on(self, slots: Sequence[Slot], want: Want, pods: tuple[str, ...]) -> _Way | None:
         """These pods on these slots. Nothing is changed."""
-        cost, victims = NOBODY, list[Workload]()
+        cost, victims = NO_COST, list[Workload]()
         with self._state.trial():
             for pod, slot in zip(pods, slots, strict=True):
                 way = self._try([slot], want, (pod,))
@@ -147,7 +147,7 @@ class _Chooser:
 
     def _try(self, candidates: list[Slot], want: Want, pods: tuple[str, ...]) -> _Way | None:
         """Each pod on the slot of these where it costs least then."""
-        state, cost = self._state, NOBODY
+        state, cost = self._state, NO_COST
         slots: list[Slot] = []
         victims: list[Workload] = []
         prices = _Prices(self, want, candidates)
@@ -171,7 +171,7 @@ class _Chooser:
                 prices.changed(touched)
         return _Way(cost, tuple(slots), tuple(victims))
 
-    # Where to look.
+    # Slots to try.
 
     def _views(self, want: Want) -> Iterator[View]:
         owner, types = self._workload.owner_of(want), want.gpu_types
@@ -254,7 +254,7 @@ class _Chooser:
     ) -> _Price | None:
         if victims is None:
             return None
-        cost = NOBODY
+        cost = NO_COST
         for each in victims:
             cost = cost.plus(each.cost)
         return _Price(cost.protected, level, cost, tuple(each.workload for each in victims))
@@ -306,7 +306,7 @@ class _Prices:
 
 
 class _Other(NamedTuple):
-    """Who is on a slot. ``leaves``: that it uses, holds, or is charged."""
+    """A workload on a slot. ``leaves``: that it uses, holds, or is charged."""
 
     cost: Cost
     name: str

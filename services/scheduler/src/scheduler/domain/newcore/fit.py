@@ -8,7 +8,7 @@ waits for health.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from scheduler.domain.newcore.evict import NOBODY, Choice, CostOf, Rules, choose
+from scheduler.domain.newcore.evict import NO_COST, Choice, CostOf, Rules, choose
 from scheduler.domain.newcore.nodes import Place, Slot, Workload
 from scheduler.domain.newcore.place import Placer
 from scheduler.domain.newcore.quota import shortage, wanted
@@ -44,9 +44,9 @@ DOWNGRADED = 128
 
 
 def fit(state: State, workload: Workload, rules: Rules | None) -> Fit | No:
-    """Place a workload: at nobody's cost; else where others leave already; else by downgrading
+    """Place a workload: without victims; else where others leave already; else by downgrading
     others; else by making them leave. Nothing has changed where the answer is no. ``rules`` None:
-    at nobody's cost alone.
+    without victims alone.
     """
     if (short := lacks(state, workload)) is not None:
         return short
@@ -154,7 +154,7 @@ def _spare(
     state: State, workload: Workload, choice: Choice, cost_of: CostOf
 ) -> tuple[Workload, ...]:
     """Without those that need not leave, the costliest spared first."""
-    victims = sorted(choice.victims, key=lambda each: cost_of(each) or NOBODY, reverse=True)
+    victims = sorted(choice.victims, key=lambda each: cost_of(each) or NO_COST, reverse=True)
     if len(victims) > 1:
         for victim in victims[:SPARED]:
             rest = [each for each in victims if each is not victim]

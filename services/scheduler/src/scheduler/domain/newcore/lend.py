@@ -1,4 +1,4 @@
-"""Borrowed capacity: a gang in the idle quota of one other virtual cluster, at nobody's cost.
+"""Borrowed capacity: a gang in the idle quota of one other virtual cluster, without victims.
 
 The gang is charged to its lender, below all of the lender's own gangs. So these can have all of it
 back by the ordinary steps of `fit`, and nothing else knows of it.
@@ -26,7 +26,7 @@ _Counts = defaultdict[str, Counter[str]]
 
 
 class Lending:
-    """Who may lend how much to whom: ``lendingLimit`` and ``borrowingLimit`` by GPU type."""
+    """How much may be lent: ``lendingLimit`` and ``borrowingLimit`` by GPU type."""
 
     def __init__(self, state: State, clusters: Mapping[str, VirtualCluster]) -> None:
         self._state = state
@@ -34,7 +34,7 @@ class Lending:
 
     def borrow(self, workload: Workload, borrowers: Collection[Workload]) -> str | None:
         """Place a workload in another virtual cluster's quota: what a gang on borrowed capacity
-        grows by, in its lender's. Returns the lender; None: nobody lends it, and nothing has
+        grows by, in its lender's. Returns the lender; None: none lends it, and nothing has
         changed.
         """
         lent, borrowed = _counts(borrowers)
@@ -57,7 +57,7 @@ class Lending:
         lent: _Counts,
         borrowed: _Counts,
     ) -> list[str]:
-        """Who could lend most, first."""
+        """The virtual cluster that could lend most, first."""
         own = workload.gang.virtual_cluster
         types = set[str]()
         for want, _ in workload.wants:

@@ -20,10 +20,10 @@ from scheduler.domain.newcore.models import Model, Want
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """``left``: of each resource what nobody has; ``soon``: when those have left that leave.
+    """``left``: of each resource what is free; ``soon``: when those have left that leave.
 
     ``ports``: in use, as bits from the first port of the node's range; ``blocked_ports``: held by
-    nobody known; ``avoided_ports``: given last. ``blocked``: amounts held by nobody known.
+    foreign pods; ``avoided_ports``: given last. ``blocked``: amounts held by foreign pods.
     """
 
     name: str
@@ -122,7 +122,7 @@ class Slot:
 
     @property
     def free(self) -> int:
-        """Leaves that nobody uses or holds."""
+        """Leaves that no workload uses or holds."""
         return self.good & ~(self.used | self.held)
 
 

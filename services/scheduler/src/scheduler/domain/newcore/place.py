@@ -1,6 +1,6 @@
 """Where pods go: the nearest, tightest places first.
 
-Example: a gang of 16 pods with 4 GPUs each. The placer looks for one rack that should hold all,
+Example: a gang of 16 pods with 4 GPUs each. The placer tries one rack that should hold all,
 in cells that its virtual cluster has bound, then in such that it may bind; else rack after rack.
 On success the gang has its places in the state; the caller's trial keeps or undoes them.
 """
@@ -17,7 +17,7 @@ TRIED_SLOTS = 16
 """Slots that are tried for one pod in one view, beyond the best."""
 
 Layer = tuple[View, int]
-"""Where to look: a view and those of its racks that count."""
+"""A view, and those of its racks that count."""
 
 
 class Placer:
@@ -100,7 +100,7 @@ class Placer:
     def _settle(self) -> None:
         self._state.settle(self._workload, self.taken, self._phase)
 
-    # Where to look.
+    # Views to try.
 
     def _pools(self, want: Want) -> list[list[Pool]]:
         """In the order in which they are tried, those together in which a kind's pods may be; pods

@@ -28,8 +28,8 @@ class Publisher:
             yield from self._refuse(tried)
         heads = {found: head[1] for found in tried if (head := queue.head(found))}
         kept = [each.reservation for each in gangs.records.reserved if each.reservation]
-        told = reasons(gangs.state, heads, self._firsts(heads), kept, gangs.costs)
-        for found, reason in told.items():
+        found_of = reasons(gangs.state, heads, self._firsts(heads), kept, gangs.costs)
+        for found, reason in found_of.items():
             if not is_settled and (large := refusal(gangs.state, heads[found])) is not None:
                 reason = unsettled(large)
             if found.reason is None or found.reason.code != reason.code:

@@ -1,4 +1,4 @@
-"""Who waits, in classes: workloads that want the same of the same virtual cluster start alike, or
+"""Waiting workloads, in classes: of one virtual cluster those that want the same start alike, or
 wait for the same reason.
 
 Example: 400 jobs of one pod with 8 GPUs wait in `research` at priority 5. They are one class. Its

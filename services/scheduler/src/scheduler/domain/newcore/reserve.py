@@ -1,9 +1,9 @@
 """Reservations: the first gang of a virtual cluster that can't start gets cells at the moment when
 they will be free. Source: EASY backfill (Lifka, 1995).
 
-What is reserved and nobody's is charged to a *hold*: a workload without pods, with the priority of
-the gang that waits. So nothing else has to know of reservations. A gang that may use reserved cells
-is tried in a trial that lifts the hold.
+Reserved cells that no other gang has are charged to a *hold*: a workload without pods, with the
+priority of the gang that waits. So nothing else has to know of reservations. A gang that may use
+reserved cells is tried in a trial that lifts the hold.
 """
 
 from collections.abc import Collection, Iterable, Iterator

@@ -1,4 +1,4 @@
-"""The state: who is where, who is charged what, which cells are bound to whom.
+"""The state: places of workloads, what they are charged, which cells are bound to which owner.
 
 Everything that decisions read is here, and only the methods of `State` change it, by the journal.
 So any of them can be tried and undone. Views are derived, and follow.
@@ -196,7 +196,7 @@ class State:
         return self._view(("mixed", pool, owner, when), mask, pool.dirty)
 
     def idle(self, pool: Pool, when: When) -> View:
-        """Leaves that nobody uses or holds, in whosever cells."""
+        """Leaves that no workload uses or holds, in any cells."""
 
         def now(slot: Slot) -> int:
             return slot.good & ~(slot.used | slot.held)
@@ -411,7 +411,7 @@ class State:
         self.journal.set(workload, "phase", phase)
 
     def start(self, workload: Workload) -> bool:
-        """A nominated workload runs, if nobody uses anything of its places any more. Its pods get
+        """A nominated workload runs, if no other uses anything of its places any more. Its pods get
         their ports now. Nothing has changed where it does not.
         """
         places: list[Place] = []
@@ -668,7 +668,7 @@ class State:
     def block(
         self, node: Node, gpus: Collection[int], amounts: tuple[int, ...], ports: int
     ) -> bool:
-        """Nobody's pods hold these now: GPU indices, amounts by resource, ports as bits. Whether
+        """Foreign pods hold these now: GPU indices, amounts by resource, ports as bits. Whether
         they held something else before.
         """
         before = (node.blocked, node.blocked_ports, [slot.blocked for slot in node.slots])

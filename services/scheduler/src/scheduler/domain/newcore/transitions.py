@@ -106,7 +106,7 @@ class Transitions:
             (kind,) = pods_of(each.gang.roles).values()
             child = surplus_of(self.state, workload, pod, kind)
             record.growth.surplus[pod] = Record(child, behind(order, child))
-            list(self._restore(record.growth.surplus[pod], each))  # nothing is said of it
+            list(self._restore(record.growth.surplus[pod], each))  # nothing is published of it
 
     def _restore_growth(self, record: Record, growth: Restored) -> Iterator[Decision]:
         """Its places are held again; where they can't be, it waits."""

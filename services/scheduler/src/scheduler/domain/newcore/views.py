@@ -1,4 +1,4 @@
-"""Views: which slots of a pool have how much free for somebody. The only index of free capacity.
+"""Views: how much is free on the slots of a pool, by question. The only index of free capacity.
 
 A view is derived from the slots, so the journal knows nothing of it. A change, or its undoing,
 marks a slot as dirty in the views that show it; a question first updates the dirty slots.
@@ -186,8 +186,8 @@ class View:
     def racks_for(
         self, want: Want, count: int, racks: int, *, is_opportunistic: bool
     ) -> Iterator[int]:
-        """Racks that should hold so many pods: those that should hold fewest first (for guests
-        those with most whole slots).
+        """Racks that should hold so many pods: those that should hold fewest first (for
+        opportunistic gangs those with most whole slots).
         """
         self.flush()
         leaves = want.least(self.pool.models)
