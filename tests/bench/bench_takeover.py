@@ -262,7 +262,7 @@ async def rebuild(
         await asyncio.sleep(0)
         beating.cancel()
         memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-        cluster = decider.state.cluster
+        cluster = decider.state.core
         running = sum(1 for live in cluster.gangs.values() if live.pods)
         held = sum(1 for live in cluster.gangs.values() if live.is_charged)
         print(

@@ -77,7 +77,7 @@ def outcome(seed: int, policy: Policy, kind: str, size: tuple[int, int]) -> Outc
         Simulation(replace(work.cluster, policy=policy), warn=_unexpected),
         Outcome(),
     )
-    simulation.cluster.is_explaining = False
+    simulation.core.is_explaining = False
     _follow(simulation, _noting(asked, simulation, found), work.large, found)
     found.ended_at = simulation.tally.now
     preempted, lost_gpu_s = defaultdict[str, int](int), defaultdict[str, float](float)
@@ -92,7 +92,7 @@ def _follow(
     simulation: Simulation, events: Iterable[GangRequested], large: int, found: Outcome
 ) -> None:
     """Waits, and the first expected start of each waiting gang."""
-    cluster, started = simulation.cluster, set[str]()
+    cluster, started = simulation.core, set[str]()
     expected: dict[str, tuple[float, str]] = {}
     for now, decision in simulation.run(events):
         gang = decision.gang

@@ -149,8 +149,7 @@ class Kit:
     def free(self, state: State, now: float = 0.0) -> int:
         """GPUs that the next gang may have, after a cycle."""
         self.decide(state, now)
-        slots = state.cluster.hardware.states
-        return sum((slot.usable & ~state.cluster.hardware.used(slot)).bit_count() for slot in slots)
+        return sum(free.bit_count() for _, _, free in state.core.cells.free())
 
     def ports(self, state: State, pod: str) -> tuple[int, ...]:
         """The ports of a pod that was placed."""

@@ -21,7 +21,7 @@ async def test_operators_are_told_which_moves_would_free_cells(kit: Kit) -> None
     kit.decide(state, 10.0)
     async with served(state) as (_, client):
         told = (await client.get("/advice?cells=1")).json()
-        assert (told["asOf"], told["reason"]) == (state.cluster.cycle, None)
+        assert (told["asOf"], told["reason"]) == (state.core.cycles, None)
         assert (told["gpus"], told["isLeast"], told["freeAlready"]) == (1, True, 0)
         (move,) = told["moves"]
         (pod,) = move["pods"]

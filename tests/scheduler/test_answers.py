@@ -113,7 +113,7 @@ async def test_long_lists_are_told_page_by_page(kit: Kit) -> None:
             while offset < total:
                 page = (await client.get(f"{path}limit=100&offset={offset}")).json()
                 assert (page["offset"], page["limit"], page["total"]) == (offset, 50, total)
-                assert page["asOf"] == state.cluster.cycle
+                assert page["asOf"] == state.core.cycles
                 names += [each[name] for each in page[f"{name}s"]]
                 offset += page["limit"]
             assert names == sorted(set(names))
@@ -147,7 +147,7 @@ async def test_a_waiting_gang_is_told_what_would_have_to_be_otherwise(kit: Kit) 
     kit.decide(state, 1.0)
     async with served(state) as (_, client):
         told = (await client.get("/gangs/second")).json()
-        assert told["asOf"] == state.cluster.cycle
+        assert told["asOf"] == state.core.cycles
         place = told["inVirtualCluster"]
         assert (place["position"], place["waiting"], place["gpusAhead"]) == (2, 2, 2)
         assert [each["gang"] for each in place["ahead"]] == ["first"]
@@ -208,4 +208,4 @@ def test_where_many_wait_only_who_asks_is_told_the_place(kit: Kit) -> None:
     state = crowded(kit)
     wait = message_of(state, state.gangs["w000"], 1).wait
     assert wait is not None
-    assert (wait.as_of, wait.position, wait.waiting) == (state.cluster.cycle, None, None)
+    assert (wait.as_of, wait.position, wait.waiting) == (state.core.cycles, None, None)

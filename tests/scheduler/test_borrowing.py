@@ -101,8 +101,7 @@ async def test_virtual_clusters_tell_what_they_lend_and_borrow(kit: Kit) -> None
         assert told["default"]["gpus"] == gpus | {"lent": 0, "borrowed": 4}
         assert told["lab"]["gpus"] == gpus | {"guaranteed": 0, "lent": 4, "borrowed": 0}
     registry = CollectorRegistry()
-    loans, names = state.cluster.charges.loans, state.cluster.hardware.forest.quotas
-    SchedulerMetrics(registry).note_borrowing(loans, names)
+    SchedulerMetrics(registry).note_borrowing(state.core.cells.borrowing())
     found = {
         (sample.labels["virtual_cluster"], sample.labels["side"]): sample.value
         for metric in registry.collect()

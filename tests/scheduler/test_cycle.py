@@ -72,7 +72,7 @@ def test_what_is_heard_while_a_cluster_is_made_counts_when_it_is_taken(kit: Kit)
     state = kit.state(kit.report("n0", gpus=2))
     assert kit.free(state) == 2
     plan = state.plan(None)
-    cluster = made(state.cluster, plan, 0.0)
+    cluster = made(state.core, plan, 0.0)
     state.report(kit.report("n0", revision=2, gpus=2, bad=(0,)), 0.0)
     state.report(kit.report("n1", gpus=4), 0.0)
     state.ledger.receive("n1", "journal-of-n1", 0.0)

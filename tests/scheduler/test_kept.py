@@ -132,7 +132,7 @@ def kept(state: State) -> list[Any]:
     """Of each virtual cluster the oldest first, by whatever number; who is on whose; when gangs
     saved their work; and what was expected.
     """
-    cluster = state.cluster
+    cluster = state.core
     rows = sorted(cluster.reservations.exported(), key=lambda each: cluster.gangs[each.gang].owner)
     passed = {name: live.passed for name, live in cluster.gangs.items() if live.passed}
     saved = {g: at for g, live in cluster.gangs.items() if (at := live.checkpointed_at) is not None}
@@ -149,7 +149,7 @@ def kept(state: State) -> list[Any]:
 
 def _preempted(state: State) -> Any:
     """As they count in a cycle."""
-    return state.cluster.preemptions.exported(), state.cluster.preemptions.spent
+    return state.core.preemptions.exported(), state.core.preemptions.spent
 
 
 @pytest.mark.parametrize(
@@ -194,12 +194,12 @@ def test_a_state_from_what_is_stored_decides_the_same(kit: Kit, file: ClusterCon
 
 
 def _known(state: State) -> Any:
-    return state.cluster.reservations.exported(), _used(state)
+    return state.core.reservations.exported(), _used(state)
 
 
 def _used(state: State) -> Any:
     """What counts: of the rest, who has forgotten it by when makes no difference."""
-    cluster, found = state.cluster, []
+    cluster, found = state.core, []
     for row in cluster.usage.exported():
         key = row.virtual_cluster, row.is_opportunistic, row.user
         usage = cluster.usage.of(key, cluster.now)
@@ -210,16 +210,16 @@ def _used(state: State) -> Any:
 
 def _note(met: Counter[str], state: State, decided: list[Decision]) -> None:
     met.update(type(decision).__name__ for decision in decided)
-    for each in state.cluster.reservations.by_gang.values():
+    for each in state.core.reservations.by_gang.values():
         met["kept"] += 1
         met["held"] += bool(each.held)
-    cluster = state.cluster
+    cluster = state.core
     met["expected"] += cluster.forecast.calibration.known(f"{owner_of('default')}\n{KEPT}")
     met["preempted"] += bool(cluster.preemptions.exported())
     met["spent"] += bool(cluster.preemptions.spent)
     met["protected"] += any(live.is_protected for live in cluster.gangs.values())
     met["saved"] += any(live.checkpointed_at is not None for live in cluster.gangs.values())
-    met["passed"] += any(live.passed for live in state.cluster.gangs.values())
+    met["passed"] += any(live.passed for live in state.core.gangs.values())
 
 
 def test_a_cycle_that_changes_nothing_writes_nothing(kit: Kit) -> None:
@@ -236,17 +236,17 @@ def test_a_cycle_that_changes_nothing_writes_nothing(kit: Kit) -> None:
 def test_what_was_kept_for_other_pods_is_kept_no_longer(kit: Kit) -> None:
     """A word that no cycle has seen: the gang waits for something else now."""
     days = Days(kit, KEEPING, 0)
-    while not days.state.cluster.reservations.by_gang:
+    while not days.state.core.reservations.by_gang:
         days.happen()
         days.cycle()
-    (name, *_) = days.state.cluster.reservations.by_gang
+    (name, *_) = days.state.core.reservations.by_gang
     message = days.messages[name]
     days.store.record(
         message.model_copy(update={"pods": (*message.pods, *kit.pods("m", 1, gpus=1))})
     )
-    assert name not in loaded(days).cluster.reservations.by_gang
+    assert name not in loaded(days).core.reservations.by_gang
     days.store.record(message)
-    assert name in loaded(days).cluster.reservations.by_gang
+    assert name in loaded(days).core.reservations.by_gang
 
 
 def test_accounts_of_which_nothing_is_left_are_deleted(kit: Kit) -> None:
@@ -262,7 +262,7 @@ def test_accounts_of_which_nothing_is_left_are_deleted(kit: Kit) -> None:
     days.now += 3600.0
     days.cycle()
     assert not days.store.usage
-    assert not days.state.cluster.usage.exported()
+    assert not days.state.core.usage.exported()
 
 
 def test_a_state_that_begins_without_rows_counts_from_then_on(kit: Kit) -> None:
@@ -274,7 +274,7 @@ def test_a_state_that_begins_without_rows_counts_from_then_on(kit: Kit) -> None:
     days.store.usage.clear()
     again: Stored = loaded(days)
     again.restored(days.now, days.now)
-    assert all(row.at == days.now and not row.used for row in again.cluster.usage.exported())
+    assert all(row.at == days.now and not row.used for row in again.core.usage.exported())
 
 
 def unheard(days: Days, *, patient_s: float | None) -> Stored:
@@ -301,19 +301,19 @@ def test_what_is_kept_waits_for_its_nodes_to_be_heard(
     kit: Kit, patient_s: float | None, after_s: float, is_kept: bool
 ) -> None:
     days = Days(kit, KEEPING, 0)
-    while not days.state.cluster.reservations.by_gang:
+    while not days.state.core.reservations.by_gang:
         days.happen()
         days.cycle()
-    before = days.state.cluster.reservations.exported()
+    before = days.state.core.reservations.exported()
     state = unheard(days, patient_s=patient_s)
     kit.decide(state, days.now)
     days.now += after_s
     kit.decide(state, days.now)
-    assert bool(state.cluster.reservations.by_gang) is is_kept
+    assert bool(state.core.reservations.by_gang) is is_kept
     if is_kept:
         recall(state, days.state, days.now)
         kit.decide(state, days.now)
-        found = state.cluster.reservations.exported()
+        found = state.core.reservations.exported()
         assert [(each.gang, each.cells) for each in found] == [
             (each.gang, each.cells) for each in before
         ]

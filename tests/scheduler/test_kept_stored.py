@@ -15,7 +15,7 @@ from muster.contracts.gangs import GangRequest
 from muster.db import Pool, open_pool
 from muster.service import Runtime
 from scheduler import store
-from scheduler.domain.core.forecast import Told
+from scheduler.domain.core.interface import Told
 from scheduler.domain.core.model import (
     CellUse,
     RestoredPreemption,

@@ -32,7 +32,7 @@ def ran(kit: Kit, state: State, gang: str, seconds: float, **more: Any) -> None:
 
 
 def expected(state: State, gang: str) -> float | None:
-    return state.cluster.gangs[gang].gang.expected_s
+    return state.core.gangs[gang].gang.expected_s
 
 
 def test_a_gang_that_ran_twice_is_expected_to_take_as_long_again(kit: Kit) -> None:
@@ -114,7 +114,7 @@ def test_what_the_user_says_counts_and_nothing_runs_longer_than_it_may(kit: Kit)
     state.request(asked(kit, "g3", limit_s=60, borrow=True), 0.0, 0.0)
     state.request(asked(kit, "g4", expected_s=70, limit_s=60), 0.0, 0.0)
     assert [expected(state, name) for name in ("g2", "g3", "g4")] == [7.0, 60.0, 60.0]
-    said, silent = (state.cluster.gangs[name].gang for name in ("g2", "g3"))
+    said, silent = (state.core.gangs[name].gang for name in ("g2", "g3"))
     assert (said.min_run_s, said.checkpoint_s, said.limit_s) == (3.0, 2.0, None)
     assert (silent.min_run_s, silent.checkpoint_s, silent.limit_s) == (None, None, 60.0)
     assert (said.is_borrowing, silent.is_borrowing) == (False, True)

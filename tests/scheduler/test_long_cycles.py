@@ -122,7 +122,7 @@ def test_a_cycle_that_was_left_is_gone_on_with_before_anything_else_happens(kit:
     (pod,) = kit.pods("whole", 1, gpus=8)
     state.request(kit.gang("whole", pod, age=99), 0.0, 0.0)
     assert [state.decide(float(at), float(at)) for at in range(5)] == [[]] * 5
-    assert "gangs-tried" not in [event["event"] for event in take(state.cluster).events()]
+    assert "gangs-tried" not in [event["event"] for event in take(state.core).events()]
     state.report(kit.report("n0", revision=2, gpus=8, bad=(0,)), 5.0)
     (placed, *refused) = state.decide(5.0, 5.0)
     assert isinstance(placed, Placed)  # on GPU 0 too, which was well when the cycle began

@@ -289,4 +289,4 @@ def test_what_an_ended_pod_holds_is_no_gang_of_the_clusters_export(kit: Kit) -> 
     state.report(kit.report("n0", gpus=1, holding={pod: (0,)}, revision=9), 0.0)
     state.request(kit.gang("g"), 0.0, 0.0)
     assert kit.free(state) == 0
-    assert list(clusters.export(state, take(state.cluster), 1.0)["events"]) == []
+    assert list(clusters.export(state, take(state.core), 1.0)["events"]) == []

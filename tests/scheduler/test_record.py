@@ -18,13 +18,12 @@ from muster.errors import Transient
 from muster.service import Runtime
 from muster.service_keys import SCHEDULER
 from scheduler import store
-from scheduler.domain import given
-from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.model import Decision
 from scheduler.domain.formats.cluster_change import ClusterChange
 from scheduler.domain.formats.cluster_file import read_cluster
 from scheduler.domain.formats.decisions import decision_line
 from scheduler.domain.formats.events import read_events
+from scheduler.domain.given import Given
 from scheduler.domain.simulation.comparing import compare
 from scheduler.domain.simulation.recording import GangHistory, Replay
 from scheduler.domain.simulation.run import Simulation
@@ -90,17 +89,19 @@ class Decided:
 def decided(monkeypatch: pytest.MonkeyPatch) -> Decided:
     """Everything that the cores of the services decide."""
     told = Decided()
-    run_cycle = given.run_cycle
+    run = Given.run
 
-    def listening(cluster: Cluster, at: float, is_enough: Callable[[int], bool]) -> list[Decision]:
-        found = run_cycle(cluster, at, is_enough)
+    def listening(
+        given: Given, at: float, is_enough: Callable[[int], bool], *, is_settled: bool
+    ) -> list[Decision]:
+        found = run(given, at, is_enough, is_settled=is_settled)
         told.at = at
         for decision in found:
             told.lines.append(decision_line(at, decision))
             told.names.add(type(decision).__name__)
         return found
 
-    monkeypatch.setattr(given, "run_cycle", listening)
+    monkeypatch.setattr(Given, "run", listening)
     return told
 
 

@@ -17,8 +17,8 @@ from scheduler import store
 from scheduler.api.exporting import Export, Stretch
 from scheduler.api.routes import routes
 from scheduler.comparisons import Comparisons
-from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.model import Gang, Kind, Role
+from scheduler.domain.cores import core_of
 from scheduler.domain.formats.cluster_file import read_cluster
 from scheduler.domain.formats.events import read_events
 from scheduler.domain.given import Noted
@@ -44,7 +44,7 @@ class Kept:
 
     def __init__(self, pool: Pool, **settings: Any) -> None:
         self.pool = pool
-        self.cluster = Cluster(read_cluster(CLUSTER).config)
+        self.core = core_of(read_cluster(CLUSTER).config)
         changed = SchedulerSettings(database_url="postgresql://x", record_clean_s=1e-9)
         self.metrics = SchedulerMetrics(CollectorRegistry())
         self.settings = changed.model_copy(update=settings)
@@ -60,7 +60,7 @@ class Kept:
     async def begin(self, at: float, *, is_written: bool = True) -> None:
         """Memory begins."""
         async with self.pool.acquire() as conn:
-            await self.recorder.begin(await store.record.end(conn), self.cluster, at)
+            await self.recorder.begin(await store.record.end(conn), self.core, at)
         if is_written:
             await self.recorder.write_snapshot()
 
@@ -72,7 +72,7 @@ class Kept:
 
     async def snapshot(self, at: float) -> None:
         """A later one."""
-        await self.recorder.take(self.cluster, at)
+        await self.recorder.take(self.core, at)
         await self.recorder.write_snapshot()
 
     async def now(self) -> float:
@@ -185,7 +185,7 @@ async def test_taking_a_snapshot_lets_others_run_between_its_steps(
     monkeypatch.setattr("scheduler.domain.formats.snapshot.STEP", 1)
     kept, turns = Kept(pool), 0
     for number in range(5):
-        kept.cluster.request(
+        kept.core.request(
             Gang(f"g{number}", "default", "u", 0, (Role(Kind(9), (f"g{number}-w-0",), "w"),))
         )
 
@@ -196,7 +196,7 @@ async def test_taking_a_snapshot_lets_others_run_between_its_steps(
             await asyncio.sleep(0)
 
     beside = asyncio.create_task(others())
-    await kept.recorder.take(kept.cluster, 1.0)
+    await kept.recorder.take(kept.core, 1.0)
     beside.cancel()
     assert turns >= 5
     await kept.recorder.write_snapshot()
@@ -274,8 +274,8 @@ async def test_a_snapshot_of_several_parts_is_whole_with_its_last(
 ) -> None:
     monkeypatch.setattr("scheduler.recorder.PART_CHARACTERS", 10)
     kept = Kept(pool)
-    kept.cluster.nodes.set_node_health("n0", False)
-    kept.cluster.nodes.cordon("n0")
+    kept.core.nodes.set_node_health("n0", False)
+    kept.core.nodes.cordon("n0")
     await kept.begin(1.0)
     assert await pool.fetchval("SELECT count(*) FROM recorded_snapshot") == 3
     assert told(await kept.exported(0)) == [(1, "node-bad"), (1, "node-cordoned")]

@@ -101,8 +101,8 @@ class Told:
     def begin(self) -> Any:
         """From here on all is written down; the answer is the CLUSTER."""
         self.state.given.is_recording = True
-        self.lines += [to_line(event) for event in take(self.state.cluster).events()]
-        return recorded(self.state.cluster.hardware.forest.config)
+        self.lines += [to_line(event) for event in take(self.state.core).events()]
+        return recorded(self.state.core.hardware.forest.config)
 
     def cycle(self) -> None:
         """One cycle, some time later."""
@@ -336,7 +336,7 @@ def test_the_simulator_decides_on_a_recording_as_the_service_did(
             it.cycle()
         again, simulation = replayed(cluster, it.lines)
         assert again == it.decided, seed
-        assert left(simulation.cluster) == left(it.state.cluster), seed
+        assert left(simulation.core) == left(it.state.core), seed
         adopted += it.adopted
     assert bool(adopted) == is_losing
 

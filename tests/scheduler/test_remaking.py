@@ -58,7 +58,7 @@ class World:
         """GPUs that each virtual cluster owns afterwards."""
         self.configuring._remake_from = 0.0
         await self.configuring.remake(self.state, received, lambda: 1.0)
-        forest = self.state.cluster.hardware.forest
+        forest = self.state.core.hardware.forest
         return {
             name: sum(2 * quota.count for quota in quotas) for name, quotas in forest.quotas.items()
         }
@@ -70,7 +70,7 @@ class World:
 
     @property
     def machines(self) -> int:
-        return len(self.state.cluster.hardware.machines)
+        return len(self.state.core.hardware.machines)
 
 
 @pytest.fixture
@@ -99,13 +99,13 @@ async def test_the_same_again_is_not_made_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await world.remake(owning(1, speech=2))
-    cluster = world.state.cluster
+    cluster = world.state.core
     await world.remake(owning(1, speech=2))
-    assert world.state.cluster is cluster
+    assert world.state.core is cluster
     await world.remake(owning(2, speech=9))
     monkeypatch.setattr(type(world.state), "plan", None)
     await world.remake(owning(2, speech=9))
-    assert world.state.cluster is cluster
+    assert world.state.core is cluster
 
 
 async def test_what_is_set_holds_over_another_file_unless_that_cannot_honour_it(kit: Kit) -> None:

@@ -8,13 +8,13 @@ from muster.contracts.node_orders import Order
 from scheduler.domain.core.config import CellType, ClusterConfig, PhysicalCell, Policy
 from scheduler.domain.core.config import QuotaCells as Quota
 from scheduler.domain.core.config import VirtualCluster as Owner
-from scheduler.domain.core.holdings import UserKey
 from scheduler.domain.core.model import (
     Downgraded,
     Preempted,
     RestoredPreemption,
     RestoredUsage,
     Upgraded,
+    UserKey,
 )
 from scheduler.domain.core_rows import KnownReservation
 from scheduler.domain.known import KnownGang
@@ -49,11 +49,11 @@ class Rows:
         return {key: rows[key] for key in keys if key in rows}
 
     async def preemptions(self, numbers: Collection[int]) -> list[RestoredPreemption]:
-        rows = self._leader.cluster.preemptions.exported()
+        rows = self._leader.core.preemptions.exported()
         return [rows[number] for number in sorted(numbers)]
 
     async def calibration(self, kinds: Collection[str]) -> dict[str, tuple[float, ...]]:
-        known = self._leader.cluster.forecast.calibration
+        known = self._leader.core.forecast.calibration
         return {kind: known.exported(kind) for kind in kinds}
 
     async def reservations(self, gangs: Collection[str]) -> dict[str, KnownReservation]:
@@ -100,7 +100,7 @@ async def test_a_pod_that_was_reported_before_it_was_known_is_no_stranger(kit: K
     assert standby.ledger.nodes["n0"].orphaned
     await look(standby, leader, "g")
     assert not standby.ledger.nodes["n0"].orphaned
-    assert standby.cluster.gangs["g"].pods.keys() == {"g-w-0"}
+    assert standby.core.gangs["g"].pods.keys() == {"g-w-0"}
 
 
 async def test_a_pod_that_is_no_gangs_any_more_is_a_stranger_as_long_as_it_is_reported(
@@ -157,7 +157,7 @@ def test_a_gang_that_begins_anew_was_never_downgraded(kit: Kit) -> None:
     for name, priority, now in (("low", 1, 1.0), ("high", 2, 2.0)):
         leader.request(kit.gang(name, *kit.pods(name, 1, gpus=2), priority=priority), now, now)
         kit.decide(leader, now)
-    (node,) = (place.node for place in leader.cluster.exported("low").places)
+    (node,) = (place.node for place in leader.core.exported("low").places)
     leader.order(node, Order.DRAIN)
     assert isinstance(kit.decide(leader, 3.0)[0], Preempted)
     assert leader.known("low").downgrade == Downgrade("high", 2.0)

@@ -411,7 +411,7 @@ class History(Invariants):
             self.state.ledger.receive(node, "", self.now)
         self.now += 61.0
         assert self.kit.free(self.state, self.now) == sum(gpus for gpus, _ in NODES.values())
-        cluster = self.state.cluster
+        cluster = self.state.core
         for name, (_, cpu) in NODES.items():
             machine = cluster.hardware.machines[name]
             assert dict(zip(machine.sort.names, machine.free, strict=True)) == {

@@ -4,12 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from scheduler.domain.core.aside import all_tried
-from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.config import ClusterConfig
-from scheduler.domain.core.cycle import run_cycle
 from scheduler.domain.core.model import Decision
 from scheduler.domain.core.nodes import Nodes
+from scheduler.domain.core.old_core import OldCore
 
 POLICIES = (
     {},
@@ -29,7 +27,7 @@ class CoreDoor:
     """The core, with its cycle beside its other methods."""
 
     def __init__(self, config: ClusterConfig) -> None:
-        self.core = Cluster(config)
+        self.core = OldCore(config)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.core.nodes if hasattr(Nodes, name) else self.core, name)
@@ -40,11 +38,11 @@ class CoreDoor:
 
     def all_tried(self) -> None:
         """All that wait were tried as things are."""
-        all_tried(self.core)
+        self.core.note_tried(is_settled=True)
 
     def decide(self, now: float) -> Sequence[Decision]:
         """One cycle."""
-        return run_cycle(self.core, now)
+        return self.core.cycle(now)
 
 
 def door(policy: dict[str, Any]) -> type[CoreDoor]:

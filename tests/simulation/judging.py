@@ -125,7 +125,7 @@ class Kept(Judge):
                 self.bound_then.pop(each.gang, None)
             elif isinstance(each, Placed | Grown):
                 self._starts(stream, each, now)
-        self.bound = _bound_cells(stream.cluster)
+        self.bound = _bound_cells(stream.core)
 
     def _keep(self, reserved: Reserved, now: float) -> None:
         assert reserved.starts_at is not None
@@ -170,7 +170,7 @@ class Punctual(Judge):
     """
 
     def __call__(self, stream: Stream, now: float, decided: list[Decision]) -> None:
-        cluster = stream.cluster
+        cluster = stream.core
         for first, kept in list(cluster.reservations.by_gang.items()):
             late = [
                 live
@@ -194,7 +194,7 @@ class Told(Judge):
     share = 0.3
 
     def __call__(self, stream: Stream, now: float, decided: list[Decision]) -> None:
-        cluster = stream.cluster
+        cluster = stream.core
         for each in decided:
             if isinstance(each, Deferred) and each.reason.code in ("order", "reservation"):
                 self._names(cluster, each, now)

@@ -164,7 +164,7 @@ def test_who_is_ahead_is_counted_and_named() -> None:
     ahead = core.forecast.ahead(core, core.gangs["third"])
     assert ahead is not None
     assert (ahead.position, ahead.waiting, ahead.gpus) == (3, 3, 12)
-    assert [each.id for each in ahead.first] == ["first", "second"]
+    assert [each for each, _ in ahead.first] == ["first", "second"]
 
 
 def test_those_that_wait_are_expected_one_after_the_other() -> None:

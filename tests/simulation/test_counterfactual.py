@@ -187,7 +187,7 @@ def test_the_counterfactual_is_true_where_gangs_end_grow_and_pass(block: range) 
 
         def look(stream: Stream, now: float, _: object, asked: Asked = asked) -> None:
             if asked.random.random() < ASKED_SHARE:
-                asked.ask(stream.cluster, now)
+                asked.ask(stream.core, now)
 
         run(config, list(a_stream(random, config, MIX, 400.0)), look)
         assert not asked.wrong, (seed, asked.wrong)

@@ -12,20 +12,27 @@ from runs import Run
 from scenes import Scene, config, gang, owning
 from scheduler.domain.core.config import PhysicalCell
 from scheduler.domain.core.forest import Cell
-from scheduler.domain.core.fragmentation import FreeCells, read, share
+from scheduler.domain.core.fragmentation import FreeCells, share
 from scheduler.domain.core.hardware import Hardware
+from scheduler.domain.core.interface import Core
 
 SEEDS = 10
 
 
 def fragments(scene: Scene) -> dict[str, float | None]:
     """By type of cell, in the one chain."""
-    hardware = scene.core.core.hardware
-    cells = FreeCells(hardware.forest)
-    read(hardware, cells)
+    core = scene.core.core
+    cells = FreeCells(core.forest)
+    read(core, cells)
     (pieces,) = cells.pieces.values()
     types = pieces.chain.types
     return {types[n]: share(pieces.free, whole) for n, whole in enumerate(pieces.whole)}
+
+
+def read(core: Core, into: FreeCells) -> None:
+    """What is free now."""
+    for slot, _, free in core.cells.free():
+        into.set(slot, free)
 
 
 def test_each_level_has_its_own_share() -> None:
@@ -96,7 +103,7 @@ def test_what_is_kept_up_to_date_is_what_there_is(is_large: bool) -> None:
         def watch(run: Run) -> None:
             hardware = run.core.core.hardware  # type: ignore[attr-defined]
             cells = kept.setdefault(id(hardware), FreeCells(hardware.forest))  # noqa: B023
-            read(hardware, cells)
+            read(run.core.core, cells)  # type: ignore[attr-defined]
             told = {
                 (name, level): whole
                 for name, pieces in cells.pieces.items()

@@ -49,8 +49,8 @@ class Asks(Judge):
 
     def __call__(self, stream: Stream, now: float, decided: list[Decision]) -> None:
         if self.random.random() < ASKED_SHARE:
-            self.asked.ask(stream.cluster, now)
-            stream.cluster.forecast._ranked.clear()  # a part of it can't be copied
+            self.asked.ask(stream.core, now)
+            stream.core.forecast._ranked.clear()  # a part of it can't be copied
         self.wrong, self.met = self.asked.wrong, Counter(self.asked.counts)
 
 
@@ -62,12 +62,12 @@ class Tried(Judge):
     share = 0.2
 
     def __call__(self, stream: Stream, now: float, decided: list[Decision]) -> None:
-        policy = stream.cluster.policy
+        policy = stream.core.policy
         is_known = policy.is_lazy and policy.preemptions_per_hour is not None
         if is_known or self.random.random() >= self.share:
             return
-        stream.cluster.forecast._ranked.clear()  # a part of it can't be copied
-        cluster = deepcopy(stream.cluster)
+        stream.core.forecast._ranked.clear()  # a part of it can't be copied
+        cluster = deepcopy(stream.core)
         cluster.queue.added.update(dict.fromkeys(cluster.queue.lines.values()))
         again = [d for d in run_cycle(cluster, now) if isinstance(d, Placed | Preempted | Grown)]
         self.met["tried"] += bool(cluster.queue.lines)
@@ -78,7 +78,7 @@ class Left(Judge):
     """Who waits after the last cycle waits for ever: nobody does."""
 
     def __call__(self, stream: Stream, now: float, decided: list[Decision]) -> None:
-        waiting = (gang for gang in stream.cluster.queue.gangs if EXTRA not in gang)
+        waiting = (gang for gang in stream.core.queue.gangs if EXTRA not in gang)
         self.wrong = [f"{gang} waits for ever" for gang in sorted(waiting)]
 
 

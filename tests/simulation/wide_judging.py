@@ -19,7 +19,7 @@ class Sound(Judge):
     """No GPU is two gangs', nothing starts where it is not well, quota and limits hold."""
 
     def __call__(self, stream: Stream, now: float, decided: list[Decision]) -> None:
-        cluster = stream.cluster
+        cluster = stream.core
         wrong = [*wrong_with(cluster, decided), *limits_held(cluster)]
         wrong += [str(drift) for drift in audited(cluster)]
         used = set[tuple[str, int]]()
@@ -50,10 +50,10 @@ class Lends(Judge):
     share = 0.3
 
     def __call__(self, stream: Stream, now: float, decided: list[Decision]) -> None:
-        if self.random.random() >= self.share or not loans_of(stream.cluster):
+        if self.random.random() >= self.share or not loans_of(stream.core):
             return
         self.met["lends"] += 1
-        self.wrong += [f"{now}: {each}" for each in held_up(stream.cluster, now)]
+        self.wrong += [f"{now}: {each}" for each in held_up(stream.core, now)]
 
 
 class Quiet(Judge):
@@ -63,7 +63,7 @@ class Quiet(Judge):
 
     def __call__(self, stream: Stream, now: float, decided: list[Decision]) -> None:
         if self.book is None:
-            self.book = Book(stream.cluster, stream.cluster.policy)
+            self.book = Book(stream.core, stream.core.policy)
         self.met["preempted"] += sum(isinstance(each, Preempted) for each in decided)
         self.wrong += [f"{now}: {each}" for each in self.book.take(decided, now)]
 

@@ -10,8 +10,7 @@ from muster.contracts.node_orders import Order
 from muster.contracts.nodes import NodeReport
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.forecast import Forecast
-from scheduler.domain.core.holdings import UserKey
-from scheduler.domain.core.model import RestoredPreemption, RestoredUsage
+from scheduler.domain.core.model import RestoredPreemption, RestoredUsage, UserKey
 from scheduler.domain.core_rows import KnownReservation
 from scheduler.domain.known import KnownGang
 from scheduler.domain.placements import Hold
@@ -53,7 +52,7 @@ def loaded(history: Deciding, *, reverse: bool = False) -> Stored:
     state.restore_preemptions(store.preemptions)
     state.restore_calibration(_ordered(store.calibration, reverse=reverse))
     state.restore_reservations(_ordered(store.reservations, reverse=reverse))
-    while not state.cluster.hardware.catch_up(1):
+    while not state.core.hardware.catch_up(1):
         pass
     recall(state, old, now)
     return state
@@ -211,7 +210,7 @@ def pending(state: Stored) -> Any:
 
 def believed(state: State) -> dict[str, Any]:
     """All of a state that decisions depend on."""
-    cluster = state.cluster
+    cluster = state.core
     return (
         _of_gangs(state)
         | _of_hardware(state)
@@ -254,7 +253,7 @@ def _of_forecast(forecast: Forecast) -> Any:
 
 
 def _of_gangs(state: State) -> dict[str, Any]:
-    cluster = state.cluster
+    cluster = state.core
     return {
         "gangs": {
             name: (state.known(name), set(gang.asks), gang.published_reason, gang.is_refused)
@@ -268,7 +267,7 @@ def _of_gangs(state: State) -> dict[str, Any]:
 
 
 def _of_hardware(state: State) -> dict[str, Any]:
-    hardware, index = state.cluster.hardware, state.cluster.hardware.index
+    hardware, index = state.core.hardware, state.core.hardware.index
     return {
         "slots": [
             (

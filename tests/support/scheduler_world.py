@@ -17,8 +17,7 @@ from scheduler.domain.core.config import (
     QuotaCells,
     VirtualCluster,
 )
-from scheduler.domain.core.holdings import UserKey
-from scheduler.domain.core.model import RestoredPreemption, RestoredUsage
+from scheduler.domain.core.model import RestoredPreemption, RestoredUsage, UserKey
 from scheduler.domain.core_rows import KnownReservation
 from scheduler.domain.known import KnownGang
 from scheduler.domain.placements import Hold

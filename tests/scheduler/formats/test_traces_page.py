@@ -66,8 +66,7 @@ def test_the_cluster_of_the_example_is_used_as_much_as_the_page_says() -> None:
     demand = 0
     for gang in came.gangs:
         demand += gang.run_ms * sum(kind.gpus * count for (_, kind), count in gang.pods.items())
-    machines = simulation.cluster.hardware.machines.values()
-    gpus = sum(machine.free_gpus() for machine in machines)
+    gpus = sum(free.bit_count() for _, _, free in simulation.core.cells.free())
     assert f"would use the {gpus} GPUs" in PAGE
     used = demand / 1000 / gpus / sample_trace.DAY_S
     assert f"to {used:.0%}".replace("%", " %") in PAGE

@@ -125,7 +125,7 @@ def what_if() -> Callable[..., Compared]:
             recording = Replay(before).run(read_events(lines))
             before = enforcing(Simulation(config, once.again), once.again)
             after = enforcing(after, once.after)
-        before.cluster.is_explaining = after.cluster.is_explaining = is_explaining
+        before.core.is_explaining = after.core.is_explaining = is_explaining
         pair = SideBySide(before, after, file.change, once.after)
         wanted = read_events(lines)
         if recording is not None:

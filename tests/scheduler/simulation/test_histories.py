@@ -211,8 +211,8 @@ def test_a_snapshot_goes_on_like_the_original(first: int) -> None:
             taken.append(None)
             if len(taken) == point:
                 at = simulation.tally.now
-                config = cluster_data(simulation.cluster.hardware.forest.config)
-                taken[0] = at, config, list(timed(take(simulation.cluster), at))
+                config = cluster_data(simulation.core.hardware.forest.config)
+                taken[0] = at, config, list(timed(take(simulation.core), at))
 
         policy = {"backfill": seed % 2 == 0, "fairShare": seed % 3 == 0, "enforceGrace": False}
         policy |= {"minRunSeconds": 60 * (seed % 2), "preemptionsPerHour": [None, 2, 0][seed % 3]}

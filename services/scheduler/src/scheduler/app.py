@@ -27,7 +27,7 @@ from scheduler.api.views import state_of
 from scheduler.cluster_file import Loaded, Refused, content_of, load, load_or_exit
 from scheduler.comparisons import Comparisons
 from scheduler.decider import Decider
-from scheduler.domain.core.fragmentation import FreeCells, read
+from scheduler.domain.core.fragmentation import FreeCells
 from scheduler.handlers import RECEIVED_TOPICS, messages_beside
 from scheduler.pauses import Collector
 from scheduler.settings import SchedulerSettings
@@ -212,29 +212,29 @@ class Candidate:
             metrics.nodes.labels(name).set(count)
         clashes = sum(node.clash is not None for node in state.ledger.nodes.values())
         metrics.clashes.set(clashes)
-        cluster, at = state.cluster, self._decider.at()
-        slots = cluster.hardware.states
-        usable = sum(slot.usable.bit_count() for slot in slots)
-        free = sum((slot.usable & ~cluster.hardware.used(slot)).bit_count() for slot in slots)
-        metrics.gpus.labels("healthy").set(usable)
-        metrics.gpus.labels("free").set(free)
-        if self._free_cells is None or self._free_cells.forest is not cluster.hardware.forest:
-            self._free_cells = FreeCells(cluster.hardware.forest)
+        core, at = state.core, self._decider.at()
+        if self._free_cells is None or self._free_cells.forest is not core.forest:
+            self._free_cells = FreeCells(core.forest)
             metrics.forget_free()
-        read(cluster.hardware, self._free_cells)
+        healthy = free = 0
+        for slot, usable, unused in core.cells.free():
+            healthy += usable.bit_count()
+            free += unused.bit_count()
+            self._free_cells.set(slot, unused)
+        metrics.gpus.labels("healthy").set(healthy)
+        metrics.gpus.labels("free").set(free)
         metrics.note_free(self._free_cells.pieces.values())
-        metrics.note_borrowing(cluster.charges.loans, cluster.hardware.forest.quotas)
-        extras = sum(name not in state.gangs for name in cluster.queue.gangs)
-        waiting = len(cluster.queue.gangs) - extras + len(cluster.reserved)
-        metrics.waiting.set(waiting + len(state.withheld))
+        metrics.note_borrowing(core.cells.borrowing())
+        gangs = core.questions.counts()
+        metrics.waiting.set(gangs.waiting + len(state.withheld))
         metrics.gangs.set(len(state.gangs))
         metrics.run_time_keys.set(len(state.run_times))
         metrics.placements.set(len(state.ledger.pods))
-        leaving = [cluster.gangs[gang] for gang in cluster.told_to_leave if gang in state.gangs]
-        metrics.preempted.set(len(leaving))
-        metrics.overdue.set(sum((live.preempted_until or 0.0) < at for live in leaving))
-        metrics.nominated.set(len(cluster.reserved))
-        metrics.downgraded.set(len(cluster.downgraded.gangs))
+        ends = [until for gang, pod, until in core.leaving() if gang in state.gangs and not pod]
+        metrics.preempted.set(len(ends))
+        metrics.overdue.set(sum(until < at for until in ends))
+        metrics.nominated.set(gangs.nominated)
+        metrics.downgraded.set(gangs.downgraded)
 
     async def resign(self) -> None:
         """Trigger a decision at once, instead of after some seconds."""

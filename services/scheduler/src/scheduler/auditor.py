@@ -3,7 +3,7 @@ cycles. It publishes each gang with a difference until there is none.
 """
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from datetime import UTC, datetime
 
 import structlog
@@ -11,8 +11,7 @@ from muster.bus import Bus, Outgoing
 from muster.contracts.notices import AccountingDrifted
 from muster.contracts.topics import Service
 
-from scheduler.domain.core.auditing import Drift, audit, by_gang
-from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.core.interface import Core, Drift
 from scheduler.metrics import SchedulerMetrics
 from scheduler.settings import SchedulerSettings
 
@@ -41,20 +40,20 @@ class Auditor:
         self._settings = settings
         self._metrics = metrics
         self._due_at = time.monotonic() + settings.audit_s
-        self._cluster: Cluster | None = None
+        self._core: Core | None = None
         self._since: dict[str, datetime] = {}
         self._messages: list[Outgoing] = []
         self._steps: Generator[None, None, list[Drift]] | None = None
 
-    def look(self, cluster: Cluster) -> bool:
+    def look(self, core: Core) -> bool:
         """Runs between two cycles. Returns whether an audit is under way, to be continued soon."""
         began = time.monotonic()
-        if self._cluster is not cluster:  # memory was rebuilt: the audit starts again
-            self._cluster, self._steps = cluster, None
+        if self._core is not core:  # memory was rebuilt: the audit starts again
+            self._core, self._steps = core, None
         if self._steps is None:
             if began < self._due_at:
                 return False
-            self._steps = audit(cluster)
+            self._steps = core.audit()
         until = began + self._settings.audit_part_s
         while True:
             try:
@@ -73,7 +72,7 @@ class Auditor:
         self._metrics.drift.clear()
         for gang, found in list(self.drifts.items())[:GANGS_NAMED]:
             for drift in found:
-                self._metrics.drift.labels(gang, drift.book).inc(abs(drift.has - drift.should))
+                self._metrics.drift.labels(gang, drift.book).inc(drift.size)
             _log.error(
                 "the accounting is wrong",
                 gang=gang,
@@ -103,3 +102,11 @@ class Auditor:
         for failure in await bus.publish(messages) if messages else ():
             if failure is not None:
                 _log.warning("a drift was not published; it is repeated", error=str(failure))
+
+
+def by_gang(drifts: Iterable[Drift]) -> dict[str, list[Drift]]:
+    """Differences of each gang, in the order in which they were found."""
+    found: dict[str, list[Drift]] = {}
+    for drift in drifts:
+        found.setdefault(drift.gang, []).append(drift)
+    return found

@@ -63,7 +63,7 @@ class Configuring:
         """Build a state's cluster from the file and the stored setting. Raises ConfigError."""
         self.stored = await store.configuration.load(conn)
         plan = state.plan(self.config, self.stored)
-        state.adopt(plan, await asyncio.to_thread(made, state.cluster, plan, at))
+        state.adopt(plan, await asyncio.to_thread(made, state.core, plan, at))
         self._note(())
         self._note_version(state)
 
@@ -74,7 +74,7 @@ class Configuring:
         if self.stored is None or self.stored.content is None:
             raise error
         plan = replace(state.plan(self.config, self.stored), is_honoured=False)
-        state.adopt(plan, await asyncio.to_thread(made, state.cluster, plan, at))
+        state.adopt(plan, await asyncio.to_thread(made, state.core, plan, at))
         self._refuse(error, "the configuration can't be applied; it is ignored until it can")
 
     def begin(self, state: Stored) -> None:
@@ -112,7 +112,7 @@ class Configuring:
         self._remake_from = started + took / self._settings.remake_share
 
     async def _take(self, state: Stored, plan: Plan, at: float) -> None:
-        state.adopt(plan, *await asyncio.to_thread(made_with_line, state.cluster, plan, at))
+        state.adopt(plan, *await asyncio.to_thread(made_with_line, state.core, plan, at))
         self._metrics.configs.labels("taken").inc()
 
     async def _keep(self, state: Stored, wanted: Wanted, at: float) -> None:

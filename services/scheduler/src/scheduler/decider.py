@@ -115,7 +115,7 @@ class Decider:
         self.configuring.begin(self.state)
         self.watch.lead(self.memory.known.values())
         self.state.restored(time.monotonic(), self.at())
-        await self.recorder.begin(self.memory.recorded, self.state.cluster, self.memory.moment())
+        await self.recorder.begin(self.memory.recorded, self.state.core, self.memory.moment())
 
     async def _take_over(self) -> None:
         """Take over the standby's memory, else rebuild it."""
@@ -181,13 +181,13 @@ class Decider:
                     async with self._transaction() as opened:
                         await self._write(opened, outcome)
         state = self.state
-        if self.recorder.is_snapshot_due and not (state.is_under_way or state.cluster.said):
-            await self.recorder.take(state.cluster, self.memory.last_at)
+        if self.recorder.is_snapshot_due and not (state.is_under_way or state.core.unpublished()):
+            await self.recorder.take(state.core, self.memory.last_at)
         if outcome:
             await self._note(outcome)
             self.metrics.cycle_seconds.observe(time.monotonic() - started)
             self.memory.tidy(is_idle=False)
-        if not state.is_under_way and self.auditor.look(state.cluster):
+        if not state.is_under_way and self.auditor.look(state.core):
             self._woken.set()
         if state.is_under_way:  # the lead is renewed, and questions are answered, now or meanwhile
             await asyncio.sleep(0 if outcome else self.settings.cycle_interval_s)

@@ -91,7 +91,7 @@ class Memory:
             if not leaves_out:
                 raise
             await self.configuring.make_without(state, self.at(), error)
-        hardware, after = state.cluster.hardware, ""
+        after = ""
         while gangs := await store.gangs.load_gangs(conn, after, limit):
             for gang in gangs:
                 state.restore_gang(gang, now, self.at())
@@ -101,7 +101,7 @@ class Memory:
         state.restore_calibration(await store.calibration.load(conn))
         state.patient_until = self.at() + self.settings.lease_timeout_s
         state.restore_reservations(await store.reservations.load(conn))
-        while not hardware.catch_up(limit):
+        while not state.core.catch_up(limit):
             await asyncio.sleep(0)
         self.known = {node.node: node for node in nodes}
         self.watch.adopt(state)

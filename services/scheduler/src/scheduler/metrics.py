@@ -1,12 +1,11 @@
 """Every metric of the Scheduler."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from muster.metrics import SECONDS
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from scheduler.domain.core.fragmentation import Pieces, share
-from scheduler.domain.core.loans import Loans
 from scheduler.domain.run_times import Run
 
 NAME = "muster_scheduler_"
@@ -138,11 +137,11 @@ class SchedulerMetrics:
                 if level:
                     self.fragmentation.labels(*where).set(share(pieces.free, whole) or 0.0)
 
-    def note_borrowing(self, loans: Loans, virtual_clusters: Iterable[str]) -> None:
+    def note_borrowing(self, gpus: Mapping[str, tuple[int, int]]) -> None:
         """Set the GPUs that each virtual cluster lends and borrows."""
-        for name in virtual_clusters:
-            self.borrowed.labels(name, "lent").set(loans.lent_by(name))
-            self.borrowed.labels(name, "borrowed").set(loans.borrowed_by(name))
+        for name, (lent, borrowed) in gpus.items():
+            self.borrowed.labels(name, "lent").set(lent)
+            self.borrowed.labels(name, "borrowed").set(borrowed)
 
     def forget_free(self) -> None:
         """Drop all series of chains and virtual clusters: the cluster has changed."""

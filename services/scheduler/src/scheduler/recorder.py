@@ -14,8 +14,8 @@ import structlog
 from muster.db import Connection, is_transient
 
 from scheduler import store
-from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.config import ClusterConfig
+from scheduler.domain.core.interface import Core
 from scheduler.domain.formats.snapshot import Taken, taking
 from scheduler.domain.formats.writing import to_record
 from scheduler.domain.given import Noted, changed_line
@@ -100,10 +100,10 @@ class Recorder:
 
     # Between cycles, in the decider.
 
-    async def begin(self, end: End, cluster: Cluster, at: float) -> None:
+    async def begin(self, end: End, core: Core, at: float) -> None:
         """Memory is new, at ``at`` seconds: unwritten cycles of the previous one are void."""
         self._end, self._memory_at, self._rows, self._snapshot = end, at, [], None
-        await self.take(cluster, at)
+        await self.take(core, at)
 
     def note(self, cycles: Sequence[Noted]) -> None:
         """Note a cycle's inputs."""
@@ -141,13 +141,13 @@ class Recorder:
         age_s = time.monotonic() - self._taken_at
         return self._is_full or age_s >= self._settings.record_snapshot_h * HOUR_S
 
-    async def take(self, cluster: Cluster, at: float) -> None:
+    async def take(self, core: Core, at: float) -> None:
         """Take the core's whole state after the cycle at ``at`` seconds. No other cycle runs before
         this returns; heartbeats arrive and leases are renewed meanwhile.
         """
-        config = cluster.hardware.forest.config
+        config = core.forest.config
         snapshot = _Snapshot(at, self._end.number, self._memory_at, config)
-        for _ in taking(cluster, snapshot.taken):
+        for _ in taking(core, snapshot.taken):
             await asyncio.sleep(0)
         self._snapshot = snapshot
         self._number_taken, self._taken_at = self._end.number, time.monotonic()

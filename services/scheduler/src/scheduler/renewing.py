@@ -5,8 +5,7 @@ changed part is restored again.
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from scheduler.domain.core.holdings import UserKey
-from scheduler.domain.core.model import RestoredPreemption, RestoredUsage
+from scheduler.domain.core.model import RestoredPreemption, RestoredUsage, UserKey
 from scheduler.domain.core_rows import KnownReservation
 from scheduler.domain.known import KnownGang
 from scheduler.domain.placements import Hold

@@ -133,7 +133,7 @@ def _asked(arguments: argparse.Namespace, warnings: "_Warnings", stack: ExitStac
         asked.recording = _replayed(asked.path, simulation)
         simulation = before
     if arguments.output is None:  # nothing reads wait reasons
-        simulation.cluster.is_explaining = changed.cluster.is_explaining = False
+        simulation.core.is_explaining = changed.core.is_explaining = False
     asked.pair = SideBySide(simulation, changed, change, once.after)
     if asked.recording is not None:
         asked.pair.as_recorded = AsRecorded(asked.recording)
@@ -199,7 +199,7 @@ def _changed(
         data = read(source, CLUSTER_FILE.max_bytes + 1)
     file = read_change(data, cluster.config)
     try:
-        simulation = Simulation(file.changed.config, once.after, before.cluster.policies)
+        simulation = Simulation(file.changed.config, once.after, before.core.policies)
     except ConfigError as error:
         raise FormatError(file.changed.placed(error.findings)) from None
     for finding in simulation.warnings:

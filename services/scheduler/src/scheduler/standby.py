@@ -16,8 +16,7 @@ from muster.service import Runtime
 
 from scheduler import store
 from scheduler.domain.core.forest import ConfigError
-from scheduler.domain.core.holdings import UserKey
-from scheduler.domain.core.model import RestoredPreemption, RestoredUsage
+from scheduler.domain.core.model import RestoredPreemption, RestoredUsage, UserKey
 from scheduler.domain.core_rows import KnownReservation
 from scheduler.domain.known import KnownGang
 from scheduler.domain.placements import Hold
@@ -165,7 +164,7 @@ class Standby:
         if not state.is_outdated:
             return False
         plan = state.plan(file, state.made_of.setting)
-        if plan.config() != state.cluster.hardware.forest.config:
+        if plan.config() != state.core.forest.config:
             return True
         state.keep_config(plan)
         return False

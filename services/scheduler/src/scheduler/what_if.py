@@ -148,7 +148,7 @@ def _failure(name: str, how: str) -> str:
 
 def _simulation(config: ClusterConfig, policies: Policies) -> Simulation:
     simulation = Simulation(enforced(config), _ignore, policies)
-    simulation.cluster.is_explaining = False
+    simulation.core.is_explaining = False
     return simulation
 
 

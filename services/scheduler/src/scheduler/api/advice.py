@@ -2,51 +2,46 @@
 
 from scheduler.api.answers import Answer
 from scheduler.api.why import named
-from scheduler.domain.core.advising import Advice, Move, advise, wishes
-from scheduler.domain.core.model import PodPlace
+from scheduler.domain.core.interface import Move
+from scheduler.domain.core.model import PodPlace, Reason
 from scheduler.domain.state import State
 
 
 def advice(state: State, chain: str | None, cell: str | None, cells: int) -> Answer | None:
     """As of the last cycle; None: there is no such chain or type of cell."""
-    found = wishes(state.cluster.hardware.forest, chain, cell, cells)
-    if not found:
+    best = state.core.questions.advise(chain, cell, cells)
+    if best is None:
         return None
-    best = advise(state.cluster, found)
-    gpus, lost_gpu_s = best.price
     return {
-        "asOf": state.cluster.cycle,
-        "chain": best.wish.chain.name,
-        "cell": best.wish.cell_type,
+        "asOf": state.core.cycles,
+        "chain": best.chain,
+        "cell": best.cell_type,
         "wanted": cells,
         "cells": list(best.cells),
         "freeAlready": best.already,
-        "gpus": gpus,
-        "lostGpuSeconds": round(lost_gpu_s, 3),
+        "gpus": best.gpus,
+        "lostGpuSeconds": round(best.lost_gpu_s, 3),
         "isLeast": best.is_least,
         "isCut": best.is_cut,
-        "reason": _reason(best),
+        "reason": None if best.reason is None else _reason(best.reason),
         "moves": [_move(state, each) for each in best.moves],
     }
 
 
-def _reason(found: Advice) -> Answer | None:
-    reason = found.reason
-    if reason is None:
-        return None
+def _reason(reason: Reason) -> Answer:
     return {"code": reason.code, "text": reason.text, "numbers": dict(reason.numbers)}
 
 
 def _move(state: State, move: Move) -> Answer:
-    live = move.live
-    gang = live.extra_of or live.id
-    return named(state, state.cluster.gangs[gang]) | {
-        "virtualCluster": live.gang.virtual_cluster,
-        "priority": live.gang.priority,
-        "class": live.gang_class,
+    known = state.core.gang(move.gang)
+    assert known is not None
+    return named(state, move.gang) | {
+        "virtualCluster": known.gang.virtual_cluster,
+        "priority": known.gang.priority,
+        "class": move.gang_class,
         "gpus": move.gpus,
         "lostGpuSeconds": round(move.lost_gpu_s, 3),
-        "isSurplus": move.is_extra,
+        "isSurplus": move.is_surplus,
         "lender": move.lender,
         "pods": [
             {"pod": pod, "from": _place(place), "to": _place(move.after.get(pod))}

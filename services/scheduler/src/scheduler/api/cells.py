@@ -11,13 +11,9 @@ from itertools import islice
 
 from scheduler.api.answers import Answer
 from scheduler.api.why import named
-from scheduler.domain.core.binding import Binding, cell_key
-from scheduler.domain.core.forest import Cell, Forest
-from scheduler.domain.core.hardware import Hardware
-from scheduler.domain.core.machines import SlotState
-from scheduler.domain.core.model import NO_ONE, OPPORTUNISTIC
+from scheduler.domain.core.forest import Cell, Forest, Slot
+from scheduler.domain.core.interface import BoundCell, Core, ReservedLeaves
 from scheduler.domain.core.owning import owner_of, pin_owner
-from scheduler.domain.core.reservation import Reservation
 from scheduler.domain.core.shapes import Part
 from scheduler.domain.moments import time_of
 from scheduler.domain.state import State
@@ -51,15 +47,15 @@ async def cells(state: State, wanted: Wanted) -> Answer | None:
     a rebuild of the cluster the rest is as before it.
     """
     looking = _Looking(state)
-    as_of, hardware = state.cluster.cycle, state.cluster.hardware
-    found = _found(hardware.forest, wanted.address)
+    as_of, core = state.core.cycles, state.core
+    found = _found(core.forest, wanted.address)
     name = wanted.virtual_cluster
     is_there = bool(found) or wanted.address is None
-    if not is_there or (name is not None and name not in hardware.forest.quotas):
+    if not is_there or (name is not None and name not in core.forest.quotas):
         return None
     spots = _spots(found, is_whole=wanted.address is not None)
     if name is not None:
-        spots = iter(await _bound_to(hardware, name, wanted.address))
+        spots = iter(await _bound_to(core, name, wanted.address))
     total, end, shown = 0, wanted.offset + wanted.limit, []
     while some := list(islice(spots, WALKED)):
         for cell, part in some[max(wanted.offset - total, 0) : max(end - total, 0)]:
@@ -109,19 +105,19 @@ def _parts(cell: Cell, part: Part) -> Iterator[Spot]:
         yield from _parts(cell, child)
 
 
-async def _bound_to(hardware: Hardware, name: str, address: str | None) -> list[Spot]:
+async def _bound_to(core: Core, name: str, address: str | None) -> list[Spot]:
     """What is bound to a virtual cluster, in order; none of these cells is in another."""
     owners = {owner_of(name)}
-    owners |= {pin_owner(pin) for pin, vc in hardware.forest.pin_owners.items() if vc == name}
-    chains, spots = list(hardware.forest.chains), []
-    mine = [binding for binding in hardware.bindings.values() if binding.owner in owners]
-    for number, binding in enumerate(mine, 1):
+    owners |= {pin_owner(pin) for pin, vc in core.forest.pin_owners.items() if vc == name}
+    chains, spots = list(core.forest.chains), []
+    for number, bound in enumerate(list(core.cells.bound(owners)), 1):
         if number % WALKED == 0:
             await asyncio.sleep(0)
-        if address is None or f"{binding.address}/".startswith(f"{address}/"):
-            first, mask = next(binding.masks())
-            order = chains.index(binding.cell.chain.name), first.number, mask & -mask
-            spots.append((order, (binding.cell, binding.part)))
+        if address is None or f"{bound.address}/".startswith(f"{address}/"):
+            first = next(bound.cell.slots())
+            leaves = first.shape.full if bound.part is None else bound.part.mask
+            order = chains.index(bound.cell.chain.name), first.number, leaves & -leaves
+            spots.append((order, (bound.cell, bound.part)))
     return [spot for _, spot in sorted(spots, key=lambda each: each[0])]
 
 
@@ -139,7 +135,7 @@ class _Figures:
     free: int = 0
     bound: int = 0
     reserved: int = 0
-    reserved_for: Reservation | None = None
+    reserved_for: ReservedLeaves | None = None
     priority: int | None = None
     troubled: int = 0
     trouble: str | None = None
@@ -152,9 +148,9 @@ class _Looking:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._cluster = state.cluster
+        self._core = state.core
         self._looked = 0
-        forest = self._cluster.hardware.forest
+        forest = self._core.forest
         owners: dict[str, tuple[str | None, str | None]] = {
             owner_of(name): (name, None) for name in forest.quotas
         }
@@ -169,12 +165,7 @@ class _Looking:
             if self._looked % STEP == 0:
                 await asyncio.sleep(0)
             mask = slot.shape.full if part is None else part.mask
-            self._add(
-                figures,
-                self._cluster.hardware.states[slot.number],
-                mask,
-                is_above=slot.cell is not cell,
-            )
+            self._add(figures, slot, mask, is_above=slot.cell is not cell)
         slot_of = cell.slot
         order = None if slot_of is None else self._state.orders.get(slot_of.machine)
         is_well = figures.healthy == figures.gpus
@@ -199,70 +190,47 @@ class _Looking:
             "priority": figures.priority,
         }
 
-    def _add(self, to: _Figures, state: SlotState, mask: int, *, is_above: bool) -> None:
+    def _add(self, to: _Figures, slot: Slot, mask: int, *, is_above: bool) -> None:
         """Count a node's leaves."""
-        well = mask & ~state.sick if state.machine.is_healthy else 0
-        used = state.held | state.leaving | state.blocked
-        bound = 0
-        for leaves in state.bound.values():
+        state = self._core.cells.slot(slot)
+        well = mask & ~state.bad if state.is_healthy else 0
+        bound = reserved = 0
+        for leaves, _ in state.cells:
             bound |= leaves
         to.gpus += mask.bit_count()
         to.healthy += well.bit_count()
-        to.used += (used & mask).bit_count()
-        to.nominated += (state.reserved & mask).bit_count()
-        to.free += (state.usable & ~self._cluster.hardware.used(state) & mask).bit_count()
+        to.used += (state.used & mask).bit_count()
+        to.nominated += (state.nominated & mask).bit_count()
+        to.free += (state.free & mask).bit_count()
         to.bound += (bound & mask).bit_count()
-        for gang, leaves in state.holders.items():
-            if leaves & mask:
-                to.priority = _highest(to.priority, self._priority(gang))
-        reserved = self._add_reserved(to, state, mask)
-        for gang, leaves in state.chargers.items():
-            if leaves & mask and gang not in reserved:
-                to.priority = _highest(to.priority, self._priority(gang))
+        for leaves, priority in state.gangs:
+            if leaves & mask and (to.priority is None or priority > to.priority):
+                to.priority = priority
+        for each in state.reserved:
+            reserved |= each.leaves & mask
+            first = to.reserved_for
+            if each.leaves & mask and (first is None or each.starts_at < first.starts_at):
+                to.reserved_for = each
+        to.reserved += reserved.bit_count()
         if well != mask:
             to.troubled += 1
             if to.trouble is None:
-                name = f"{state.machine.name}: " if is_above else ""
-                to.trouble = name + self._why_bad(state, mask)
+                name = f"{slot.machine}: " if is_above else ""
+                to.trouble = name + self._why_bad(slot, state.bad & mask)
 
-    def _add_reserved(self, to: _Figures, state: SlotState, mask: int) -> set[str]:
-        """Count a node's reserved leaves: cells of reservations, and what these are charged
-        elsewhere as quota is short. Returns the gangs with reserved leaves there.
-        """
-        reserved, gangs = 0, set[str]()
-        for gang, reservation in self._cluster.reservations.by_gang.items():
-            charged = state.chargers.get(gang, 0)
-            leaves = (reservation.leaves.get(state.slot.number, 0) | charged) & mask
-            if leaves:
-                gangs.add(gang)
-                reserved |= leaves
-                first = to.reserved_for
-                if first is None or reservation.starts_at < first.starts_at:
-                    to.reserved_for = reservation
-        to.reserved += reserved.bit_count()
-        return gangs
-
-    def _reserved_for(self, reservation: Reservation | None) -> Answer | None:
-        if reservation is None:
+    def _reserved_for(self, reserved: ReservedLeaves | None) -> Answer | None:
+        if reserved is None:
             return None
-        starts_at = time_of(reservation.starts_at)
-        return named(self._state, reservation.live) | {"startsAt": starts_at}
+        return named(self._state, reserved.gang) | {"startsAt": time_of(reserved.starts_at)}
 
-    def _priority(self, gang: str) -> int | None:
-        """As other gangs see it: any gang with cells can preempt a gang without cells."""
-        live = self._cluster.gangs.get(gang)
-        if live is None or live.gang.virtual_cluster == NO_ONE:
-            return None
-        return live.gang.priority if live.is_charged else OPPORTUNISTIC
-
-    def _why_bad(self, state: SlotState, mask: int) -> str:
-        node = self._state.ledger.nodes.get(state.machine.name)
+    def _why_bad(self, slot: Slot, leaves: int) -> str:
+        node = self._state.ledger.nodes.get(slot.machine)
         if node is None:
             return "it has not reported yet"
         if node.trouble is not None or node.report is None:
             return node.trouble or "it has not reported yet"
         reported = {gpu.index: gpu for gpu in node.report.gpus}
-        bad = state.slot.indices(state.sick & mask)
+        bad = slot.indices(leaves)
         if not bad:
             return "it is well again, as of the next cycle"
         gpu = reported.get(bad[0])
@@ -271,28 +239,21 @@ class _Looking:
 
     def _binding(self, cell: Cell, part: Part | None) -> Answer | None:
         """Of the cell, or of the one around it that is bound."""
-        found = None
-        if cell.slot is not None:
-            mask = cell.slot.shape.full if part is None else part.mask
-            level = cell.level if part is None else part.level
-            for bindings in self._cluster.hardware.states[cell.slot.number].bindings.values():
-                for leaves, binding in bindings:
-                    around = binding.cell.level if binding.part is None else binding.part.level
-                    if not mask & ~leaves and around >= level:
-                        found = binding
-        else:
-            above: Cell | None = cell
-            while above is not None and found is None:
-                found = self._cluster.hardware.bindings.get(cell_key(above, None))
-                above = above.parent
+        first, found = next(cell.slots()), None
+        mask = first.shape.full if part is None else part.mask
+        level = cell.level if part is None else part.level
+        for leaves, bound in self._core.cells.slot(first).cells:
+            around = bound.cell.level if bound.part is None else bound.part.level
+            if not mask & ~leaves and around >= level:
+                found = bound
         return None if found is None else self._bound(found)
 
-    def _bound(self, binding: Binding) -> Answer:
-        name, pin = self._owners[binding.owner]
+    def _bound(self, bound: BoundCell) -> Answer:
+        name, pin = self._owners[bound.owner]
         return {
-            "cell": binding.address,
+            "cell": bound.address,
             "virtualCluster": name,
-            "quota": None if binding.quota is None else binding.quota.path,
+            "quota": bound.quota,
             "pin": pin,
         }
 
@@ -301,10 +262,6 @@ def _gpu(cell: Cell, part: Part | None) -> int | None:
     if part is None or part.level or cell.slot is None:
         return None
     return cell.slot.indices(part.mask)[0]
-
-
-def _highest(one: int | None, other: int | None) -> int | None:
-    return other if one is None else one if other is None else max(one, other)
 
 
 def _trouble(figures: _Figures) -> str | None:

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from scheduler.api.answers import Answer
-from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.core.forest import Forest
+from scheduler.domain.core.interface import QuotaState
 from scheduler.domain.core.model import NO_ONE
-from scheduler.domain.core.owning import owner_of, pin_owner
 from scheduler.domain.formats.cluster_file import cluster_data
 from scheduler.domain.formats.snapshot import Taken, timed
 from scheduler.domain.state import State
@@ -13,50 +13,33 @@ from scheduler.domain.state import State
 
 def virtual_clusters(state: State) -> Answer:
     """Cells by quota and how many of them are bound; GPUs owned, used and left."""
-    cluster = state.cluster
-    forest = cluster.hardware.forest
-    downgraded: dict[str, int] = {}
-    for gang in cluster.charges.guests:
-        live = cluster.gangs[gang]
-        name = live.gang.virtual_cluster
-        downgraded[name] = downgraded.get(name, 0) + live.gpus_in_use
+    forest = state.core.forest
     return {
-        "asOf": state.cluster.cycle,
+        "asOf": state.core.cycles,
         "gpuTypes": forest.gpu_types,
         "virtualClusters": {
-            name: _virtual_cluster(cluster, name, downgraded.get(name, 0))
-            for name in sorted(forest.quotas)
+            name: _virtual_cluster(forest, name, quota)
+            for name, quota in sorted(state.core.cells.quotas().items())
         },
     }
 
 
-def _virtual_cluster(cluster: Cluster, name: str, opportunistic: int) -> Answer:
-    hardware, owner = cluster.hardware, owner_of(name)
-    quotas = hardware.forest.quotas[name]
-    unbound = hardware.unbound.get(owner, {})
-    pins = sorted(pin for pin, vc in hardware.forest.pin_owners.items() if vc == name)
-    types = {quota.chain.leaf for quota in quotas}
-    keys = [(owner, leaf) for leaf in sorted(types)] + [(pin_owner(pin), "") for pin in pins]
-    for pin in pins:
-        types |= hardware.index.regions.get(pin_owner(pin), {}).keys()
-    owned = sum(hardware.owning.owned.get(key, 0) for key in keys)
-    owned += sum(hardware.owning.pin_leaves[pin] for pin in pins)
-    charged = sum(sum(cluster.charges.leaves.get(key, {}).values()) for key in keys)
-    borrowing = cluster.charges.loans
-    lent = borrowing.lent_by(name)
+def _virtual_cluster(forest: Forest, name: str, found: QuotaState) -> Answer:
+    quotas = forest.quotas[name]
+    pins = sorted(pin for pin, vc in forest.pin_owners.items() if vc == name)
+    types = {quota.chain.leaf for quota in quotas} | {forest.pin_type(pin) for pin in pins}
     return {
         "cells": [
-            {"quota": q.path, "count": q.count, "bound": q.count - unbound.get(q.path, 0)}
-            for q in quotas
+            {"quota": q.path, "count": q.count, "bound": found.bound[q.path]} for q in quotas
         ],
         "pins": pins,
         "gpus": {
-            "quota": owned,
-            "guaranteed": charged - lent,
-            "opportunistic": opportunistic,
-            "free": owned - charged,
-            "lent": lent,
-            "borrowed": borrowing.borrowed_by(name),
+            "quota": found.owned,
+            "guaranteed": found.charged - found.lent,
+            "opportunistic": found.opportunistic,
+            "free": found.owned - found.charged,
+            "lent": found.lent,
+            "borrowed": found.borrowed,
         },
         "gpuTypes": sorted(types),
     }
@@ -66,8 +49,8 @@ def export(state: State, taken: Taken, at: float) -> Answer:
     """The cluster's file and the events from which the simulator continues, one by one. The
     snapshot is of ``at`` seconds. Resources of ended pods still count as free.
     """
-    config = cluster_data(state.cluster.hardware.forest.config)
-    return {"asOf": state.cluster.cycle, "cluster": config, "events": _events(taken, at)}
+    config = cluster_data(state.core.forest.config)
+    return {"asOf": state.core.cycles, "cluster": config, "events": _events(taken, at)}
 
 
 def _events(taken: Taken, at: float) -> Iterator[Answer]:

@@ -61,12 +61,12 @@ class Configurations:
         """
         state, configuring = self._decider.state, self._decider.configuring
         answer = {
-            "asOf": state.cluster.cycle,
+            "asOf": state.core.cycles,
             **_named(state.made_of.setting),
             "isHonoured": state.made_of.is_honoured,
             "newest": _named(configuring.setting),
             "problems": _listed(configuring.problems[:MAX_FINDINGS]),
-            "inForce": in_force(state.cluster.hardware.forest.config),
+            "inForce": in_force(state.core.forest.config),
         }
         return _json(answer)
 
@@ -80,11 +80,11 @@ class Configurations:
                 return text
             state = self._decider.state
             plan = state.plan(self._decider.configuring.config)
-            answer = await asyncio.to_thread(_check, text, plan, state.cluster.policies)
+            answer = await asyncio.to_thread(_check, text, plan, state.core.policies)
             if answer["content"] is not None:
                 after = Setting(0, None, answer["content"]).of(plan.config())
                 answer["warnings"] += _listed(_left_out(self._decider.state, after))
-            return _json({"asOf": state.cluster.cycle, **answer})
+            return _json({"asOf": state.core.cycles, **answer})
 
     async def what_if(self, request: Request) -> Response:
         """The effect of a configuration, or of none, on the last days. ``state`` is ``done`` with a
@@ -95,8 +95,8 @@ class Configurations:
                 return text
             state, at = self._decider.state, self._decider.at()
             plan = state.plan(self._decider.configuring.config)
-            config = state.cluster.hardware.forest.config
-            policies = state.cluster.policies
+            config = state.core.forest.config
+            policies = state.core.policies
             try:
                 question = await asyncio.to_thread(_question, text, plan, policies, config, at)
             except FormatError as error:
@@ -106,7 +106,7 @@ class Configurations:
             answer = await self._comparisons.ask(question)
         except Transient as error:
             return _error(503, "BusyError", str(error))
-        return _json({"asOf": state.cluster.cycle, **answer})
+        return _json({"asOf": state.core.cycles, **answer})
 
     @asynccontextmanager
     async def _read(self, request: Request) -> AsyncIterator[bytes | Response]:
@@ -174,7 +174,8 @@ def _question(
 
 def _left_out(state: State, after: ClusterConfig) -> list[Finding]:
     """Virtual clusters with gangs that the change would remove."""
-    gangs = Counter(live.gang.virtual_cluster for live in state.cluster.gangs.values())
+    known = filter(None, map(state.core.gang, state.core.gang_ids()))
+    gangs = Counter(each.gang.virtual_cluster for each in known)
     return [
         Finding(
             VIRTUAL_CLUSTERS,

@@ -25,7 +25,7 @@ from scheduler.api.configuration import Configurations
 from scheduler.api.exporting import Connect, Export, stretch_of
 from scheduler.comparisons import Comparisons
 from scheduler.configuring import Configuring
-from scheduler.domain.core.advising import MOST_CELLS
+from scheduler.domain.core.interface import MOST_CELLS
 from scheduler.domain.formats.snapshot import Taken, taking
 from scheduler.domain.formats.writing import to_line, to_record
 from scheduler.domain.state import State
@@ -216,7 +216,7 @@ async def _whole(decider: Leading) -> Response:
     taken = Taken()
     async with decider.deciding:
         state, at = decider.state, decider.at()
-        for _ in taking(state.cluster, taken):
+        for _ in taking(state.core, taken):
             await asyncio.sleep(0)
             if not decider.is_leading:  # a standby: its memory follows the leader
                 return _standing_by()
@@ -228,7 +228,7 @@ async def _stretch(
     request: Request, connect: Connect, seats: "Seats", decider: Leading
 ) -> Response:
     """A part of the record, as it is read."""
-    query, as_of = request.query_params, decider.state.cluster.cycle
+    query, as_of = request.query_params, decider.state.core.cycles
     try:
         stretch = stretch_of(query.get("since", ""), query.get("until"), decider.at())
     except Rejected as error:

@@ -10,11 +10,8 @@ from muster.contracts.model import Model
 
 from scheduler.api import why
 from scheduler.api.answers import Alone, Answer
-from scheduler.domain.core.extras import lives_of
-from scheduler.domain.core.forecast import AHEAD_NAMED, gpus_wanted
-from scheduler.domain.core.holdings import Live
-from scheduler.domain.core.machines import Machine
-from scheduler.domain.core.model import CellUse
+from scheduler.domain.core.interface import GangState
+from scheduler.domain.core.model import Restored
 from scheduler.domain.messages import message_of
 from scheduler.domain.moments import time_of, written
 from scheduler.domain.nodes import Node
@@ -33,10 +30,9 @@ async def queue(alone: Alone, offset: int, limit: int) -> Answer:
     withheld from the core come last, and have no position.
     """
     async with alone() as state:
-        as_of, everyone = state.cluster.cycle, state.cluster.forecast.everyone(state.cluster)
-        withheld, gangs = sorted(state.withheld), list[Answer]()
-        total, end = everyone.count + len(withheld), offset + limit
-        names = [*everyone.first(end), *withheld][offset:end]
+        as_of, withheld, gangs = state.core.cycles, sorted(state.withheld), list[Answer]()
+        total, end = state.core.questions.counts().waiting + len(withheld), offset + limit
+        names = [*state.core.questions.first(end), *withheld][offset:end]
         wants = {name: _wants(state, name) for name in names}  # all as it is now
     for start in range(0, len(names), STEP):
         async with alone() as state:
@@ -52,7 +48,7 @@ async def queue(alone: Alone, offset: int, limit: int) -> Answer:
 async def gangs(alone: Alone, offset: int, limit: int) -> Answer:
     """The running gangs by id: at most ``limit`` after the first ``offset``."""
     async with alone() as state:
-        as_of = state.cluster.cycle
+        as_of = state.core.cycles
         running = sorted(name for name in state.gangs if _is_running(state, name))
     named = running[offset : offset + limit]
     shown: list[Answer] = []
@@ -60,9 +56,9 @@ async def gangs(alone: Alone, offset: int, limit: int) -> Answer:
         async with alone() as state:
             for name in named[start : start + STEP]:
                 found = state.gangs.get(name)
-                if found is not None and _is_running(state, name):
-                    live = state.cluster.gangs[name]
-                    shown.append(_gang(state, found) | _run(state, found, live))
+                known = state.core.gang(name)
+                if found is not None and known is not None and known.started_at is not None:
+                    shown.append(_gang(state, found) | _run(state, found, known))
         await asyncio.sleep(0)
     return {
         "asOf": as_of,
@@ -79,7 +75,7 @@ def gang(state: State, name: str, epoch: int) -> Answer | None:
     if found is None:
         return None
     why = _why(state, found, epoch)
-    return {"asOf": state.cluster.cycle} | why | _otherwise(state, name)
+    return {"asOf": state.core.cycles} | why | _otherwise(state, name)
 
 
 def job(state: State, job_id: str, epoch: int) -> Answer | None:
@@ -90,12 +86,12 @@ def job(state: State, job_id: str, epoch: int) -> Answer | None:
     answers = [_why(state, gang, epoch) for gang in gangs]
     for each in [each for each in answers if "position" in each][:WHAT_IFS]:
         each |= _otherwise(state, each["gang"])
-    return {"asOf": state.cluster.cycle, "job": job_id, "gangs": answers}
+    return {"asOf": state.core.cycles, "job": job_id, "gangs": answers}
 
 
 async def nodes(state: State) -> Answer:
     """The nodes and what is free on them."""
-    as_of, found = state.cluster.cycle, state.ledger.nodes
+    as_of, found = state.core.cycles, state.ledger.nodes
     shown: list[Answer] = []
     for number, name in enumerate(sorted(found), 1):
         if number % STEP == 0:
@@ -111,15 +107,13 @@ def _wants(state: State, gang: str) -> Answer:
         asks = state.gangs[gang].asks.values()
         gpus = sum(ask.gpus for ask in asks if state.ledger.hold_of(ask.pod) is None)
         return {"gpus": gpus, "expectedStart": None}
-    live = state.cluster.gangs[gang]
-    expected = state.cluster.forecast.expected(state.cluster, live)
+    known, expected = state.core.gang(gang), state.core.questions.expected(gang)
     at = None if expected is None else time_of(expected.at)
-    return {"gpus": gpus_wanted(live), "expectedStart": at}
+    return {"gpus": 0 if known is None else known.gpus_wanted, "expectedStart": at}
 
 
 def _otherwise(state: State, gang: str) -> Answer:
-    live = state.cluster.gangs.get(gang)
-    found = None if live is None else why.counterfactual(state, live)
+    found = why.counterfactual(state, gang)
     return {} if found is None else {"counterfactual": found}
 
 
@@ -142,66 +136,60 @@ def _gang(state: State, gang: Asked) -> Answer:
 
 def _why(state: State, gang: Asked, epoch: int) -> Answer:
     message = _dump(message_of(state, gang, epoch))
-    live = state.cluster.gangs.get(gang.name)
+    known = state.core.gang(gang.name)
+    placed = None if known is None else state.core.exported(gang.name)
     answer = _gang(state, gang) | {
         "state": _state(state, gang),
         "pods": message["pods"],
         "class": message.get("gangClass"),
         "lender": message.get("lender"),
-        "borrowed": {} if live is None else _borrowed(state, live),
+        "borrowed": {} if placed is None else _borrowed(placed),
         "cells": []
-        if live is None
-        else [_cell(use.cell, use.quota) for use in _cells(state, live)],
+        if placed is None
+        else [{"cell": use.cell, "quota": use.quota} for use in placed.cells],
         "downgrade": _downgrade(state, gang),
         "preemption": message.get("preemption"),
     }
-    if live is None or gang.name in state.withheld or not state.is_waiting(gang.name):
+    if known is None or gang.name in state.withheld or not known.is_waiting:
         return answer
-    everyone = state.cluster.forecast.everyone(state.cluster)
-    before, first = everyone.before(state.cluster.rank_of(live), AHEAD_NAMED)
+    before = state.core.questions.before(gang.name)
     return answer | {
-        "position": before + 1,
-        "waiting": everyone.count,
-        "ahead": first,
-        "inVirtualCluster": why.place(state, live),
-        "expectedStart": why.expected_start(state, live),
+        "position": before.number + 1,
+        "waiting": state.core.questions.counts().waiting,
+        "ahead": list(before.first),
+        "inVirtualCluster": why.place(state, gang.name),
+        "expectedStart": why.expected_start(state, gang.name),
     }
 
 
 def _is_running(state: State, gang: str) -> bool:
-    live = state.cluster.gangs.get(gang)
-    return live is not None and live.started_at is not None
+    known = state.core.gang(gang)
+    return known is not None and known.started_at is not None
 
 
-def _run(state: State, gang: Asked, live: Live) -> Answer:
+def _run(state: State, gang: Asked, known: GangState) -> Answer:
     """How a gang runs."""
+    placed = state.core.exported(gang.name)
     return {
         "state": _state(state, gang),
-        "class": None if live.gang_class is None else live.gang_class.value,
-        "lender": live.lender,
-        "borrowed": _borrowed(state, live),
+        "class": None if known.gang_class is None else known.gang_class.value,
+        "lender": known.lender,
+        "borrowed": _borrowed(placed),
         "downgrade": _downgrade(state, gang),
-        "startedAt": None if live.started_at is None else time_of(live.started_at),
+        "startedAt": None if known.started_at is None else time_of(known.started_at),
         "pods": len(gang.asks),
-        "gpus": live.gpus_in_use
-        + sum(extra.gpus_in_use for extra in lives_of(state.cluster, live.id)),
+        "gpus": sum(len(place.gpus) for place in placed.running),
     }
 
 
-def _borrowed(state: State, live: Live) -> Answer:
+def _borrowed(placed: Restored) -> Answer:
     """GPUs of a gang in borrowed quota, by lender, its elastic pods included."""
-    found: dict[str, int] = {}
-    for each in (live, *lives_of(state.cluster, live.id)):
-        if each.lender is not None and each.gpus_in_use:
-            found[each.lender] = found.get(each.lender, 0) + each.gpus_in_use
+    lenders, found = {each.pod: each.lender for each in placed.extra}, dict[str, int]()
+    for place in placed.running:
+        lender = lenders.get(place.pod, placed.lender)
+        if lender is not None and place.gpus:
+            found[lender] = found.get(lender, 0) + len(place.gpus)
     return dict(sorted(found.items()))
-
-
-def _cells(state: State, live: Live) -> list[CellUse]:
-    """The cells of a gang, those of its elastic pods included."""
-    lives = (live, *lives_of(state.cluster, live.id))
-    found = {use for each in lives for use in each.cells()}
-    return sorted(found, key=lambda use: (use.cell, use.quota))
 
 
 def _downgrade(state: State, gang: Asked) -> Answer | None:
@@ -218,18 +206,12 @@ def _state(state: State, gang: Asked) -> str:
     return "refused" if gang.is_refused else "placed"
 
 
-def _cell(cell: str, quota: str) -> Answer:
-    return {"cell": cell, "quota": quota}
-
-
 def _node(state: State, node: Node) -> Answer:
-    size, machine = node.size, state.cluster.hardware.machines.get(node.name)
+    size, known = node.size, state.core.nodes.of(node.name)
     order = state.orders.get(node.name)
-    slots = () if machine is None else machine.slots
-    free = [slot.usable & ~state.cluster.hardware.used(slot) for slot in slots]
     well = [] if node.report is None else [gpu for gpu in node.report.gpus if gpu.is_healthy]
     trouble = node.trouble
-    if trouble is None and machine is None:
+    if trouble is None and known is None:
         trouble = "it is not in the cluster's file"
     return {
         "node": node.name,
@@ -242,21 +224,14 @@ def _node(state: State, node: Node) -> Answer:
         "simulated": node.report is not None and node.report.simulated,
         "gpus": 0 if size is None else len(size.gpus),
         "gpusHealthy": len(well),
-        "gpusFree": sum(mask.bit_count() for mask in free),
+        "gpusFree": 0 if known is None else known.gpus_free,
         "cpu": 0 if size is None else size.cpu,
-        "cpuFree": _left(machine, "cpu"),
+        "cpuFree": None if known is None else known.left.get("cpu"),
         "memoryMB": 0 if size is None else size.memory_mb,
-        "memoryMBFree": _left(machine, "memoryMB"),
+        "memoryMBFree": None if known is None else known.left.get("memoryMB"),
         "pods": sorted(node.holds),
         "unknownPods": sorted(node.orphaned),
     }
-
-
-def _left(machine: Machine | None, name: str) -> int | None:
-    """What is left of a resource; None where the node is not limited in it, or not in use."""
-    if machine is None or name not in machine.sort.names:
-        return None
-    return machine.free[machine.sort.names.index(name)]
 
 
 def state_of(node: Node) -> str:

@@ -3,10 +3,7 @@ would let it start.
 """
 
 from scheduler.api.answers import Answer
-from scheduler.domain.core.answers import Ends, answer
-from scheduler.domain.core.ends import ends_at
-from scheduler.domain.core.forecast import gpus_wanted
-from scheduler.domain.core.holdings import Live
+from scheduler.domain.core.interface import Ends
 from scheduler.domain.moments import time_of
 from scheduler.domain.state import State
 
@@ -14,35 +11,35 @@ ENDS_NAMED = 10
 """Gangs to end that an answer names; it counts the rest."""
 
 
-def place(state: State, live: Live) -> Answer | None:
+def place(state: State, gang: str) -> Answer | None:
     """A gang's position in its virtual cluster, among gangs of its class. None: it has a nominated
-    placement, or does not wait.
+    placement.
     """
-    ahead = state.cluster.forecast.ahead(state.cluster, live)
+    ahead = state.core.questions.ahead(gang)
     if ahead is None:
         return None
     return {
         "position": ahead.position,
         "waiting": ahead.waiting,
         "gpusAhead": ahead.gpus,
-        "ahead": [named(state, each) | {"gpus": gpus_wanted(each)} for each in ahead.first],
+        "ahead": [named(state, each) | {"gpus": gpus} for each, gpus in ahead.first],
     }
 
 
-def expected_start(state: State, live: Live) -> Answer | None:
+def expected_start(state: State, gang: str) -> Answer | None:
     """Its expected start, and how far off such expectations were for other gangs."""
-    found = state.cluster.forecast.expected(state.cluster, live)
+    found = state.core.questions.expected(gang)
     if found is None:
         return None
     error = None if found.error is None else round(found.error, 2)
     return {"at": time_of(found.at), "source": found.source, "error": error, "known": found.known}
 
 
-def counterfactual(state: State, live: Live) -> Answer | None:
-    """The changes that would let it start; None: it has a nominated placement."""
-    if live.id not in state.cluster.queue.gangs:
+def counterfactual(state: State, gang: str) -> Answer | None:
+    """The changes that would let it start; None: it has a nominated placement, or does not wait."""
+    found = state.core.questions.counterfactual(gang)
+    if found is None:
         return None
-    found = answer(state.cluster, live)
     fewer = found.fewer
     return {
         "ends": None if found.ends is None else _ends(state, found.ends),
@@ -59,11 +56,9 @@ def counterfactual(state: State, live: Live) -> Answer | None:
 
 
 def _ends(state: State, found: Ends) -> Answer:
-    cluster = state.cluster
     return {
         "gangs": [
-            named(state, each)
-            | {"gpus": each.gpus, "endsAt": time_of(ends_at(each, cluster.policy, cluster.now))}
+            named(state, each.gang) | {"gpus": each.gpus, "endsAt": time_of(each.at)}
             for each in found.gangs[:ENDS_NAMED]
         ],
         "count": len(found.gangs),
@@ -73,8 +68,8 @@ def _ends(state: State, found: Ends) -> Answer:
     }
 
 
-def named(state: State, live: Live) -> Answer:
+def named(state: State, gang: str) -> Answer:
     """A gang by its id, and by its owner's name for it."""
-    asked = state.gangs.get(live.id)
-    name = live.id if asked is None else asked.request.name
-    return {"gang": live.id, "name": name, "user": live.gang.user}
+    asked, known = state.gangs.get(gang), state.core.gang(gang)
+    name = gang if asked is None else asked.request.name
+    return {"gang": gang, "name": name, "user": None if known is None else known.gang.user}

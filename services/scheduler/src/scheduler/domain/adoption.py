@@ -11,7 +11,7 @@ from muster.contracts.gangs import PodAsk
 from muster.contracts.model import Reason
 from muster.contracts.nodes import PodOnNode
 
-from scheduler.domain.core.machines import Machine
+from scheduler.domain.core.interface import Core, NodeState
 from scheduler.domain.core.model import ExtraPod, Kind, PodPlace, Restored
 from scheduler.domain.ledger import Ledger
 from scheduler.domain.nodes import Claim, Node
@@ -54,16 +54,16 @@ def is_listed(ledger: Ledger, gang: Asked) -> bool:
     )
 
 
-def look(ledger: Ledger, gangs: Mapping[str, Asked], machines: Mapping[str, Machine]) -> Listed:
-    """What to do with all such pods. ``machines``: the nodes as the core has them."""
+def look(ledger: Ledger, gangs: Mapping[str, Asked], core: Core) -> Listed:
+    """What to do with all such pods."""
     found = Listed()
     for pod in sorted(pod for pod in ledger.listed if pod not in ledger.pods):
         gang = _asker(pod, gangs)
         if gang is None:
             continue
         names = sorted(ledger.listed[pod])
-        node, machine = ledger.nodes[names[0]], machines.get(names[0])
-        why = "several nodes report it" if len(names) > 1 else _obstacle(gang, pod, node, machine)
+        node, state = ledger.nodes[names[0]], core.nodes.of(names[0])
+        why = "several nodes report it" if len(names) > 1 else _obstacle(gang, pod, node, state)
         if why is not None:
             found.reasons.setdefault(gang.name, still_running(pod, names, why))
             continue
@@ -116,11 +116,11 @@ def _asker(pod: str, gangs: Mapping[str, Asked]) -> Asked | None:
     return None
 
 
-def _obstacle(gang: Asked, pod: str, node: Node, machine: Machine | None) -> str | None:
+def _obstacle(gang: Asked, pod: str, node: Node, state: NodeState | None) -> str | None:
     """Why the pod can't be adopted on the node; None: it can be."""
     if not node.is_known:
         return node.trouble or "the node is in trouble"
-    if machine is None:
+    if state is None:
         return "the node is not in the cluster"
     shown, ask = _shown(node, pod), gang.asks[pod]
     if shown is None or not _fits(shown, ask):
@@ -131,8 +131,8 @@ def _obstacle(gang: Asked, pod: str, node: Node, machine: Machine | None) -> str
             claims.append(Claim(hold.placement.gpus, hold.placement.port_numbers))
     if any(_overlap(shown, claim) for claim in claims):
         return "another pod has its GPUs or ports"
-    reserved = any(slot.reserved & slot.slot.mask_of(shown.gpus) for slot in machine.slots)
-    if reserved or not machine.ports.keys().isdisjoint(shown.ports):
+    is_free = state.nominated.isdisjoint(shown.gpus)
+    if not (is_free and set(state.used_ports).isdisjoint(shown.ports)):
         return "its GPUs or ports are reserved for another gang"
     return None
 

@@ -10,9 +10,13 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import TypeVar
 
-from scheduler.domain.core.cluster import Cluster
-from scheduler.domain.core.holdings import Live, UserKey
-from scheduler.domain.core.model import RestoredPreemption, RestoredReservation, RestoredUsage
+from scheduler.domain.core.interface import Core, GangState, Touched
+from scheduler.domain.core.model import (
+    RestoredPreemption,
+    RestoredReservation,
+    RestoredUsage,
+    UserKey,
+)
 
 Key = TypeVar("Key")
 Row = TypeVar("Row")
@@ -27,9 +31,9 @@ class KnownReservation:
     restored: RestoredReservation
     pods: str
 
-    def is_for(self, live: Live) -> bool:
+    def is_for(self, gang: GangState) -> bool:
         """The gang waits for the same pods; else the reservation is void."""
-        return self.pods == _digest(live)
+        return self.pods == _digest(gang)
 
 
 @dataclass(slots=True)
@@ -76,33 +80,20 @@ class CoreRows:
             self.usage.pop(key, None)
         self.usage.update(rows)
 
-    def take(self, cluster: Cluster) -> CoreChanges:
-        """The changes since the last call. Amid a cycle, reservations may be lifted for a moment:
-        their rows wait for its end.
-        """
-        changes, calibration = CoreChanges(), cluster.forecast.calibration
-        changes.preemptions = tuple(cluster.preemptions.added)
-        cluster.preemptions.added.clear()
-        for kind in sorted(calibration.changed):
-            changes.calibration[kind] = calibration.exported(kind)
-        calibration.changed.clear()
-        if cluster.under_way is None:
-            self._take_whole(cluster, changes)
-        return changes
-
-    def _take_whole(self, cluster: Cluster, changes: CoreChanges) -> None:
-        kept, usage = cluster.reservations, cluster.usage
-        gangs, users = set(kept.changed), set(usage.changed)
-        kept.changed.clear()
-        usage.changed.clear()
-        if self._is_doubted:
+    def take(self, core: Core, touched: Touched) -> CoreChanges:
+        """The changes of these entries."""
+        changes = CoreChanges(preemptions=touched.preemptions)
+        for kind in sorted(touched.expectations):
+            changes.calibration[kind] = core.rows.outcomes(kind)
+        gangs, users = touched.reservations, touched.usage
+        if self._is_doubted and not core.is_under_way:
             self._is_doubted = False
-            gangs.update(self.reservations)
-            users.update(self.usage)
+            gangs, users = gangs | self.reservations.keys(), users | self.usage.keys()
         for gang in sorted(gangs):
-            _note(changes.reservations, self.reservations, gang, _reservation(cluster, gang))
+            _note(changes.reservations, self.reservations, gang, _reservation(core, gang))
         for key in sorted(users):
-            _note(changes.usage, self.usage, key, usage.exported_of(key))
+            _note(changes.usage, self.usage, key, core.rows.usage_of(key))
+        return changes
 
 
 def _note(
@@ -117,14 +108,13 @@ def _note(
         stored[key] = row
 
 
-def _reservation(cluster: Cluster, gang: str) -> KnownReservation | None:
-    found = cluster.reservations.by_gang.get(gang)
-    if found is None:
+def _reservation(core: Core, gang: str) -> KnownReservation | None:
+    row, waiting = core.rows.reservation(gang), core.gang(gang)
+    if row is None or waiting is None:
         return None
-    row = replace(cluster.reservations.exported_of(found), patient_until=None)
-    return KnownReservation(row, _digest(found.live))
+    return KnownReservation(replace(row, patient_until=None), _digest(waiting))
 
 
-def _digest(live: Live) -> str:
-    pods = sorted(pod for role in live.waiting for pod in role.pods)
+def _digest(gang: GangState) -> str:
+    pods = sorted(pod for role in gang.waiting for pod in role.pods)
     return blake2b("\n".join(pods).encode(), digest_size=DIGEST_BYTES).hexdigest()

@@ -9,11 +9,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ParamSpec
 
-from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.config import ClusterConfig
-from scheduler.domain.core.cycle import run_cycle
-from scheduler.domain.core.extras import want_more
-from scheduler.domain.core.keeping import keep_again
+from scheduler.domain.core.interface import Core
 from scheduler.domain.core.model import (
     Decision,
     Gang,
@@ -54,8 +51,8 @@ class Noted:
 class Given:
     """``is_recording``: off while memory is restored, as a snapshot records that."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
+    def __init__(self, core: Core) -> None:
+        self.core = core
         self.is_recording = False
         self._lines: list[str] = []
         self._noted: list[Noted] = []
@@ -65,78 +62,72 @@ class Given:
     def request(self, gang: Gang) -> None:
         """A gang is requested."""
         self._note(requested_event, gang)
-        self.cluster.request(gang)
+        self.core.request(gang)
 
     def grow(self, gang: str, roles: Sequence[Role]) -> None:
         """A gang requests more pods."""
         self._note(grown_event, gang, roles)
-        self.cluster.grow(gang, roles)
+        self.core.grow(gang, roles)
 
     def want_more(self, gang: str, roles: Sequence[Role]) -> None:
         """A gang grows by as many of these pods as possible without cost."""
         self._note(elastic_event, gang, roles)
-        want_more(self.cluster, gang, roles)
+        self.core.want_more(gang, roles)
 
     def checkpointed(self, gang: str, saved_at: float) -> None:
         """A gang's work up to then is saved. A gang that does not run, or has saved since, is
         ignored.
         """
-        live = self.cluster.gangs.get(gang)
-        if live is None or live.started_at is None:
-            return
-        if saved_at > (live.checkpointed_at or live.started_at):
+        if self.core.checkpointed(gang, saved_at):
             self._note(checkpointed_event, gang, saved_at)
-            self.cluster.checkpointed(gang, saved_at)
 
     def release(self, gang: str) -> None:
         """A gang is over. Unknown ones are ignored."""
-        if gang in self.cluster.gangs:
+        if self.core.gang(gang) is not None:
             self._note(released_event, gang)
-            self.cluster.release(gang)
+            self.core.release(gang)
 
     def release_pod(self, gang: str, pod: str) -> None:
         """A pod is over. Those of unknown gangs are ignored."""
-        live = self.cluster.gangs.get(gang)
-        if live is None:
+        found = self.core.gang(gang)
+        if found is None:
             return
-        had_more = bool(live.surplus) or gang in self.cluster.extras
         self._note(pod_released_event, gang, pod)
-        self.cluster.release_pod(gang, pod)
-        if had_more and gang not in self.cluster.gangs:  # no pod of it waits any more
+        self.core.release_pod(gang, pod)
+        if found.has_elastic and self.core.gang(gang) is None:  # no pod of it waits any more
             self._note(released_event, gang)
 
     def restore(self, restored: Restored, at: float) -> None:
         """A gang was placed before."""
         self._note(restored_event, restored)
-        self.cluster.restore(restored, at)
+        self.core.restore(restored, at)
 
     def keep_again(self, restored: RestoredReservation) -> None:
         """Cells were reserved for a gang before."""
         self._note(reservation_event, restored)
-        keep_again(self.cluster, restored)
+        self.core.rows.restore_reservation(restored)
 
     def restore_usage(self, restored: RestoredUsage) -> None:
         """A user had this usage before."""
         self._note(usage_event, restored)
-        self.cluster.usage.restore(restored)
+        self.core.rows.restore_usage(restored)
 
     def restore_preemption(self, restored: RestoredPreemption) -> None:
         """A gang of one job was preempted for one of another before."""
         self._note(preemption_event, restored)
-        self.cluster.preemptions.restore(restored)
+        self.core.rows.restore_preemption(restored)
 
     # Nodes.
 
     def set_node_health(self, node: str, is_healthy: bool) -> None:
-        """A node is healthy, or not."""
-        if self.cluster.hardware.machines[node].is_healthy != is_healthy:
-            self._record("node-healthy" if is_healthy else "node-bad", node=node)
-            self.cluster.nodes.set_node_health(node, is_healthy)
+        """A node is healthy, or not; the state is new."""
+        self._record("node-healthy" if is_healthy else "node-bad", node=node)
+        self.core.nodes.set_node_health(node, is_healthy)
 
     def set_gpu_health(self, node: str, gpu: int, is_healthy: bool) -> None:
         """A GPU is healthy, or not; the state is new."""
         self._record("gpu-healthy" if is_healthy else "gpu-bad", node=node, gpu=gpu)
-        self.cluster.nodes.set_gpu_health(node, gpu, is_healthy)
+        self.core.nodes.set_gpu_health(node, gpu, is_healthy)
 
     def block(
         self,
@@ -147,28 +138,25 @@ class Given:
         avoided: Collection[int],
     ) -> None:
         """Resources of a node that foreign pods hold; ``avoided``: ports to use last."""
-        machine = self.cluster.hardware.machines[node]
-        is_new = self.cluster.nodes.block(node, gpus, amounts, ports)
-        if is_new or machine.avoided != set(avoided):
-            machine.avoided = set(avoided)
+        if self.core.nodes.block(node, gpus, amounts, ports, avoided):
             self._note(blocked_event, node, gpus, amounts, ports, avoided)
 
     def order(self, node: str, *, is_cordoned: bool, is_drained: bool) -> None:
         """An operator's order; it replaces another one."""
         self._record("node-uncordoned", node=node)
-        self.cluster.nodes.uncordon(node)
+        self.core.nodes.uncordon(node)
         if is_cordoned:
             self._record("node-cordoned", node=node)
-            self.cluster.nodes.cordon(node)
+            self.core.nodes.cordon(node)
         if is_drained:
             self._record("node-drained", node=node)
-            self.cluster.nodes.drain(node)
+            self.core.nodes.drain(node)
 
-    def change(self, cluster: Cluster, line: str | None = None) -> None:
+    def change(self, core: Core, line: str | None = None) -> None:
         """Another configuration, already made; ``line``: its `changed_line`."""
-        self.cluster = cluster
+        self.core = core
         if self.is_recording:
-            self._lines.append(line or changed_line(cluster.hardware.forest.config))
+            self._lines.append(line or changed_line(core.forest.config))
 
     # The cycle.
 
@@ -178,16 +166,12 @@ class Given:
         """A cycle at ``at`` seconds, or the rest of the one under way, until ``is_enough`` stops
         it.
         """
-        cluster = self.cluster
-        goes_on = cluster.under_way is not None
+        core, goes_on = self.core, self.core.is_under_way
         if not goes_on:
-            cluster.settle(is_settled)
-        explained = cluster.queue.explained
-        decisions = run_cycle(cluster, at, is_enough)
-        if cluster.under_way is None:
-            is_still = not goes_on and cluster.queue.explained == explained
-        else:
-            is_still = goes_on
+            core.settle(is_settled)
+        explained = core.explained
+        decisions = core.cycle(at, is_enough)
+        is_still = goes_on if core.is_under_way else not goes_on and core.explained == explained
         if self.is_recording and (self._lines or decisions or not is_still):
             self._end(at, len(decisions))
         return decisions
@@ -198,9 +182,8 @@ class Given:
         return noted
 
     def _end(self, at: float, decided: int) -> None:
-        cluster = self.cluster
-        how: Fields = {} if cluster.under_way is None else {"most": decided}
-        if not cluster.is_settled:
+        how: Fields = {"most": decided} if self.core.is_under_way else {}
+        if not self.core.is_settled:
             how["settled"] = False
         if how or not self._lines:
             self._record("cycle", **how)

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field, replace
 from muster.contracts.gangs import GangRequest, Preemption
 from muster.contracts.model import Reason
 
-from scheduler.domain.core.forecast import Told
-from scheduler.domain.core.holdings import Live
+from scheduler.domain.core.interface import Told
 from scheduler.domain.core.model import CellUse, ExtraPod, GangClass, PodPlace, Restored
 from scheduler.domain.core_rows import CoreChanges
 from scheduler.domain.ledger import Rows
@@ -42,15 +41,9 @@ class KnownGang:
 
 
 def known_of(
-    gang: Asked,
-    live: Live | None,
-    downgrade: Downgrade | None,
-    grown: Restored | None,
-    expected: Told | None,
+    gang: Asked, placed: Restored | None, downgrade: Downgrade | None, expected: Told | None
 ) -> KnownGang:
-    """All that is stored of a gang; ``live``: the core's facts; ``grown``: those of its elastic
-    part, if any.
-    """
+    """All that is stored of a gang; ``placed``: what the core keeps of its places, if any."""
     known = KnownGang(
         gang.request,
         gang.published_reason,
@@ -60,20 +53,20 @@ def known_of(
         expected_s=gang.expected_s,
         expected=expected,
     )
-    if live is None or not (live.pods or live.strangers):
+    if placed is None or not placed.places:
         return known
     return replace(
         known,
-        gang_class=live.gang_class,
-        cells=live.cells() if grown is None else grown.cells,
-        started_at=live.started_at,
-        preempted_for=live.preempted_for,
-        preempted_until=live.preempted_until,
-        reserved=tuple(live.pods[pod].place() for pod in live.reserved),
+        gang_class=placed.gang_class,
+        cells=placed.cells,
+        started_at=placed.started_at,
+        preempted_for=placed.preempted_for,
+        preempted_until=placed.preempted_until,
+        reserved=placed.nominated,
         downgrade=downgrade,
-        passed=live.passed,
-        extra=() if grown is None else grown.extra,
-        lender=live.lender,
+        passed=placed.passed,
+        extra=placed.extra,
+        lender=placed.lender,
     )
 
 

@@ -41,14 +41,14 @@ def message_of(state: State, gang: Asked, epoch: int) -> GangDecision:
             else placed(hold, is_leaving=is_leaving and (not gang.leaving or pod in gang.leaving))
         )
     is_waiting = any(pod.state is unplaced for pod in pods)
-    live = state.cluster.gangs.get(gang.name)
-    gang_class = None if live is None or live.started_at is None else live.gang_class
+    known = state.core.gang(gang.name)
+    gang_class = None if known is None or known.started_at is None else known.gang_class
     return GangDecision(
         gang=gang.name,
         job=gang.request.job,
         epoch=epoch,
         gang_class=None if gang_class is None else GangClass(gang_class.value),
-        lender=None if live is None or gang_class is None else live.lender,
+        lender=None if known is None or gang_class is None else known.lender,
         pods=tuple(pods),
         reason=gang.published_reason if is_waiting else None,
         preemption=gang.preemption,
@@ -60,15 +60,14 @@ def _wait(state: State, gang: Asked) -> Wait | None:
     """The cheap facts about a waiting gang."""
     if not state.is_waiting(gang.name):
         return None
-    cluster = state.cluster
+    core = state.core
     if gang.name in state.withheld:
-        return Wait(as_of=cluster.cycle)
-    forecast, live = cluster.forecast, cluster.gangs[gang.name]
-    is_short = len(cluster.queue.gangs) <= POSITIONS_PUBLISHED
-    ahead = forecast.ahead(cluster, live) if is_short else None
-    kept_at = forecast.kept_at(cluster, live)
+        return Wait(as_of=core.cycles)
+    is_short = core.questions.counts().waiting <= POSITIONS_PUBLISHED
+    ahead = core.questions.ahead(gang.name) if is_short else None
+    kept_at = core.questions.starts_at(gang.name)
     return Wait(
-        as_of=cluster.cycle,
+        as_of=core.cycles,
         position=None if ahead is None else ahead.position,
         waiting=None if ahead is None else ahead.waiting,
         expected_start=None if kept_at is None else moment(kept_at),

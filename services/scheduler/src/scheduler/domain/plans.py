@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from scheduler.domain.configured import Setting
-from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.config import ClusterConfig, Policy
+from scheduler.domain.core.interface import Core
 from scheduler.domain.derived import completed, derived
 from scheduler.domain.given import changed_line
 from scheduler.domain.nodes import Size
@@ -36,14 +36,14 @@ class Plan:
         return self.setting.of(base)
 
 
-def made(cluster: Cluster, plan: Plan, at: float) -> Cluster:
-    """The cluster by the plan. It takes long and only reads the given cluster. Another thread may
+def made(core: Core, plan: Plan, at: float) -> Core:
+    """The core by the plan. It takes long and only reads the given core. Another thread may
     run it while reports arrive, as long as nothing is decided. Raises ConfigError.
     """
-    return cluster.changed(plan.config(), at)
+    return core.changed(plan.config(), at)
 
 
-def made_with_line(cluster: Cluster, plan: Plan, at: float) -> tuple[Cluster, str]:
+def made_with_line(core: Core, plan: Plan, at: float) -> tuple[Core, str]:
     """The same, and the event of it, which takes long too."""
-    fresh = made(cluster, plan, at)
-    return fresh, changed_line(fresh.hardware.forest.config)
+    fresh = made(core, plan, at)
+    return fresh, changed_line(fresh.forest.config)

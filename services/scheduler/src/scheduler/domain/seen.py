@@ -23,8 +23,10 @@ class Seen:
     @staticmethod
     def doubt(given: Given, ledger: Ledger) -> None:
         """Nodes that never sent a message take no pods."""
-        for name in sorted(given.cluster.hardware.machines.keys() - ledger.nodes.keys()):
-            given.set_node_health(name, False)
+        for name in sorted(given.core.forest.machines.keys() - ledger.nodes.keys()):
+            node = given.core.nodes.of(name)
+            if node is not None and node.is_healthy:
+                given.set_node_health(name, False)
 
     def carry_all(
         self, given: Given, ledger: Ledger, orders: Mapping[str, Order], now: float
@@ -39,26 +41,24 @@ class Seen:
 
     def carry(self, given: Given, name: str, view: View) -> None:
         """Pass a node's view to the core."""
-        machine = given.cluster.hardware.machines.get(name)
-        if machine is None or self.nodes.get(name) == view:
+        node = None if self.nodes.get(name) == view else given.core.nodes.of(name)
+        if node is None:
             return
         self.nodes[name] = view
-        for state in machine.slots:
-            sick = state.slot.indices(state.sick)
-            for gpu in state.slot.gpus:
-                if (gpu in view.well) == (gpu in sick):
+        for slot in given.core.forest.machines[name]:
+            for gpu in slot.gpus:
+                if (gpu in view.well) == (gpu in node.bad):
                     given.set_gpu_health(name, gpu, gpu in view.well)
         amounts = {"cpu": view.cpu, "memoryMB": view.memory_mb}
         given.block(name, view.gpus, amounts, view.ports, view.avoided)
-        given.set_node_health(name, view.is_healthy)
+        if node.is_healthy != view.is_healthy:
+            given.set_node_health(name, view.is_healthy)
 
     @staticmethod
     def carry_order(given: Given, name: str, order: Order | None) -> None:
         """Pass an operator's order about a node to the core."""
-        machine = given.cluster.hardware.machines.get(name)
-        if machine is None:
-            return
+        node = given.core.nodes.of(name)
         is_cordoned, is_drained = order is Order.CORDON, order is Order.DRAIN
-        if (machine.is_cordoned, machine.is_drained) == (is_cordoned, is_drained):
+        if node is None or (node.is_cordoned, node.is_drained) == (is_cordoned, is_drained):
             return
         given.order(name, is_cordoned=is_cordoned, is_drained=is_drained)

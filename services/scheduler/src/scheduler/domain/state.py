@@ -20,9 +20,8 @@ from muster.contracts.nodes import NodeReport
 from scheduler.domain.adoption import Listed, is_listed, joined, look
 from scheduler.domain.configured import Setting
 from scheduler.domain.core import model
-from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.config import ClusterConfig, Policy
-from scheduler.domain.core.extras import EXTRA, pods_of
+from scheduler.domain.core.interface import HEALTH, PREEMPTING, Core
 from scheduler.domain.core.model import (
     Decision,
     Deferred,
@@ -35,11 +34,12 @@ from scheduler.domain.core.model import (
     PreemptionCancelled,
     Refused,
     Reserved,
+    Restored,
     Shrunk,
     Upgraded,
 )
-from scheduler.domain.core.reasons import HEALTH, current, preempting
 from scheduler.domain.core_rows import CoreRows
+from scheduler.domain.cores import core_of
 from scheduler.domain.given import Given
 from scheduler.domain.known import Changes, KnownGang, known_of
 from scheduler.domain.ledger import Ledger, Rows
@@ -83,14 +83,13 @@ class State:
         self.notices = Notices(rules)
         self.run_times = RunTimes(rules.run_times)
         self.made_of = self.plan(file)
-        self.cluster = Cluster(self.made_of.config(), rules.policies)
-        self.given = Given(self.cluster)
+        self.core = core_of(self.made_of.config(), rules.policies)
+        self.given = Given(self.core)
         self.core_rows = CoreRows()
         self.has_more = False
         self.withheld: dict[str, Reason | None] = {}
         self._seen = Seen()
         self._changes = Changes(Rows())
-        self._reserved: set[str] = set()
         self._seen.doubt(self.given, self.ledger)
 
     # Configuration and orders of operators.
@@ -107,14 +106,14 @@ class State:
     def change(self, file: ClusterConfig | None, at: float) -> None:
         """Use another file. Raises ConfigError, and then nothing has changed."""
         plan = self.plan(file)
-        self.adopt(plan, made(self.cluster, plan, at))
+        self.adopt(plan, made(self.core, plan, at))
 
-    def adopt(self, plan: Plan, cluster: Cluster, line: str | None = None) -> None:
-        """Use the built cluster: running gangs keep their places. ``line``: its event, if known."""
+    def adopt(self, plan: Plan, core: Core, line: str | None = None) -> None:
+        """Use the built core: running gangs keep their places. ``line``: its event, if known."""
         self.made_of = plan
-        self.cluster = cluster
-        self.given.change(cluster, line)
-        self._changes.kept.update(name for name in self.cluster.gangs if name in self.gangs)
+        self.core = core
+        self.given.change(core, line)
+        self._changes.kept.update(name for name in core.gang_ids() if name in self.gangs)
         self.core_rows.doubt()
         self._seen.forget()
         self._seen.doubt(self.given, self.ledger)
@@ -216,13 +215,13 @@ class State:
         waiting = [
             (pod, kind_of(ask)) for pod, ask in gang.asks.items() if not self.ledger.hold_of(pod)
         ]
-        surplus, live = surplus_of(gang.asks.values()), self.cluster.gangs.get(gang.name)
-        if live is None:
+        surplus = surplus_of(gang.asks.values())
+        if self.core.gang(gang.name) is None:
             roles = roles_of(waiting, surplus)
             if any(role.least != 0 for role in roles):
                 self.given.request(gang_of(gang.request, roles, gang.expected_s))
             return
-        known = pods_of(self.cluster, live)
+        known = pods_of(self.core, gang.name)
         new = [(pod, kind) for pod, kind in waiting if pod not in known]
         if needed := roles_of(each for each in new if each[0] not in surplus):
             self.given.grow(gang.name, needed)
@@ -231,10 +230,10 @@ class State:
 
     def _drop(self, gang: Asked, pod: str, end: PodRelease | None, now: float, at: float) -> None:
         """The Launcher does not list a pod any more."""
-        hold, live = self.ledger.hold_of(pod), self.cluster.gangs.get(gang.name)
+        hold, known = self.ledger.hold_of(pod), self.core.gang(gang.name)
         gang.has_left(pod)
-        if live is not None and live.started_at is not None:
-            gang.ran_from = live.started_at
+        if known is not None and known.started_at is not None:
+            gang.ran_from = known.started_at
         if hold is None:
             self.given.release_pod(gang.name, pod)
             return
@@ -264,7 +263,7 @@ class State:
     @property
     def is_under_way(self) -> bool:
         """The last cycle is unfinished: nothing may change before its end."""
-        return self.cluster.under_way is not None
+        return self.core.is_under_way
 
     def decide(
         self, now: float, at: float, is_late: Callable[[], bool] = lambda: False
@@ -294,7 +293,6 @@ class State:
         ):
             core = model.Reason(reason.code, reason.text, reason.numbers)
             decisions.append(Deferred(name, core))
-        self._note_reserved()
         self.has_more = self.is_under_way or (is_settled and bool(self.notices.unpublished))
         return decisions
 
@@ -309,7 +307,7 @@ class State:
     # Running pods without a stored placement.
 
     def _listed(self) -> Listed:
-        return look(self.ledger, self.gangs, self.cluster.hardware.machines)
+        return look(self.ledger, self.gangs, self.core)
 
     def _adopt_pods(self, found: Mapping[str, Sequence[Placement]], now: float, at: float) -> None:
         """Adopt these pods where they run, as if placed there. The ledger's changes reach the core
@@ -321,8 +319,7 @@ class State:
                 self.ledger.put(place)
         self._carry(now)
         for name, places in found.items():
-            gang, live = self.gangs[name], self.cluster.gangs.get(name)
-            before = None if live is None else self.cluster.exported(name)
+            gang, before = self.gangs[name], self._placed(name)
             self.given.release(name)
             self.given.restore(joined(gang, before, places, at), at)
             self._note_placed(gang)
@@ -333,13 +330,13 @@ class State:
     def _take_out(self, gang: Asked) -> None:
         """Withhold the waiting pods of the gang from the core."""
         self.withheld[gang.name] = None
-        live = self.cluster.gangs.get(gang.name)
-        if live is None:
+        state = self.core.gang(gang.name)
+        if state is None:
             return
-        if live.started_at is None:
+        if state.started_at is None:
             self.given.release(gang.name)
             return
-        known = pods_of(self.cluster, live)
+        known = pods_of(self.core, gang.name)
         for pod in gang.asks:
             if pod in known and self.ledger.hold_of(pod) is None:
                 self.given.release_pod(gang.name, pod)
@@ -382,8 +379,8 @@ class State:
                 gang.downgrade = Downgrade(for_gang, at)
             case Upgraded():
                 gang.downgrade = None
-                for pod in self.cluster.gangs[gang.name].pods.values():
-                    self.ledger.charge(pod.name, pod.place().charged)
+                for place in self.core.exported(gang.name).places:
+                    self.ledger.charge(place.pod, place.charged)
             case Reserved():
                 self.notices.note(gang, self.reason_of(gang.name) or gang.published_reason, now)
             case PreemptionCancelled():
@@ -407,60 +404,57 @@ class State:
         assert report is not None
         self.ledger.put(placement_of(gang, place, report))
 
-    def _note_reserved(self) -> None:
-        """A gang with a new or lost reservation, or with other cells, has another row now."""
-        reserved, moved = self.cluster.reserved, self.cluster.moved
-        self._changes.kept |= reserved ^ self._reserved
-        self._changes.kept.update(gang.partition(EXTRA)[0] for gang in moved)
-        self._reserved = set(reserved)
-        self.cluster.moved.clear()
-
     # Questions.
 
     def reason_of(self, gang: str) -> Reason | None:
         """The gang's wait reason, as of the last cycle; None if it has none."""
         if gang in self.withheld:
             return self.withheld[gang]
-        live = self.cluster.gangs.get(gang)
-        if live is None:
-            return None
-        if live.reserved:
-            return until_released(preempting(self.cluster, live))
-        line = self.cluster.queue.gangs.get(gang)
-        reason = None if line is None else current(self.cluster, line)
+        reason = self.core.questions.reason_of(gang)
         if reason is None:
             return None
-        if not self.cluster.hardware.machines:
+        if reason.code == PREEMPTING:
+            return until_released(reason)
+        if not self.core.forest.machines:
             text = "No node has reported yet. The gang starts when enough nodes have reported."
             return Reason(code=HEALTH, text=text, numbers=dict(reason.numbers))
-        return published_reason(
-            reason, self.gangs, self.cluster.forecast.kept_at(self.cluster, live)
-        )
+        return published_reason(reason, self.gangs, self.core.questions.starts_at(gang))
 
     def is_waiting(self, gang: str) -> bool:
         """Its pods wait for placement, have a nominated one, or are withheld from the core."""
-        cluster = self.cluster
-        return gang in cluster.queue.gangs or gang in cluster.reserved or gang in self.withheld
+        state = self.core.gang(gang)
+        return gang in self.withheld or (state is not None and state.is_waiting)
 
     def downgrade_of(self, gang: str) -> Downgrade | None:
         """Since when and for which gang it runs without its cells; None if it has them."""
-        live = self.cluster.gangs.get(gang)
-        if live is None or live.gang_class is not GangClass.DOWNGRADED:
+        state = self.core.gang(gang)
+        if state is None or state.gang_class is not GangClass.DOWNGRADED:
             return None
         return self.gangs[gang].downgrade
 
+    def _placed(self, gang: str) -> Restored | None:
+        return None if self.core.gang(gang) is None else self.core.exported(gang)
+
     def known(self, name: str) -> KnownGang:
         """All that is to be stored of a gang."""
-        cluster = self.cluster
-        grown = cluster.exported(name) if name in cluster.extras else None
-        live, expected = cluster.gangs.get(name), cluster.forecast.told.get(name)
-        return known_of(self.gangs[name], live, self.downgrade_of(name), grown, expected)
+        expected = self.core.rows.expectation(name)
+        return known_of(self.gangs[name], self._placed(name), self.downgrade_of(name), expected)
 
     def take_changes(self) -> Changes:
         """The changes since the last call."""
         changes, self._changes = self._changes, Changes(Rows())
+        touched = self.core.rows.take_touched()
+        changes.kept |= touched.gangs
         changes.rows = self.ledger.take_rows()
         changes.kept &= self.gangs.keys()
         changes.histories = self.run_times.note(changes.runs.values())
-        changes.core = self.core_rows.take(self.cluster)
+        changes.core = self.core_rows.take(self.core, touched)
         return changes
+
+
+def pods_of(core: Core, gang: str) -> set[str]:
+    """All pods of a gang that the core knows."""
+    state = core.gang(gang)
+    assert state is not None
+    wanted = (pod for role in (*state.waiting, *state.elastic) for pod in role.pods)
+    return {*wanted, *(place.pod for place in core.exported(gang).places)}

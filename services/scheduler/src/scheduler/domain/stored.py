@@ -9,8 +9,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from scheduler.domain.core.config import ClusterConfig, Policy
-from scheduler.domain.core.holdings import UserKey
-from scheduler.domain.core.keeping import let_go
 from scheduler.domain.core.model import (
     ExtraPod,
     Kind,
@@ -18,6 +16,7 @@ from scheduler.domain.core.model import (
     Restored,
     RestoredPreemption,
     RestoredUsage,
+    UserKey,
 )
 from scheduler.domain.core_rows import KnownReservation
 from scheduler.domain.known import KnownGang
@@ -41,12 +40,12 @@ class Stored(State):
         self._held: dict[str, list[Hold]] = {}
         self._pods_of: dict[str, list[str]] = {}
         self.patient_until: float | None = None
-        self.cluster.usage.is_timed = False
+        self.core.rows.begin_restoring()
 
     @property
     def unsure(self) -> set[str]:
         """Gangs that did not get their old cells back: others may have had them meanwhile."""
-        return {decision.gang for decision in self.cluster.said}
+        return set(self.core.unpublished())
 
     def restore_removed(self, name: str, lease: int) -> None:
         """A stored removal of a node."""
@@ -107,11 +106,10 @@ class Stored(State):
             end = next((e for e in request.released if e.pod == pod), None)
             self._drop(gang, pod, end, now, at)
         self.request(request, now, at)
-        live = self.cluster.gangs.get(request.gang)
-        if live is not None and known.reason is not None:
-            live.told = known.reason.code
-        if known.expected is not None and live is not None and live.waiting:
-            self.cluster.forecast.told[request.gang] = known.expected
+        if known.reason is not None:
+            self.core.note_told(request.gang, known.reason.code)
+        if known.expected is not None:
+            self.core.rows.restore_expectation(request.gang, known.expected)
 
     def restore_usage(
         self, rows: Mapping[UserKey, RestoredUsage], gone: Collection[UserKey] = ()
@@ -119,7 +117,7 @@ class Stored(State):
         """Stored usage; after the running gangs, whose use it includes up to then."""
         self.core_rows.keep_usage(rows, gone)
         for key in gone:
-            self.cluster.usage.restore_none(key)
+            self.core.rows.forget_usage(key)
         for row in rows.values():
             self.given.restore_usage(row)
 
@@ -127,25 +125,23 @@ class Stored(State):
         """Stored preemptions, in their order: those that were not restored yet."""
         for row in rows:
             self.given.restore_preemption(row)
-        if rows:
-            self.cluster.preemptions.forget(rows[-1].at)
 
     def restore_calibration(self, rows: Mapping[str, Sequence[float]]) -> None:
         """Stored outcomes of expected starts, by their kind."""
         for kind, ratios in rows.items():
-            self.cluster.forecast.calibration.restore(kind, ratios)
+            self.core.rows.restore_outcomes(kind, ratios)
 
     def let_go(self) -> None:
         """Remove all reservations, before gangs are restored."""
-        let_go(self.cluster)
+        self.core.rows.forget_reservations()
 
     def restore_reservations(
         self, rows: Mapping[str, KnownReservation], gone: Collection[str] = ()
     ) -> None:
         """Stored reservations; after all gangs."""
         for row in self.core_rows.keep_reservations(rows, gone):
-            live = self.cluster.gangs.get(row.restored.gang)
-            if live is not None and row.is_for(live):
+            gang = self.core.gang(row.restored.gang)
+            if gang is not None and row.is_for(gang):
                 patient = replace(row.restored, patient_until=self.patient_until)
                 self.given.keep_again(patient)
 
@@ -157,9 +153,8 @@ class Stored(State):
         for name in sorted(gangs):
             for pod in self._pods_of.pop(name, ()):
                 nodes.add(self.ledger.forget_hold(pod))
-                self.given.release(LEFT + pod)
-            self.given.release(name)
-            self.cluster.usage.forget(name)
+                self.core.release(LEFT + pod)
+            self.core.forget(name)
             if name in self.gangs:
                 self.jobs.remove(self.gangs.pop(name))
             self.withheld.pop(name, None)
@@ -167,7 +162,6 @@ class Stored(State):
             self._changes.ended.pop(name, None)
             self._changes.runs.pop(name, None)
             self._changes.kept.discard(name)
-        self.cluster.said = [each for each in self.cluster.said if each.gang not in gangs]
         return {name for name in nodes if name is not None}
 
     def settle(self, nodes: Iterable[str], now: float) -> None:
@@ -187,15 +181,13 @@ class Stored(State):
         """
         for pod in sorted(self.ledger.pods):
             hold = self.ledger.hold_of(pod)
-            if hold is None or hold.is_wanted or LEFT + pod in self.cluster.gangs:
+            if hold is None or hold.is_wanted or self.core.gang(LEFT + pod) is not None:
                 continue
             if pod not in self.ledger.nodes[hold.placement.node].overdue:
                 self._linger(hold, at)
         for name in sorted(self.gangs):
             self.notices.note(self.gangs[name], self.gangs[name].published_reason, now)
-        self._reserved = set(self.cluster.reserved)
-        self.cluster.usage.is_timed = True
-        self.cluster.usage.settle(at)
+        self.core.rows.restored(at)
         self.core_rows.doubt()
         self._pods_of.clear()
         self.given.is_recording = True

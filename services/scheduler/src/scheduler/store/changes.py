@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from muster.db import Connection
 
-from scheduler.domain.core.holdings import UserKey
+from scheduler.domain.core.model import UserKey
 from scheduler.domain.run_times import Key
 
 NOTHING = "1:1:"

@@ -11,7 +11,7 @@ from muster.contracts.model import Reason
 from muster.contracts.topics import Kind as SubjectKind
 from muster.db import Connection
 
-from scheduler.domain.core.forecast import Told
+from scheduler.domain.core.interface import Told
 from scheduler.domain.core.model import CellUse, ExtraPod, GangClass, Kind, PodPlace
 from scheduler.domain.known import KnownGang
 from scheduler.domain.placements import Hold, Placement

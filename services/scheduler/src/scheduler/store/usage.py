@@ -6,8 +6,7 @@ from typing import Any
 
 from muster.db import Connection
 
-from scheduler.domain.core.holdings import UserKey
-from scheduler.domain.core.model import RestoredUsage
+from scheduler.domain.core.model import RestoredUsage, UserKey
 from scheduler.store.keyed import Keyed
 
 _TABLE: Keyed[UserKey] = Keyed(

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from math import exp2, log
 
 from scheduler.domain.core.config import Policy
-from scheduler.domain.core.holdings import UserKey
-from scheduler.domain.core.model import RestoredUsage
+from scheduler.domain.core.model import RestoredUsage, UserKey
 from scheduler.domain.core.ordering import Ordering, UserUsage
 
 LN2 = log(2)

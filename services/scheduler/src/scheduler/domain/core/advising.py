@@ -47,9 +47,6 @@ CELLS_TRIED = 64
 CELLS_GATHERED = 64
 """The cheapest, among which others are sought beside one."""
 
-MOST_CELLS = 64
-"""That can be asked for."""
-
 ROOM, UNTRIED = "room", "untried"
 """Beside `occupants`' reasons why a cell can't be freed: its gangs don't fit elsewhere; or it was
 not tried.

@@ -15,11 +15,11 @@ from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.ends import by_end
 from scheduler.domain.core.forestalling import as_if_started, starting_first
 from scheduler.domain.core.holdings import Live, Pod
+from scheduler.domain.core.interface import HEALTH, Fewer
 from scheduler.domain.core.names import wrong_name
 from scheduler.domain.core.passing import first_of
 from scheduler.domain.core.planning import earliest
 from scheduler.domain.core.preempting import FEW, is_alone, room_at_best
-from scheduler.domain.core.reasons import HEALTH
 from scheduler.domain.core.removing import without_all
 from scheduler.domain.core.reservation import Reservation, goes_before, may_pass
 from scheduler.domain.core.seeking import Seeker, seeker_of
@@ -57,15 +57,6 @@ class Ends:
     gangs: tuple[Live, ...]
     at: float
     is_least: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Fewer:
-    """With so many ``pods`` of a role instead of ``wanted`` it would start now."""
-
-    role: str
-    pods: int
-    wanted: int
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Self
 
 from scheduler.domain.core import attainable
 from scheduler.domain.core.building import build
@@ -23,7 +24,7 @@ from scheduler.domain.core.forecast import Forecast
 from scheduler.domain.core.freed import Freed
 from scheduler.domain.core.groups import Groups
 from scheduler.domain.core.hardware import Hardware
-from scheduler.domain.core.holdings import REMNANT, Live, Pod, joined, without
+from scheduler.domain.core.holdings import REMNANT, Live, Pod
 from scheduler.domain.core.keeping import unreserve
 from scheduler.domain.core.kinds import Kinds
 from scheduler.domain.core.loans import set_lender
@@ -36,6 +37,8 @@ from scheduler.domain.core.model import (
     PreemptionCancelled,
     Restored,
     Role,
+    joined,
+    without,
 )
 from scheduler.domain.core.nodes import Nodes
 from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy, Rank, ordering_of
@@ -55,7 +58,7 @@ class Cluster:
     """Everything that the core knows. Raises ConfigError where the configuration can't be honoured.
 
     ``blank``: the same hardware, healthy and empty, to ask what could ever be placed.
-    ``cycle``: how often `run_cycle` was called, ``at``: when last; ``now``: when that cycle began,
+    ``cycles``: how often `run_cycle` was called, ``at``: when last; ``now``: when that cycle began,
     by which all of it is judged; ``under_way``: the rest of it, to be gone on with.
     ``is_settled``: what can never be placed is refused. ``moved``: gangs that got other cells for
     the same place, until the caller clears it. ``is_explaining``: gangs are told why they wait.
@@ -92,7 +95,7 @@ class Cluster:
         self.forecast = Forecast()
         self.freed = Freed()
         self.nodes = Nodes(self.hardware, self.freed)
-        self.cycle = 0
+        self.cycles = 0
         self.now = self.at = 0.0
         self.under_way: Iterator[list[Decision]] | None = None
         self.is_settled = self.is_explaining = True
@@ -177,10 +180,16 @@ class Cluster:
         unreserve(self, live)
         self.cancel(live)
 
-    def checkpointed(self, gang: str, at: float) -> None:
-        """A gang's work up to then is saved. Unknown ones are ignored."""
-        if self.saving.checkpointed(self.gangs.get(gang), at):
-            self.looked_at_anew(self.gangs[gang])
+    def checkpointed(self, gang: str, at: float) -> bool:
+        """A gang's work up to then is saved. Whether it runs, and had not saved so much."""
+        live = self.gangs.get(gang)
+        if live is None or live.started_at is None:
+            return False
+        if at <= (live.checkpointed_at or live.started_at):
+            return False
+        if self.saving.checkpointed(live, at):
+            self.looked_at_anew(live)
+        return True
 
     def release_pod(self, gang: str, pod: str) -> None:
         """One pod is over; with its last pod the gang."""
@@ -291,15 +300,15 @@ class Cluster:
             self.is_settled = is_settled
             self.queue.added.update(dict.fromkeys(self.queue.lines.values()))
 
-    def changed(self, config: ClusterConfig, now: float) -> "Cluster":
+    def changed(self, config: ClusterConfig, now: float) -> Self:
         """The same under another configuration: all that runs stays where it is. This one is only
         read. Raises ConfigError.
         """
-        fresh = Cluster(config, self.policies)
+        fresh = type(self)(config, self.policies)
         carry_over(self, fresh, now)
         fresh.nodes.draining = self.nodes.draining & fresh.hardware.machines.keys()
         fresh.forecast.carry(self.forecast)
-        fresh.cycle, fresh.is_settled, fresh.moved = self.cycle, self.is_settled, self.moved
+        fresh.cycles, fresh.is_settled, fresh.moved = self.cycles, self.is_settled, self.moved
         fresh.is_explaining = self.is_explaining
         return fresh
 

@@ -47,7 +47,7 @@ def run_cycle(
     the cycle is `under_way`, and the next call goes on with it; until it is over nothing else may
     change the cluster, so that everybody is tried however much changes.
     """
-    cluster.cycle += 1
+    cluster.cycles += 1
     cluster.at = now
     if cluster.under_way is None:
         cluster.now = now

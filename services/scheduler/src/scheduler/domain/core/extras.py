@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from scheduler.domain.core.holdings import REMNANT, Live, Pod, joined, without
+from scheduler.domain.core.holdings import REMNANT, Live, Pod
 from scheduler.domain.core.loans import set_lender
 from scheduler.domain.core.model import (
     OPPORTUNISTIC,
@@ -19,6 +19,8 @@ from scheduler.domain.core.model import (
     Reason,
     Restored,
     Role,
+    joined,
+    without,
 )
 
 if TYPE_CHECKING:

@@ -10,12 +10,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from scheduler.domain.core.calibration import Calibration
 from scheduler.domain.core.ends import ends_at
 from scheduler.domain.core.everyone import Everyone, Waiting
 from scheduler.domain.core.holdings import Live
+from scheduler.domain.core.interface import AHEAD_NAMED, Ahead, Expected, Told
 from scheduler.domain.core.model import Kind, Role
 from scheduler.domain.core.ordering import Rank
 from scheduler.domain.core.owning import pin_owner
@@ -24,7 +25,6 @@ from scheduler.domain.core.queue import Place, place_of
 if TYPE_CHECKING:
     from scheduler.domain.core.cluster import Cluster
 
-AHEAD_NAMED = 5
 KEPT, COUNTED = "reserved", "counted"
 """Where an expectation comes from: cells that are kept, or leaves that are counted."""
 
@@ -33,36 +33,6 @@ ANY = ""
 
 Leaves = dict[str, int]
 """By GPU type, or by a pin's owner."""
-
-
-class Ahead(NamedTuple):
-    """A gang's place among those of its virtual cluster and class: ``position`` of ``waiting``;
-    ``gpus`` that all before it want, and the first of these.
-    """
-
-    position: int
-    waiting: int
-    gpus: int
-    first: tuple[Live, ...]
-
-
-class Expected(NamedTuple):
-    """When a gang is expected to start. ``error``: by which part of the wait the middle one of
-    ``known`` earlier ones of this kind was off; None: too few are known.
-    """
-
-    at: float
-    source: str
-    error: float | None
-    known: int
-
-
-class Told(NamedTuple):
-    """What was expected of a gang first, at ``since``: it starts at ``at``."""
-
-    since: float
-    at: float
-    kind: str
 
 
 @dataclass(slots=True)
@@ -115,8 +85,9 @@ class Forecast:
             return None
         ranked = self._of(cluster, place_of(line.key))
         before = bisect_left(ranked.ranks, cluster.rank_of(live))
-        first = tuple(ranked.gangs[: min(before, AHEAD_NAMED)])
-        return Ahead(before + 1, len(ranked.gangs), ranked.gpus[before], first)
+        first = ranked.gangs[: min(before, AHEAD_NAMED)]
+        named = tuple((each.id, gpus_wanted(each)) for each in first)
+        return Ahead(before + 1, len(ranked.gangs), ranked.gpus[before], named)
 
     def expected(self, cluster: "Cluster", live: Live) -> Expected | None:
         """When a gang in the queue is expected to start; None: nobody knows. What is told first

@@ -10,7 +10,6 @@ index" (M. Gorman, A. Whitcroft, OLS 2006); for GPUs the measure of "Fragmentati
 from dataclasses import dataclass
 
 from scheduler.domain.core.forest import Cell, Chain, Forest, Slot
-from scheduler.domain.core.hardware import Hardware
 from scheduler.domain.core.shapes import Shape
 
 REMEMBERED = 100_000
@@ -85,9 +84,3 @@ class FreeCells:
                 return
             pieces.whole[above.level] += step * pieces.chain.leaves(above.level)
             above = above.parent
-
-
-def read(hardware: Hardware, into: FreeCells) -> None:
-    """What nobody uses now, has reserved, or may not use."""
-    for state in hardware.states:
-        into.set(state.slot, state.usable & ~(state.held | state.reserved | state.leaving))

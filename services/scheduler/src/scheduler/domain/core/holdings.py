@@ -1,7 +1,7 @@
 """Gangs and their pods while the scheduler runs."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from scheduler.domain.core.binding import Binding
 from scheduler.domain.core.machines import Machine, SlotState, Take
@@ -13,6 +13,7 @@ from scheduler.domain.core.model import (
     Kind,
     PodPlace,
     Role,
+    UserKey,
 )
 from scheduler.domain.core.owning import owner_of
 
@@ -24,9 +25,6 @@ Price = tuple[int, int]
 """What it costs that gangs leave: their GPUs (`prices.GPU` each), and when their work was saved
 last, in milliseconds times GPUs, negated: of as many GPUs, what is lost.
 """
-
-UserKey = tuple[str, bool, str]
-"""Virtual cluster, whether of opportunistic gangs, user."""
 
 REMNANT = "\n"
 """In the name of what is left of a place that the hardware has not as it was: the pod's name, this,
@@ -227,29 +225,3 @@ class Live:
     def states(self) -> Iterator[SlotState]:
         """The nodes' GPUs that it has a part of."""
         return (pod.state for pod in self.pods.values() if pod.state is not None)
-
-
-def without(roles: Iterable[Role], pods: Collection[str]) -> tuple[Role, ...]:
-    """Roles less some pods."""
-    left = (_without(role, pods) for role in roles)
-    return tuple(role for role in left if role.pods)
-
-
-def _without(role: Role, pods: Collection[str]) -> Role:
-    least = role.least
-    if least is not None:
-        least -= sum(pod in pods for pod in role.pods[:least])
-    return replace(role, pods=tuple(p for p in role.pods if p not in pods), least=least)
-
-
-def joined(roles: Sequence[Role], more: Sequence[Role]) -> tuple[Role, ...]:
-    """Roles with more pods; those of one name and kind are one role."""
-    found = list(roles)
-    for role in more:
-        same = (i for i, r in enumerate(found) if r.name == role.name != "" and r.kind == role.kind)
-        index = next(same, None)
-        if index is None:
-            found.append(role)
-        else:
-            found[index] = replace(found[index], pods=(*found[index].pods, *role.pods))
-    return tuple(found)

@@ -3,8 +3,8 @@
 All times are seconds of one clock that never goes back, chosen by the caller.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
@@ -178,6 +178,20 @@ class Restored:
     extra: tuple[ExtraPod, ...] = ()
     lender: str | None = None
 
+    @property
+    def nominated(self) -> tuple[PodPlace, ...]:
+        """Places that others have to leave first."""
+        if self.started_at is None:
+            return self.places
+        return tuple(place for place in self.places if place.pod in self.reserved)
+
+    @property
+    def running(self) -> tuple[PodPlace, ...]:
+        """Places of pods that run."""
+        if self.started_at is None:
+            return ()
+        return tuple(place for place in self.places if place.pod not in self.reserved)
+
 
 NodeGpus: TypeAlias = tuple[str, tuple[int, ...]]
 """A node and indices of its GPUs."""
@@ -199,6 +213,10 @@ class RestoredReservation:
     held: tuple[NodeGpus, ...] | None = None
     number: int = 0
     patient_until: float | None = None
+
+
+UserKey: TypeAlias = tuple[str, bool, str]
+"""Virtual cluster, whether of opportunistic gangs, user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,3 +361,29 @@ Decision: TypeAlias = (
     | Upgraded
     | Reserved
 )
+
+
+def without(roles: Iterable[Role], pods: Collection[str]) -> tuple[Role, ...]:
+    """Roles less some pods."""
+    left = (_without(role, pods) for role in roles)
+    return tuple(role for role in left if role.pods)
+
+
+def _without(role: Role, pods: Collection[str]) -> Role:
+    least = role.least
+    if least is not None:
+        least -= sum(pod in pods for pod in role.pods[:least])
+    return replace(role, pods=tuple(p for p in role.pods if p not in pods), least=least)
+
+
+def joined(roles: Sequence[Role], more: Sequence[Role]) -> tuple[Role, ...]:
+    """Roles with more pods; those of one name and kind are one role."""
+    found = list(roles)
+    for role in more:
+        same = (i for i, r in enumerate(found) if r.name == role.name != "" and r.kind == role.kind)
+        index = next(same, None)
+        if index is None:
+            found.append(role)
+        else:
+            found[index] = replace(found[index], pods=(*found[index].pods, *role.pods))
+    return tuple(found)

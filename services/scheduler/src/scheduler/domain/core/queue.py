@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from scheduler.domain.core.holdings import Live, Order, UserKey
-from scheduler.domain.core.model import OPPORTUNISTIC, Kind, Reason
+from scheduler.domain.core.holdings import Live, Order
+from scheduler.domain.core.model import OPPORTUNISTIC, Kind, Reason, UserKey
 from scheduler.domain.core.ordering import Rank
 from scheduler.domain.core.owning import owner_of
 from scheduler.domain.core.rechecks import Rechecks

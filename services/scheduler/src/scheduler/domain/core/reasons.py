@@ -8,6 +8,7 @@ from scheduler.domain.core.admitting import could_be_placed, may_be_guest
 from scheduler.domain.core.borrowing import may_borrow
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.holdings import Live, Pod
+from scheduler.domain.core.interface import HEALTH, PREEMPTING
 from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import NO_ONE, Reason
 from scheduler.domain.core.passing import first_of, out_of_the_way
@@ -18,7 +19,7 @@ from scheduler.domain.core.tried import Tried
 from scheduler.domain.core.wellness import all_well
 from scheduler.domain.core.wording import counted, in_words, wanted
 
-HEALTH, QUOTA, SHAPE, RESOURCE, PREEMPTING = "health", "quota", "shape", "resource", "preempting"
+QUOTA, SHAPE, RESOURCE = "quota", "shape", "resource"
 RESERVATION, ORDER = "reservation", "order"
 
 

@@ -8,10 +8,7 @@ written later and elsewhere: later changes don't alter it.
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from scheduler.domain.core.cluster import Cluster
-from scheduler.domain.core.extras import lives_of, wanted
-from scheduler.domain.core.holdings import Live
-from scheduler.domain.core.machines import Machine
+from scheduler.domain.core.interface import Core, NodeState
 from scheduler.domain.core.model import (
     Gang,
     Kind,
@@ -78,38 +75,36 @@ class Taken:
         yield from self.tried
 
 
-def take(cluster: Cluster) -> Taken:
-    """A snapshot of a cluster."""
+def take(core: Core) -> Taken:
+    """A snapshot of a core."""
     taken = Taken()
-    for _ in taking(cluster, taken):
+    for _ in taking(core, taken):
         pass
     return taken
 
 
-def taking(cluster: Cluster, taken: Taken) -> Iterator[None]:
-    """The same in steps. The cluster must not change until the last one."""
-    machines, gangs = sorted(cluster.hardware.machines.items()), sorted(cluster.gangs)
-    if cluster.queue.lines and not cluster.queue.added and cluster.under_way is None:
-        how: Fields = {} if cluster.is_settled else {"settled": False}
+def taking(core: Core, taken: Taken) -> Iterator[None]:
+    """The same in steps. The core must not change until the last one."""
+    nodes, gangs = sorted(core.forest.machines), sorted(core.gang_ids())
+    if core.was_tried():
+        how: Fields = {} if core.is_settled else {"settled": False}
         taken.tried.append({"event": "gangs-tried"} | how)
-    taken.kept.extend(cluster.reservations.exported())
-    taken.used.extend(cluster.usage.exported())
-    taken.preempted.extend(cluster.preemptions.exported())
-    for first in range(0, len(machines), STEP):
-        for name, machine in machines[first : first + STEP]:
-            taken.nodes.extend(_of_node(name, machine))
+    taken.kept.extend(core.rows.reservations())
+    taken.used.extend(core.rows.usages())
+    taken.preempted.extend(core.rows.preemptions())
+    for first in range(0, len(nodes), STEP):
+        for name in nodes[first : first + STEP]:
+            if (node := core.nodes.of(name)) is not None:
+                taken.nodes.extend(_of_node(name, node))
         yield
     for first in range(0, len(gangs), STEP):
-        for gang in gangs[first : first + STEP]:
-            live = cluster.gangs[gang]
-            if live.extra_of is not None:
-                continue
-            extras = [each.waiting[0] for each in lives_of(cluster, gang) if each.waiting]
-            if _has_places(live):
-                taken.growing[gang] = _by_kind((*live.surplus, *extras))
-                taken.placed.append((cluster.exported(gang), live.waiting, live.told))
-            else:
-                taken.waiting.append((replace(live.gang, roles=wanted(live)), live.told))
+        for name in gangs[first : first + STEP]:
+            gang, restored = core.gang(name), core.exported(name)
+            if gang is not None and restored.places:
+                taken.growing[name] = _by_kind(gang.elastic)
+                taken.placed.append((restored, gang.waiting, gang.told))
+            elif gang is not None:
+                taken.waiting.append((replace(gang.gang, roles=gang.waiting), gang.told))
         yield
 
 
@@ -119,23 +114,18 @@ def timed(taken: Taken, at: float) -> Iterator[Fields]:
         yield {"at": whole(at)} | event
 
 
-def _of_node(name: str, machine: Machine) -> Iterator[Fields]:
+def _of_node(name: str, node: NodeState) -> Iterator[Fields]:
     of_node: Fields = {"node": name}
-    if not machine.is_healthy:
+    if not node.is_healthy:
         yield {"event": "node-bad"} | of_node
-    if machine.is_cordoned:
+    if node.is_cordoned:
         yield {"event": "node-cordoned"} | of_node
-    if machine.is_drained:
+    if node.is_drained:
         yield {"event": "node-drained"} | of_node
-    for state in machine.slots:
-        for gpu in state.slot.indices(state.sick):
-            yield {"event": "gpu-bad"} | of_node | {"gpu": gpu}
-    gpus = [gpu for state in machine.slots for gpu in state.slot.indices(state.blocked)]
-    amounts = dict(zip(machine.sort.names, machine.blocked, strict=False))
-    amounts.pop("ports", None)
-    ports, avoided = machine.blocked_ports, machine.avoided
-    if gpus or any(amounts.values()) or ports or avoided:
-        yield blocked_event(name, gpus, amounts, ports, avoided)
+    for gpu in sorted(node.bad):
+        yield {"event": "gpu-bad"} | of_node | {"gpu": gpu}
+    if node.blocked or any(node.amounts.values()) or node.ports or node.avoided:
+        yield blocked_event(name, node.blocked, node.amounts, node.ports, node.avoided)
 
 
 def _by_kind(roles: Iterable[Role]) -> tuple[Role, ...]:
@@ -145,10 +135,6 @@ def _by_kind(roles: Iterable[Role]) -> tuple[Role, ...]:
         same = found.get(role.kind)
         found[role.kind] = role if same is None else replace(same, pods=(*same.pods, *role.pods))
     return tuple(found.values())
-
-
-def _has_places(live: Live) -> bool:
-    return bool(live.pods or live.strangers)
 
 
 def _with(roles: Iterable[Role], is_kept: Callable[[str], bool]) -> tuple[Role, ...]:

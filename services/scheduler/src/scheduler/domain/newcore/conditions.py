@@ -8,7 +8,7 @@ from scheduler.domain.newcore.state import State
 
 
 class Conditions:
-    """``draining``: nodes from which every gang is preempted."""
+    """Unknown nodes are ignored. ``draining``: nodes from which every gang is preempted."""
 
     def __init__(self, state: State) -> None:
         self.draining: set[str] = set()
@@ -25,7 +25,7 @@ class Conditions:
     def drain(self, name: str) -> None:
         """No new pods come to a node, and those there are preempted."""
         self._set(name, is_drained=True)
-        self.draining.add(name)
+        self.draining.update({name} & self._state.nodes.keys())
 
     def uncordon(self, name: str) -> None:
         """An operator's orders about a node end."""
@@ -33,13 +33,16 @@ class Conditions:
         self.draining.discard(name)
 
     def _set(self, name: str, **facts: bool) -> None:
-        node = self._state.nodes[name]
+        node = self._state.nodes.get(name)
+        if node is None:
+            return
         now = {each: getattr(node, each) for each in ("is_healthy", "is_cordoned", "is_drained")}
         self._state.set_open(node, **(now | facts))
 
     def set_gpu_health(self, name: str, gpu: int, is_healthy: bool) -> None:
         """A GPU is healthy, or not."""
-        for slot in self._state.nodes[name].slots:
+        node = self._state.nodes.get(name)
+        for slot in () if node is None else node.slots:
             mask = 0 if slot.fixed is None else slot.fixed.mask_of((gpu,))
             if mask:
                 self._state.set_sick(slot, slot.sick & ~mask if is_healthy else slot.sick | mask)

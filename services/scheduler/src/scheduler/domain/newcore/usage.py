@@ -5,8 +5,8 @@ from collections.abc import Iterable
 
 from scheduler.domain.core.accounts import Accounts, Amounts
 from scheduler.domain.core.config import Policy
-from scheduler.domain.core.holdings import Order, UserKey
-from scheduler.domain.core.model import NO_ONE, OPPORTUNISTIC, Gang
+from scheduler.domain.core.holdings import Order
+from scheduler.domain.core.model import NO_ONE, OPPORTUNISTIC, Gang, UserKey
 from scheduler.domain.core.ordering import Ordering, Rank
 from scheduler.domain.newcore.models import PORTS
 from scheduler.domain.newcore.nodes import Place

@@ -4,7 +4,8 @@ import heapq
 from collections.abc import Collection, Iterator
 from enum import IntEnum
 
-from scheduler.domain.core.extras import EXTRA
+ELASTIC = "\n"
+"""Between the names of a gang and its elastic pod."""
 
 
 class End(IntEnum):
@@ -29,9 +30,9 @@ class Agenda:
 
     def add_pod(self, at: float, gang: str, pod: str) -> None:
         """A gang's grace for one pod is over at ``at`` seconds; the end carries both names, with
-        `EXTRA` between them.
+        `ELASTIC` between them.
         """
-        name = f"{gang}{EXTRA}{pod}"
+        name = f"{gang}{ELASTIC}{pod}"
         self._pods.setdefault(gang, set()).add(name)
         self.add(at, End.GRACE, name)
 

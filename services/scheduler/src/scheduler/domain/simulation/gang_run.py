@@ -3,8 +3,7 @@
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
-from scheduler.domain.core.holdings import joined, without
-from scheduler.domain.core.model import Gang, Kind, PodPlace, Role
+from scheduler.domain.core.model import Gang, Kind, PodPlace, Role, joined, without
 from scheduler.domain.core.saving import saved_s
 from scheduler.domain.formats.model import GangFile, Pods
 

@@ -138,7 +138,7 @@ class Replay:
         was_running = run.started_at is not None
         if was_running:
             ran_s = run.ran_s(event.at)
-            if self._simulation.cluster.gangs[gang].is_leaving:
+            if self._simulation.is_leaving(gang):
                 cut_s = run.lost_s(event.at)
         self._simulation.apply(event)
         history.is_over = gang not in runs

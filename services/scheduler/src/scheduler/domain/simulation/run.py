@@ -9,20 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import assert_never
 
-from scheduler.domain.core.aside import all_tried
-from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.config import ClusterConfig, Finding
-from scheduler.domain.core.cycle import run_cycle
-from scheduler.domain.core.extras import EXTRA, want_more
 from scheduler.domain.core.forest import ConfigError
-from scheduler.domain.core.keeping import keep_again
 from scheduler.domain.core.model import (
     Decision,
     Deferred,
     Downgraded,
     Grown,
     Placed,
-    PodPlace,
     Preempted,
     PreemptionCancelled,
     Refused,
@@ -32,7 +26,7 @@ from scheduler.domain.core.model import (
     Upgraded,
 )
 from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy
-from scheduler.domain.core.passing import has_passers
+from scheduler.domain.cores import core_of
 from scheduler.domain.formats.fields import FormatError
 from scheduler.domain.formats.model import (
     ClusterChanged,
@@ -51,7 +45,7 @@ from scheduler.domain.formats.model import (
     SchedulerRestarted,
     UsageRestored,
 )
-from scheduler.domain.simulation.agenda import Agenda, End
+from scheduler.domain.simulation.agenda import ELASTIC, Agenda, End
 from scheduler.domain.simulation.gang_run import GangRun
 from scheduler.domain.simulation.nodes import Warn, apply_to_node
 from scheduler.domain.simulation.space import Space
@@ -63,7 +57,7 @@ USUAL = CycleRun(0.0)
 
 class Simulation:
     """A cluster and its gangs. ``warnings`` are about the configuration; ``warn`` receives those
-    about events. ``cluster``: the core's; ``runs``: gangs that are not over; ``tally``: sums.
+    about events. ``runs``: gangs that are not over; ``tally``: sums.
     """
 
     def __init__(
@@ -73,15 +67,15 @@ class Simulation:
         policies: Mapping[str, OrderPolicy] = BUILT_IN,
     ) -> None:
         """Raises ConfigError if the configuration is invalid."""
-        self.cluster = Cluster(config, policies)
+        self.core = core_of(config, policies)
         self.policy = config.policy
         self._cycle = USUAL
         self._warn = warn
         self.agenda = Agenda()
         self._is_open = False
         self.runs: dict[str, GangRun] = {}
-        self.tally = Tally.of(self.cluster.hardware.forest)
-        self.warnings = tuple(self.cluster.warnings)
+        self.tally = Tally.of(self.core.forest)
+        self.warnings = tuple(self.core.forest.warnings)
 
     def run(self, events: Iterable[Event]) -> Iterator[tuple[float, Decision]]:
         """Decisions and their times. Raises FormatError for an impossible event."""
@@ -107,14 +101,12 @@ class Simulation:
         """The decisions after the last event."""
         if self._is_open:
             yield from self._close()
-        idle, cluster = 0, self.cluster  # cycles in a row that only the core's timer started
+        idle = 0  # cycles in a row that only the core's timer started
         while (due_at := self._due_at()) is not None:
             if self.agenda.next_at() is not None:
                 idle = 0
-            elif cluster.preemptions.next_at() is None and (
-                idle > len(cluster.reservations.by_gang) or not has_passers(cluster)
-            ):
-                break  # no further cycle changes anything
+            elif idle > self.core.idle_cycles():
+                break
             else:
                 idle += 1
             yield from self._open(due_at)
@@ -123,7 +115,7 @@ class Simulation:
     def _due_at(self) -> float | None:
         """When the next end or cycle is due without an event; None: never."""
         ends_at = self.agenda.next_at()
-        wakes_at = self.cluster.wakes_at() if self.policy.is_enforced else None
+        wakes_at = self.core.wakes_at() if self.policy.is_enforced else None
         due = [at for at in (ends_at, wakes_at) if at is not None]
         return min(due, default=None)
 
@@ -144,17 +136,16 @@ class Simulation:
 
     def _finish(self, now: float) -> Iterator[tuple[float, Decision]]:
         """The rest of a bounded cycle runs before anything changes."""
-        if self.cluster.under_way is not None:
+        if self.core.is_under_way:
             yield from self._decide(now, USUAL)
 
     def _decide(self, now: float, cycle: CycleRun) -> Iterator[tuple[float, Decision]]:
-        cluster = self.cluster
-        if cluster.under_way is None:
-            cluster.settle(cycle.is_settled)
-        for decision in run_cycle(cluster, now, cycle.is_enough):
+        if not self.core.is_under_way:
+            self.core.settle(cycle.is_settled)
+        for decision in self.core.cycle(now, cycle.is_enough):
             self._follow(decision)
             yield now, decision
-        _forget_changes(cluster)
+        self.core.rows.take_touched()  # nothing is stored
 
     # Effects of the core's decisions.
 
@@ -200,21 +191,21 @@ class Simulation:
         if not run.places:
             del self.runs[gang]
             self.agenda.forget(gang)
-            self.cluster.release(gang)
+            self.core.release(gang)
             return
         for pod in run.without_place():
             run.remove(pod)
-            self.cluster.release_pod(gang, pod)
+            self.core.release_pod(gang, pod)
 
     # Due ends.
 
     def _end(self, gang: str, end: End) -> None:
-        if EXTRA in gang:
-            self._shrink(*gang.split(EXTRA))
+        if ELASTIC in gang:
+            self._shrink(*gang.split(ELASTIC))
             return
         run = self.runs.pop(gang)
         self.agenda.forget(gang)
-        self.cluster.release(gang)
+        self.core.release(gang)
         if end is End.RUN:
             self.tally.stop(run)
             return
@@ -222,7 +213,7 @@ class Simulation:
         run.stop(self.tally.now)
         if self.policy.is_requeued:
             self.runs[gang] = run
-            self.cluster.request(run.gang)
+            self.core.request(run.gang)
 
     def _shrink(self, gang: str, pod: str) -> None:
         """A pod leaves a gang that continues without it, and requests it again."""
@@ -230,12 +221,12 @@ class Simulation:
         if run is None or pod not in run.places:
             return
         place = run.shrink(self.tally.now, pod)
-        self.cluster.release_pod(gang, pod)
+        self.core.release_pod(gang, pod)
         self.tally.space.give([place])
         self.note_end(gang)
         if self.policy.is_requeued:
             role = next(role for role in run.gang.roles if pod in role.pods)
-            want_more(self.cluster, gang, (Role(role.kind, (pod,), role.name),))
+            self.core.want_more(gang, (Role(role.kind, (pod,), role.name),))
         else:
             run.remove(pod)
 
@@ -260,17 +251,17 @@ class Simulation:
                 if gang in self.runs:
                     saved_at = event.at if saved_at is None else saved_at
                     self.runs[gang].checkpoint(saved_at)
-                    self.cluster.checkpointed(gang, saved_at)
+                    self.core.checkpointed(gang, saved_at)
             case ClusterChanged():
                 self._change(event)
             case CycleRun():
                 self._cycle = event
             case GangsTried(is_settled=is_settled):
-                all_tried(self.cluster, is_settled=is_settled)
+                self.core.note_tried(is_settled=is_settled)
             case SchedulerRestarted():
                 self._forget_all()
             case _:
-                apply_to_node(event, self.cluster, self.tally.space, self._warn)
+                apply_to_node(event, self.core, self.tally.space, self._warn)
 
     def _begin(self, event: GangRequested | GangRestored) -> None:
         gang = event.file.gang.id
@@ -285,16 +276,17 @@ class Simulation:
         group = self.tally.group(run)
         if isinstance(event, GangRequested):
             group.requested += 1
-            self.cluster.request(event.file.gang, event.published)
+            self.core.request(event.file.gang)
+            self.core.note_told(event.file.gang.id, event.published)
             return
         group.restored += 1
         self._restore(event, run)
 
     def _restore(self, event: GangRestored, run: GangRun) -> None:
-        restored, running = event.restored, _running(event)
+        restored, running = event.restored, event.restored.running
         run.gang = restored.gang
-        self.cluster.restore(restored, event.at)
-        self.cluster.gangs[run.gang.id].told = event.published
+        self.core.restore(restored, event.at)
+        self.core.note_told(run.gang.id, event.published)
         if restored.started_at is None or not running:
             return
         run.start(restored.started_at, running)
@@ -310,7 +302,7 @@ class Simulation:
                 self.agenda.add_pod(until, run.gang.id, each.pod)
 
     def _check_places(self, event: GangRestored) -> None:
-        space, running = self.tally.space, _running(event)
+        space, running = self.tally.space, event.restored.running
         for number, place in enumerate(event.restored.places):
             if not all(space.has(place.node, gpu) for gpu in (None, *place.gpus)):
                 message = f"is on {place.node!a}, or on GPUs, that the cluster does not have"
@@ -318,6 +310,11 @@ class Simulation:
             if place in running and space.is_used(place):
                 message = "has a GPU that another gang uses; release that gang first"
                 raise FormatError([Finding(f"placement[{number}].gpus", message, event.line)])
+
+    def is_leaving(self, gang: str) -> bool:
+        """It was told to leave."""
+        state = self.core.gang(gang)
+        return state is not None and state.preempted_until is not None
 
     def note_end(self, gang: str) -> None:
         """When a running gang will end by itself, which may have changed."""
@@ -330,21 +327,19 @@ class Simulation:
     def _remember(self, event: ReservationRestored | UsageRestored | PreemptionRestored) -> None:
         """A cluster's facts beside its gangs."""
         if isinstance(event, ReservationRestored):
-            keep_again(self.cluster, event.restored)
+            self.core.rows.restore_reservation(event.restored)
         elif isinstance(event, PreemptionRestored):
-            self.cluster.preemptions.restore(event.restored)
+            self.core.rows.restore_preemption(event.restored)
         else:
-            self.cluster.usage.restore(event.restored)
+            self.core.rows.restore_usage(event.restored)
 
     def _release(self, gang: str) -> None:
         run = self.runs.pop(gang, None)
         if run is None:
             return
         self.agenda.forget(gang)
-        if run.started_at is None:
-            self.cluster.withdraw(gang)
-        else:
-            self.cluster.release(gang)
+        self.core.release(gang)
+        if run.started_at is not None:
             self.tally.stop(run)
 
     def _release_pod(self, event: PodReleased) -> None:
@@ -354,12 +349,12 @@ class Simulation:
         if run.is_last(event.pod):
             self._release(event.gang)
             return
-        is_leaving = self.cluster.gangs[event.gang].is_leaving
+        is_leaving = self.is_leaving(event.gang)
         place = run.remove(event.pod)
-        self.cluster.release_pod(event.gang, event.pod)
+        self.core.release_pod(event.gang, event.pod)
         if place is not None:
             self.tally.space.give([place])
-        if event.gang not in self.cluster.gangs:  # elastic pods are not waited for
+        if self.core.gang(event.gang) is None:  # elastic pods are not waited for
             self._release(event.gang)
             return
         if run.places or run.started_at is None:
@@ -390,21 +385,22 @@ class Simulation:
         if event.is_elastic:
             roles = tuple(replace(role, least=0) for role in roles)
             run.grow(event.pods, roles)
-            want_more(self.cluster, event.gang, roles)
+            self.core.want_more(event.gang, roles)
         else:
             run.grow(event.pods, roles)
-            self.cluster.grow(event.gang, roles, event.published)
+            self.core.grow(event.gang, roles)
+            self.core.note_told(event.gang, event.published)
 
     def _change(self, event: ClusterChanged) -> None:
         try:
-            self.cluster = self.cluster.changed(event.config, event.at)
+            self.core = self.core.changed(event.config, event.at)
         except ConfigError as error:
             raise FormatError([_in_event(each, event) for each in error.findings]) from None
         before, self.policy = self.policy, event.config.policy
         if before.is_enforced != self.policy.is_enforced:
             self._enforce()
-        self.tally.space.change(self.cluster.hardware.forest)
-        for finding in self.cluster.warnings:
+        self.tally.space.change(self.core.forest)
+        for finding in self.core.forest.warnings:
             self._warn(_in_event(finding, event))
 
     def _enforce(self) -> None:
@@ -412,37 +408,22 @@ class Simulation:
         for gang, run in self.runs.items():
             if run.started_at is not None and run.gang.limit_s is not None:
                 self.note_end(gang)
-        for gang in self.cluster.told_to_leave:
-            until = self.cluster.gangs[gang].preempted_until
-            if until is None or not self.policy.is_enforced:
+        for gang, pod, until in self.core.leaving():
+            at = max(self.tally.now, until)
+            if not self.policy.is_enforced:
                 self.agenda.forget(gang, [End.GRACE])
+            elif pod is None:
+                self.agenda.add(at, End.GRACE, gang)
             else:
-                self.agenda.add(max(self.tally.now, until), End.GRACE, gang)
+                self.agenda.add_pod(at, gang, pod)
 
     def _forget_all(self) -> None:
         """Restore the present state from events."""
-        self.cluster = Cluster(self.cluster.hardware.forest.config, self.cluster.policies)
+        self.core = core_of(self.core.forest.config, self.core.policies)
         self.runs.clear()
         self.agenda = Agenda()
-        self.tally.space = Space(self.cluster.hardware.forest)
-
-
-def _forget_changes(cluster: Cluster) -> None:
-    """The rows that a service would store now are not used here."""
-    cluster.moved.clear()
-    cluster.reservations.changed.clear()
-    cluster.usage.changed.clear()
-    cluster.preemptions.added.clear()
-    cluster.forecast.calibration.changed.clear()
+        self.tally.space = Space(self.core.forest)
 
 
 def _in_event(finding: Finding, event: ClusterChanged) -> Finding:
     return Finding(f"cluster.{finding.path}", finding.message, event.line)
-
-
-def _running(event: GangRestored) -> list[PodPlace]:
-    """Pods that run."""
-    restored = event.restored
-    if restored.started_at is None:
-        return []
-    return [place for place in restored.places if place.pod not in restored.reserved]

@@ -45,8 +45,8 @@ def enforced(config: ClusterConfig) -> ClusterConfig:
 
 def enforcing(simulation: Simulation, warn: Warn) -> Simulation:
     """A new simulation of the same cluster, in which they do."""
-    cluster = simulation.cluster
-    return Simulation(enforced(cluster.hardware.forest.config), warn, cluster.policies)
+    core = simulation.core
+    return Simulation(enforced(core.forest.config), warn, core.policies)
 
 
 @dataclass(slots=True)
