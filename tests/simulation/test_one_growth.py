@@ -8,9 +8,12 @@ import pytest
 from scenes import config, gang, nodes_of, owning
 from scheduler.domain.core.config import ClusterConfig, Policy
 from scheduler.domain.core.model import (
+    NO_ONE,
+    OPPORTUNISTIC,
     Decision,
     Deferred,
     Gang,
+    GangClass,
     Grown,
     Kind,
     Placed,
@@ -19,6 +22,7 @@ from scheduler.domain.core.model import (
     PreemptionCancelled,
     Refused,
     Reserved,
+    Restored,
     Role,
     Shrunk,
     Upgraded,
@@ -461,6 +465,18 @@ def test_what_was_lent_comes_home() -> None:
     scene.ends("busy")
     kept = scene.core.exported("e")
     assert kept.lender is None or kept.extra[0].lender is None
+
+
+def test_what_a_pod_holds_that_has_ended_is_nobodys_until_it_is_free() -> None:
+    """What elastic gangs had grown by too: it is taken in as a gang of its own that leaves."""
+    scene = a_scene()
+    scene.asks(elastic("e", 1, 4))
+    (place,) = [each for each in scene.core.exported("e").places if each.pod == "p3"]
+    scene.core.release_pod("e", "p3")
+    rest = Gang("left", NO_ONE, NO_ONE, OPPORTUNISTIC, (Role(Kind(4), ("p3",)),))
+    scene.core.restore(Restored(rest, (place,), GangClass.OPPORTUNISTIC, (), 0.0, 0.0))
+    assert kinds(scene.asks(gang("a", "x", 4))) == [Deferred]
+    assert about(scene.ends("left"), Placed, "a") == ["p0"]
 
 
 # After a restart.

@@ -253,10 +253,11 @@ def done(decided: Sequence[Decision]) -> list[Decision]:
 POLICIES: list[dict[str, Any]] = [
     {},
     {"is_backfilling": True, "assumed_s": 20.0, "order_by": USUAL_ORDER},
+    {"is_strict": True, "is_lazy": True},
 ]
 
 
-@pytest.mark.parametrize("policy", POLICIES, ids=["plain", "usual"])
+@pytest.mark.parametrize("policy", POLICIES, ids=["plain", "usual", "strict"])
 @pytest.mark.parametrize("seed", range(CLUSTERS))
 def test_growth_is_whole_and_only_surplus_is_given_back(seed: int, policy: dict[str, Any]) -> None:
     history = History(seed, policy)
@@ -312,8 +313,8 @@ def test_a_trial_in_which_pods_change_hands_leaves_nothing_behind(seed: int) -> 
                 for child in record.children:
                     is_same = child.workload.phase is record.workload.phase
                     if child.workload.places and is_same and child.workload.owner is not None:
-                        pods = tuple(place.pod for place in child.workload.places)
-                        state.pass_on(child.workload, record.workload, pods)
+                        pods = [place.pod for place in child.workload.places]
+                        state.pass_on(child.workload, dict.fromkeys(pods, record.workload))
             for workload in workloads:
                 if workload.phase is Phase.RUNNING and history.random.random() < 0.3:
                     state.evict(workload)

@@ -4,12 +4,16 @@ Example: a gang of 8 pods waits. In a trial the gangs that end first are taken a
 other, until it fits. Then all are put back without which it fits as well: the others have to end.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
+from itertools import islice
+from operator import itemgetter
 from typing import NamedTuple
 
 from scheduler.domain.core.ends import end_of
+from scheduler.domain.core.holdings import Order
 from scheduler.domain.core.model import OPPORTUNISTIC, Gang, Reason, Role
 from scheduler.domain.core.ordering import Rank
 from scheduler.domain.newcore.attempt import may_be_opportunistic, places_of, short_of
@@ -107,7 +111,8 @@ class Answer:
 
 def everyone(gangs: Transitions) -> list[Workload]:
     """All that wait, or have a nominated placement, in order."""
-    return [workload for _, workload in sorted(_ranked(gangs), key=lambda each: each[0])]
+    found = [each for group in _groups(gangs) for each in group.first(group.count)]
+    return [workload for _, workload in sorted(found, key=itemgetter(0))]
 
 
 def why(gangs: Transitions, record: Record) -> Why | None:
@@ -115,11 +120,59 @@ def why(gangs: Transitions, record: Record) -> Why | None:
     part = _part(record)
     if part is None:
         return None
-    ranked, own = list(_ranked(gangs)), gangs.queue.rank_of(part.workload, part.order)
-    account = _account(part.workload.gang)
-    inside = [each for each in ranked if _account(each[1].gang) == account]
+    own, account = gangs.queue.rank_of(part.workload, part.order), _account(part.workload)
+    counted = [(group, group.before(own)) for group in _groups(gangs)]
+    inside = [each for each in counted if _account(each[0].of) == account]
     at = None if part.reservation is None else part.reservation.starts_at
-    return Why(_reason(gangs, part), _ahead(ranked, own), _ahead(inside, own), at)
+    return Why(_reason(gangs, part), _ahead(counted), _ahead(inside), at)
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Gangs of one class and user that wait, in order. ``of``: one of them."""
+
+    of: Workload
+    orders: Sequence[tuple[Order, Workload]]
+    rank_of: Callable[[Order], Rank]
+
+    @property
+    def count(self) -> int:
+        """How many they are."""
+        return len(self.orders)
+
+    def before(self, rank: Rank) -> int:
+        """How many of them come before a gang of this rank."""
+        return bisect_left(self.orders, rank, key=lambda each: self.rank_of(each[0]))
+
+    def first(self, count: int) -> list[tuple[Rank, Workload]]:
+        """The first of them, with their ranks."""
+        return [(self.rank_of(order), each) for order, each in islice(self.orders, count)]
+
+
+def _groups(gangs: Transitions) -> Iterator[_Group]:
+    """All that wait; and each that has a nominated placement."""
+    queue = gangs.queue
+    for found in queue.classes.values():
+        for orders, rank_of in () if found.is_surplus else queue.in_order(found):
+            yield _Group(orders[0][1], orders, rank_of)
+    for record in gangs.records.nominated:
+        rank_of = gangs.usage.rank_as(record.workload.gang, queue.now)
+        yield _Group(record.workload, [(record.order, record.workload)], rank_of)
+
+
+def _ahead(counted: Sequence[tuple[_Group, int]]) -> Ahead:
+    """Of groups, with how many of each come before a gang."""
+    before = sum(count for _, count in counted)
+    gpus = sum(count * gpus_wanted(group.of) for group, count in counted)
+    heads = [(group.first(1)[0][0], group, count) for group, count in counted if count]
+    first = [
+        each
+        for _, group, count in nsmallest(AHEAD_NAMED, heads, key=itemgetter(0))
+        for each in group.first(min(count, AHEAD_NAMED))
+    ]
+    named = nsmallest(AHEAD_NAMED, first, key=itemgetter(0))
+    waiting = sum(group.count for group, _ in counted)
+    return Ahead(before + 1, waiting, gpus, tuple(workload for _, workload in named))
 
 
 def _reason(gangs: Transitions, record: Record) -> Reason | None:
@@ -145,23 +198,9 @@ def _part(record: Record) -> Record | None:
     return next((each for each in parts if each and each.workload.phase in phases), None)
 
 
-def _ranked(gangs: Transitions) -> Iterator[tuple[Rank, Workload]]:
-    for record in gangs.records.all.values():
-        part = _part(record)
-        if part is not None:
-            yield gangs.queue.rank_of(part.workload, part.order), part.workload
-
-
-def _account(gang: Gang) -> tuple[str, bool]:
+def _account(workload: Workload) -> tuple[str, bool]:
     """Its virtual cluster and class."""
-    return gang.virtual_cluster, gang.priority == OPPORTUNISTIC
-
-
-def _ahead(ranked: Sequence[tuple[Rank, Workload]], own: Rank) -> Ahead:
-    before = [each for each in ranked if each[0] < own]
-    first = nsmallest(AHEAD_NAMED, before, key=lambda each: each[0])
-    gpus = sum(gpus_wanted(workload) for _, workload in before)
-    return Ahead(len(before) + 1, len(ranked), gpus, tuple(workload for _, workload in first))
+    return workload.gang.virtual_cluster, workload.gang.priority == OPPORTUNISTIC
 
 
 def gpus_wanted(workload: Workload) -> int:
@@ -260,14 +299,13 @@ class _Asked:
     def _gives_up(self) -> bool:
         """Others that wait may come before it then, or get what is reserved for it."""
         is_first = self._record.reservation is not None or self._gangs.policy.is_strict
-        return is_first and any(each is not self._workload for _, each in _ranked(self._gangs))
+        return is_first and len(everyone(self._gangs)) > 1
 
     def _loses_its_turn(self) -> bool:
         """The same of one that keeps its rank."""
         if self._record.reservation is None and not self._gangs.policy.is_strict:
             return False
-        own = self._gangs.queue.rank_of(self._workload, self._record.order)
-        return any(rank < own for rank, _ in _ranked(self._gangs))
+        return everyone(self._gangs)[0] is not self._workload
 
     def _starts_now(self, gang: Gang) -> bool:
         asked = workload_of(self._state, gang, gang.roles)
@@ -335,9 +373,11 @@ class _Asked:
         return self._needed(ends[:fits], places) if places else None
 
     def _needed(self, ends: Sequence[End], places: Sequence[Place]) -> Ends:
-        there = [end for end in ends if _is_on(end.workload, places)]
-        if len(there) < len(ends) and self._fits_without(there):
-            ends = there
+        for is_there in (_is_on_leaves, _is_on_nodes):
+            there = [end for end in ends if is_there(end.workload, places)]
+            if len(there) < len(ends) and self._fits_without(there):
+                ends = there
+                break
         is_least = len(ends) <= SPARED
         for end in ends[: -SPARED - 1 : -1]:  # those that end last first
             fewer = [each for each in ends if each is not end]
@@ -374,11 +414,15 @@ class _Asked:
         return tuple(node.name for node in some) if is_enough else ()
 
 
-def _is_on(workload: Workload, places: Sequence[Place]) -> bool:
-    """It has something of these places."""
+def _is_on_leaves(workload: Workload, places: Sequence[Place]) -> bool:
     wanted = [(place.slot, place.charge | place.gpus) for place in places]
     return any(
-        mine.slot is slot and (not leaves or (mine.charge | mine.gpus) & leaves)
+        mine.slot is slot and (mine.charge | mine.gpus) & leaves
         for mine in workload.places
         for slot, leaves in wanted
     )
+
+
+def _is_on_nodes(workload: Workload, places: Sequence[Place]) -> bool:
+    nodes = [place.slot.node for place in places]
+    return any(mine.slot.node in nodes for mine in workload.places)

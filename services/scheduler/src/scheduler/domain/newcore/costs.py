@@ -104,14 +104,11 @@ class Costs:
 
     def lazy(self, asking: Workload) -> Iterable[Workload]:
         """Those that are downgraded before they are preempted for a workload."""
-        found = (record.workload for record in self.records.charged_to(asking.owner))
+        below = self.records.charged_below(asking.owner, asking.priority)
         return [
             other
-            for other in found
-            if other.priority < asking.priority
-            and other.phase is Phase.RUNNING
-            and not other.is_surplus
-            and self._is_lazy(other)
+            for other in (record.workload for record in below)
+            if other.phase is Phase.RUNNING and not other.is_surplus and self._is_lazy(other)
         ]
 
     def _is_lazy(self, other: Workload) -> bool:

@@ -11,6 +11,7 @@ from scheduler.domain.core.model import Decision, Gang, Restored, RestoredReserv
 from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy, ordering_of
 from scheduler.domain.newcore import answers
 from scheduler.domain.newcore.admit import Admission
+from scheduler.domain.newcore.advise import Advice, advise, wishes
 from scheduler.domain.newcore.conditions import Conditions
 from scheduler.domain.newcore.costs import Costs
 from scheduler.domain.newcore.gangs import parted, pods_of, workload_of
@@ -167,6 +168,11 @@ class Core:
     def answer(self, gang: str) -> answers.Answer:
         """What would have to be otherwise for a waiting gang to start."""
         return answers.answer(self._gangs, self._lending, self.gangs[gang])
+
+    def advise(self, chain: str | None, cell: str | None, cells: int) -> Advice | None:
+        """Which gangs would have to move so that cells are free; None: there are no such cells."""
+        found = wishes(self.state.forest, chain, cell, cells)
+        return advise(self._gangs, self._lending, found) if found else None
 
     # The cycle.
 

@@ -7,7 +7,7 @@ from scheduler.domain.core.model import OPPORTUNISTIC, Gang, Kind, Role
 from scheduler.domain.core.owning import owner_of
 from scheduler.domain.newcore.models import Model, Want
 from scheduler.domain.newcore.nodes import Wants, Workload
-from scheduler.domain.newcore.state import State
+from scheduler.domain.newcore.state import State, joined
 
 
 def workload_of(
@@ -25,7 +25,7 @@ def workload_of(
     pods: dict[Kind, list[str]] = {}
     for role in roles:
         pods.setdefault(role.kind, []).extend(role.pods)
-    wants = in_order(
+    wants = _in_order(
         state,
         (
             (state.want(kind, is_charged=not is_opportunistic), tuple(names))
@@ -74,8 +74,17 @@ def _roles_of(pods: Mapping[str, Kind]) -> list[Role]:
     return [Role(kind, (pod,)) for pod, kind in pods.items()]
 
 
-def in_order(state: State, wants: Iterable[tuple[Want, tuple[str, ...]]]) -> Wants:
-    """The same, the largest first."""
+def wants_with(state: State, workload: Workload, pods: Mapping[str, Kind]) -> Wants:
+    """What a workload wants, and these pods."""
+    kinds: dict[Want, list[str]] = {}
+    for pod, kind in pods.items():
+        want = state.want(kind, is_charged=not workload.is_opportunistic)
+        kinds.setdefault(want, []).append(pod)
+    more = tuple((want, tuple(names)) for want, names in kinds.items())
+    return _in_order(state, joined(workload.wants, more))
+
+
+def _in_order(state: State, wants: Iterable[tuple[Want, tuple[str, ...]]]) -> Wants:
     some = list(wants)
     if len(some) > 1:
         some.sort(key=lambda each: _size(each[0], state.models), reverse=True)

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from scheduler.domain.core.holdings import Order
 from scheduler.domain.core.model import Decision, PreemptionCancelled, Reserved
 from scheduler.domain.newcore.fit import Fit, fit
-from scheduler.domain.newcore.gangs import growth_of, in_order, surplus_of
+from scheduler.domain.newcore.gangs import growth_of, surplus_of, wants_with
 from scheduler.domain.newcore.lend import BORROWED, lender_of
 from scheduler.domain.newcore.nodes import Phase, Workload
 from scheduler.domain.newcore.queue import Queue
 from scheduler.domain.newcore.records import Record, Records
 from scheduler.domain.newcore.refuse import misnaming
 from scheduler.domain.newcore.reserve import lift
-from scheduler.domain.newcore.state import State, with_more
+from scheduler.domain.newcore.state import State
 from scheduler.domain.newcore.usage import Usage
 
 
@@ -113,16 +113,11 @@ class Children:
         with state.trial() as trial:
             if record.reservation is not None:
                 lift(state, record.reservation)
-            wants, found = workload.wants, dict[str, Workload]()
-            for pod, kind in growth.spare.items():
-                child = found[pod] = surplus_of(state, workload, pod, kind)
-                for want, pods in child.wants:
-                    wants = with_more(wants, want, pods)
-            state.ask(workload, in_order(state, wants))
+            state.ask(workload, wants_with(state, workload, growth.spare))
             if not isinstance(fit(state, workload, None), Fit):
                 return False
-            for pod, child in found.items():
-                state.pass_on(workload, child, (pod,))
+            found = {p: surplus_of(state, workload, p, kind) for p, kind in growth.spare.items()}
+            state.pass_on(workload, found)
             trial.commit()
         for pod, child in found.items():
             growth.surplus[pod] = Record(child, behind(record.order, child))
@@ -137,8 +132,8 @@ class Children:
         record = self.records.of(parent)
         assert record.growth is not None
         self.records.remove(child)
-        self.state.pass_on(child.workload, parent, tuple(record.growth.wanted))
-        self.state.ask(parent, in_order(self.state, parent.wants))
+        self.state.pass_on(child.workload, dict.fromkeys(record.growth.wanted, parent))
+        self.state.ask(parent, wants_with(self.state, parent, {}))
         record.growth.wanted.clear()
         record.growth.asking = None
         record.backfill = record.backfill or child.backfill
@@ -163,7 +158,7 @@ class Children:
             is_borrowed = lender_of(child.workload) is not None
             priority = BORROWED if is_borrowed else workload.gang.priority
             self.state.borrow(workload, child.workload.owner, priority)
-        self.state.pass_on(child.workload, workload, (place.pod,))
+        self.state.pass_on(child.workload, {place.pod: workload})
         record.run = child.run
         record.leaves_by, record.leaves_for = child.leaves_by, child.leaves_for
         self.records.file(record)

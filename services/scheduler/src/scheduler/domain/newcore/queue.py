@@ -5,9 +5,11 @@ Example: 400 jobs of one pod with 8 GPUs wait in `research` at priority 5. They 
 first fails, so none of the others is tried until something is free that could help.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from itertools import islice
+from operator import itemgetter
 
 from scheduler.domain.core.ends import bounds_of
 from scheduler.domain.core.holdings import Order
@@ -69,8 +71,13 @@ class WorkloadClass:
 
     def waiting(self) -> Iterator[Workload]:
         """All that wait, in no order."""
-        found = (each for heap in self._by_user.values() for _, _, each in heap)
-        yield from dict.fromkeys(each for each in found if each.phase is Phase.WAITING)
+        for orders in self.by_user():
+            yield from orders
+
+    def by_user(self) -> Iterator[dict[Workload, Order]]:
+        """The same of each user."""
+        for heap in self._by_user.values():
+            yield {each: order for order, _, each in heap if each.phase is Phase.WAITING}
 
 
 class Queue:
@@ -91,6 +98,16 @@ class Queue:
     def rank_of(self, workload: Workload, order: Order) -> Rank:
         """The workload's place among all that wait, now."""
         return self._usage.rank_of(workload.gang, order, self.now)
+
+    def in_order(
+        self, found: WorkloadClass
+    ) -> Iterator[tuple[list[tuple[Order, Workload]], Callable[[Order], Rank]]]:
+        """All of a class that wait: those of each user in order, and what their ranks are."""
+        for orders in found.by_user():
+            for first in islice(orders, 1):
+                some = [(order, workload) for workload, order in orders.items()]
+                some.sort(key=itemgetter(0))
+                yield some, self._usage.rank_as(first.gang, self.now)
 
     def head(self, found: WorkloadClass) -> tuple[Rank, Workload] | None:
         """The first of a class, with its rank."""

@@ -5,6 +5,7 @@ So the facts of a gang come and go together. `Records` finds gangs by what they 
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 from math import inf
 from typing import NamedTuple
 
@@ -91,7 +92,7 @@ class Record:
     ``reserved_since``: when its first reservation began. ``backfill``: on whose reserved cells it
     runs. ``published``: the code of its last
     reason. ``leaves_by``, ``leaves_for``: when it has to leave, and for which gang.
-    ``charged_to``: whose cells it runs in, as `Records` filed it last.
+    ``charged_to``: whose cells it runs in, and its priority, as `Records` filed it last.
     """
 
     workload: Workload
@@ -104,7 +105,7 @@ class Record:
     published: str | None = None
     leaves_by: float | None = None
     leaves_for: str | None = None
-    charged_to: str | None = None
+    charged_to: tuple[str, int] | None = None
     growth: Growth | None = None
 
     @property
@@ -137,7 +138,7 @@ class Records:
         self.reserved: dict[Record, None] = {}
         self.misnamed: dict[Record, None] = {}
         self.kept: dict[Reservation, None] = {}
-        self._charged: dict[str, dict[Record, None]] = {}
+        self._charged: dict[str, dict[int, dict[Record, None]]] = {}
         self._groups: dict[tuple[str, str], dict[Record, None]] = {}
 
     def of(self, workload: Workload) -> Record:
@@ -149,7 +150,13 @@ class Records:
 
     def charged_to(self, owner: str | None) -> Iterable[Record]:
         """Gangs that run in an owner's cells, in no order."""
-        return () if owner is None else self._charged.get(owner, ())
+        found = {} if owner is None else self._charged.get(owner, {})
+        return chain.from_iterable(found.values())
+
+    def charged_below(self, owner: str | None, priority: int) -> Iterable[Record]:
+        """The same of those with a lower priority."""
+        found = {} if owner is None else self._charged.get(owner, {})
+        return chain.from_iterable(found[each] for each in found if each < priority)
 
     def borrowers(self) -> list[Workload]:
         """Those that run in another virtual cluster's quota."""
@@ -225,13 +232,15 @@ class Records:
         self._file_by_owner(record, workload.owner if is_running else None)
 
     def _file_by_owner(self, record: Record, owner: str | None) -> None:
-        if owner == record.charged_to:
+        key = None if owner is None else (owner, record.workload.priority)
+        if key == record.charged_to:
             return
         if record.charged_to is not None:
-            del self._charged[record.charged_to][record]
-        if owner is not None:
-            self._charged.setdefault(owner, {})[record] = None
-        record.charged_to = owner
+            before, priority = record.charged_to
+            del self._charged[before][priority][record]
+        if key is not None:
+            self._charged.setdefault(key[0], {}).setdefault(key[1], {})[record] = None
+        record.charged_to = key
 
 
 def job_of(gang: Gang) -> str:

@@ -4,7 +4,7 @@ Everything that decisions read is here, and only the methods of `State` change i
 So any of them can be tried and undone. Views are derived, and follow.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from scheduler.domain.core.forest import Cell, Forest
@@ -468,25 +468,25 @@ class State:
         self.journal.set(workload, "places", rest)
         self.journal.set(workload, "wants", without(workload.wants, pod))
 
-    def pass_on(self, workload: Workload, other: Workload, pods: Collection[str]) -> None:
-        """These pods, where they are, are another workload's from now on, which is in the phase of
-        this one. It is over when it has passed on all.
+    def pass_on(self, workload: Workload, others: Mapping[str, Workload]) -> None:
+        """Pods, by name, are other workloads' from now on, where they are; these are in the phase
+        of this one then. It is over when it has passed on all.
         """
-        set_ = self.journal.set
-        moved = tuple(place for place in workload.places if place.pod in pods)
-        rest = tuple(place for place in workload.places if place.pod not in pods)
-        for place in moved:
-            is_last = all(each.slot is not place.slot for each in rest)
-            self._pass_on(workload, other, place, is_last=is_last)
+        set_, places, wants = self.journal.set, workload.places, workload.wants
+        rest = tuple(place for place in places if place.pod not in others)
+        left = {place.slot for place in rest}
+        moved: dict[Workload, list[Place]] = {}
+        for place in places:
+            if (other := others.get(place.pod)) is not None:
+                self._pass_on(workload, other, place, is_last=place.slot not in left)
+                moved.setdefault(other, []).append(place)
+        for other, some in moved.items():
+            pods = {place.pod for place in some}
+            set_(other, "places", (*other.places, *some))
+            set_(other, "wants", joined(other.wants, only(wants, pods)))
+            set_(other, "phase", workload.phase)
         set_(workload, "places", rest)
-        set_(other, "places", (*other.places, *moved))
-        for want, names in workload.wants:
-            some = tuple(name for name in names if name in pods)
-            if some:
-                set_(other, "wants", with_more(other.wants, want, some))
-        for pod in pods:
-            set_(workload, "wants", without(workload.wants, pod))
-        set_(other, "phase", workload.phase)
+        set_(workload, "wants", only(wants, {place.pod for place in rest}))
         if not rest:
             set_(workload, "phase", Phase.OVER)
 
@@ -703,11 +703,18 @@ def without(wants: Wants, pod: str) -> Wants:
     return tuple((want, pods) for want, pods in left if pods)
 
 
-def with_more(wants: Wants, want: Want, pods: tuple[str, ...]) -> Wants:
-    """The same with more pods; those that are there already are not wanted twice."""
-    found = dict(wants)
-    found[want] = tuple(dict.fromkeys((*found.get(want, ()), *pods)))
-    return tuple(found.items())
+def only(wants: Wants, pods: Collection[str]) -> Wants:
+    """Some of the pods."""
+    some = ((want, tuple(each for each in names if each in pods)) for want, names in wants)
+    return tuple((want, names) for want, names in some if names)
+
+
+def joined(wants: Wants, more: Wants) -> Wants:
+    """All pods of both; those that are in both are not wanted twice."""
+    found = {want: dict.fromkeys(pods) for want, pods in wants}
+    for want, pods in more:
+        found.setdefault(want, {}).update(dict.fromkeys(pods))
+    return tuple((want, tuple(pods)) for want, pods in found.items())
 
 
 def claimable(slot: Slot, owner: str, priority: int, *, may_bind: bool) -> int:

@@ -34,7 +34,7 @@ from scheduler.domain.core.owning import owner_of
 from scheduler.domain.newcore.costs import Costs
 from scheduler.domain.newcore.explain import DRAIN, preempted, preempting
 from scheduler.domain.newcore.fit import ORDER, Fit
-from scheduler.domain.newcore.gangs import growth_of, in_order, pods_of, surplus_of, workload_of
+from scheduler.domain.newcore.gangs import growth_of, pods_of, surplus_of, wants_with, workload_of
 from scheduler.domain.newcore.grow import Children, behind
 from scheduler.domain.newcore.lend import lender_of
 from scheduler.domain.newcore.nodes import Phase, Slot, Wants, Workload
@@ -44,7 +44,7 @@ from scheduler.domain.newcore.records import Backfill, Growth, Record, Records, 
 from scheduler.domain.newcore.refuse import misnaming
 from scheduler.domain.newcore.reserve import lift, named, renew, reserve_again
 from scheduler.domain.newcore.restore import parts_of, pod_place, restore
-from scheduler.domain.newcore.state import State, with_more, without
+from scheduler.domain.newcore.state import State, without
 from scheduler.domain.newcore.usage import Usage
 
 
@@ -238,12 +238,8 @@ class Transitions:
         if workload.phase is Phase.NOMINATED:
             yield self.wait_again(record)
         if workload.phase is Phase.WAITING:
-            wants = workload.wants
-            for pod, kind in pods.items():
-                want = self.state.want(kind, is_charged=workload.owner is not None)
-                wants = with_more(wants, want, (pod,))
             record.published = None
-            yield from self._want(record, in_order(self.state, wants))
+            yield from self._want(record, wants_with(self.state, workload, pods))
             return
         record.growth = record.growth or Growth()
         record.growth.wanted |= pods

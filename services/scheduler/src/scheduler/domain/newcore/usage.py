@@ -1,7 +1,7 @@
 """What users use of the cluster, and have used lately: accounts of gangs and their places."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from scheduler.domain.core.accounts import Accounts, Amounts
 from scheduler.domain.core.config import Policy
@@ -45,6 +45,13 @@ class Usage(Accounts):
         if not self.is_kept:
             return order
         return self._order.rank(order, self.ranks_of(key_of(gang), now))
+
+    def rank_as(self, gang: Gang, now: float) -> Callable[[Order], Rank]:
+        """The same for any gang of its user, virtual cluster and class."""
+        if not self.is_kept:
+            return lambda order: order
+        of_user = self.ranks_of(key_of(gang), now)
+        return lambda order: self._order.rank(order, of_user)
 
     def _amounts(self, places: Iterable[Place], times: int) -> Amounts:
         """What the pods use, so many times."""
