@@ -2,7 +2,8 @@
 
 from collections.abc import Collection, Iterable, Mapping
 
-from scheduler.domain.newcore.models import PORTS
+from scheduler.domain.core.interface import NodeState
+from scheduler.domain.newcore.models import OTHERS, PORTS
 from scheduler.domain.newcore.nodes import Node
 from scheduler.domain.newcore.state import State
 
@@ -37,27 +38,88 @@ class Conditions:
         if node is None:
             return
         now = {each: getattr(node, each) for each in ("is_healthy", "is_cordoned", "is_drained")}
-        self._state.set_open(node, **(now | facts))
+        if now != now | facts:
+            self._state.set_open(node, **(now | facts))
 
     def set_gpu_health(self, name: str, gpu: int, is_healthy: bool) -> None:
         """A GPU is healthy, or not."""
         node = self._state.nodes.get(name)
         for slot in () if node is None else node.slots:
             mask = 0 if slot.fixed is None else slot.fixed.mask_of((gpu,))
-            if mask:
-                self._state.set_sick(slot, slot.sick & ~mask if is_healthy else slot.sick | mask)
+            if mask and is_healthy is bool(slot.sick & mask):
+                self._state.set_sick(slot, slot.sick ^ mask)
 
     def block(
-        self, name: str, gpus: Collection[int], amounts: Mapping[str, int], ports: Collection[int]
+        self,
+        name: str,
+        gpus: Collection[int],
+        amounts: Mapping[str, int],
+        ports: Collection[int],
+        avoided: Collection[int] = (),
     ) -> bool:
-        """Foreign pods hold these now; whether that is another state than before."""
-        node = self._state.nodes[name]
-        first, last = node.port_range
-        known = [port - first for port in ports if first <= port <= last]
-        mask = sum(1 << bit for bit in set(known)) & ~node.ports
+        """Foreign pods hold these now; whether that is another state than before. ``avoided``:
+        ports that are assigned last.
+        """
+        node = self._state.nodes.get(name)
+        if node is None:
+            return False
+        mask = node.port_bits(ports) & ~node.ports
         wanted = {**amounts, PORTS: mask.bit_count()}
         held = tuple(wanted.get(each, 0) for each in self._state.resources.names)
-        return self._state.block(node, gpus, held, mask)
+        return self._state.block(node, gpus, held, mask, node.port_bits(avoided))
+
+    def of(self, name: str) -> NodeState | None:
+        """A node as it is shown; None: the configuration has none of this name."""
+        node = self._state.nodes.get(name)
+        if node is None:
+            return None
+        names = self._state.resources.names
+        held = dict(zip(names, node.blocked, strict=False))
+        totals = self._state.resources.totals(node.limits)
+        left = zip(names, node.left, totals, strict=True)
+        return NodeState(
+            node.is_healthy,
+            node.is_cordoned,
+            node.is_drained,
+            frozenset(_gpus(node, "sick")),
+            tuple(_gpus(node, "blocked")),
+            {name: amount for name, amount in held.items() if name not in (PORTS, OTHERS)},
+            node.ports_in(node.blocked_ports),
+            node.ports_in(node.avoided_ports),
+            node.ports_in(node.ports),
+            frozenset(_gpus(node, "held")),
+            sum(slot.free.bit_count() for slot in node.slots),
+            {name: rest for name, rest, total in left if total is not None and name != OTHERS},
+        )
+
+    def take_over(self, before: "Conditions") -> None:
+        """The conditions of the same nodes under another configuration."""
+        nodes = self._state.nodes
+        self.draining = {name for name in before.draining if name in nodes}
+        for name, old in before._state.nodes.items():
+            if name not in nodes:
+                continue
+            self._set(
+                name,
+                is_healthy=old.is_healthy,
+                is_cordoned=old.is_cordoned,
+                is_drained=old.is_drained,
+            )
+            for gpu in _gpus(old, "sick"):
+                self.set_gpu_health(name, gpu, False)
+            held = dict(zip(before._state.resources.names, old.blocked, strict=False))
+            ports, avoided = old.ports_in(old.blocked_ports), old.ports_in(old.avoided_ports)
+            self.block(name, _gpus(old, "blocked"), held, ports, avoided)
+
+
+def _gpus(node: Node, what: str) -> list[int]:
+    """Indices of a node's GPUs that are ``sick``, ``blocked`` or ``held``."""
+    return [
+        gpu
+        for slot in node.slots
+        if slot.fixed is not None
+        for gpu in slot.fixed.indices(getattr(slot, what))
+    ]
 
 
 def unwell(state: State) -> list[Node]:

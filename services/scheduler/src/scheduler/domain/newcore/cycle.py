@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from scheduler.domain.core.building import build
 from scheduler.domain.core.config import ClusterConfig
+from scheduler.domain.core.forest import Forest
 from scheduler.domain.core.model import Decision, Gang, Restored, RestoredReservation, Role
 from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy, ordering_of
 from scheduler.domain.newcore import answers
@@ -25,6 +26,7 @@ from scheduler.domain.newcore.records import Growth, Record, Records
 from scheduler.domain.newcore.refuse import misnaming
 from scheduler.domain.newcore.reserve import exported_reservation
 from scheduler.domain.newcore.restore import exported
+from scheduler.domain.newcore.show import Cells
 from scheduler.domain.newcore.state import State
 from scheduler.domain.newcore.transitions import Transitions
 from scheduler.domain.newcore.usage import Usage
@@ -60,8 +62,14 @@ class Core:
         self._lending = Lending(self.state, config.virtual_clusters)
         self._planner = Planner(self._gangs)
         self._publisher = Publisher(self._gangs)
+        self.cells = Cells(self.state, records)
         self._pending: list[Decision] = []
         self._rest: Iterator[list[Decision]] | None = None
+
+    @property
+    def forest(self) -> Forest:
+        """The cluster by its configuration."""
+        return self.state.forest
 
     @property
     def is_under_way(self) -> bool:

@@ -12,6 +12,7 @@ from scheduler.domain.core.model import Kind
 from scheduler.domain.core.shapes import Shape
 
 PORTS = "ports"
+OTHERS = "others"
 MOST_UNITS = 127
 """The most shares that a key counts; it says no more of a node on which nothing is limited."""
 UNIT_BITS = 7
@@ -30,7 +31,7 @@ class Resources:
 
     def __init__(self, limits: Iterable[NodeLimits]) -> None:
         self._counted = sorted({name for each in limits for name in each.resources or ()})
-        self.names = ("cpu", "memoryMB", PORTS, *self._counted, "others")
+        self.names = ("cpu", "memoryMB", PORTS, *self._counted, OTHERS)
         self.ports = self.names.index(PORTS)
 
     def totals(self, limits: NodeLimits) -> tuple[int | None, ...]:

@@ -4,6 +4,7 @@ A node's GPUs in one tree are a *slot*; most nodes have one. A node without GPUs
 without leaves, so that pods without GPUs are placed like all others. Sets of leaves are bit masks.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -49,6 +50,20 @@ class Node:
     def port_range(self) -> tuple[int, int]:
         """First and last port."""
         return self.limits.ports or (FIRST_PORT, LAST_PORT)
+
+    def ports_in(self, bits: int) -> tuple[int, ...]:
+        """The numbers of ports, which are bits of the node's range."""
+        found, first = list[int](), self.port_range[0]
+        while bits:
+            low = bits & -bits
+            found.append(first + low.bit_length() - 1)
+            bits ^= low
+        return tuple(found)
+
+    def port_bits(self, ports: Iterable[int]) -> int:
+        """The other way round; ports outside of the range are left out."""
+        first, last = self.port_range
+        return sum(1 << port - first for port in set(ports) if first <= port <= last)
 
     def choose_ports(self, count: int) -> int | None:
         """The lowest free ports, avoided ones last, as bits; None where there are too few."""

@@ -158,6 +158,11 @@ class Records:
         found = {} if owner is None else self._charged.get(owner, {})
         return chain.from_iterable(found[each] for each in found if each < priority)
 
+    def reservations(self) -> list[Reservation]:
+        """Of gangs that wait, those of the gangs that have had one for longest first."""
+        found = [each.reservation for each in self.reserved if each.reservation is not None]
+        return sorted(found, key=lambda each: (each.since, each.workload.name))
+
     def borrowers(self) -> list[Workload]:
         """Those that run in another virtual cluster's quota."""
         away = (record.workload for record in self.away)

@@ -120,14 +120,12 @@ def place_of(state: State, workload: Workload, want: Want, pod: PodPlace) -> Pla
     slot = _slot_of(node.slots, pod.gpus)
     if slot is None:
         return None
-    first, last = node.port_range
-    ports = sum(1 << port - first for port in pod.ports if first <= port <= last)
     gpus = 0 if slot.fixed is None else slot.fixed.mask_of(pod.gpus)
     more = 0 if slot.fixed is None else slot.fixed.mask_of(pod.charged)
     owner = workload.owner_of(want)
     is_opportunistic = workload.gang.priority == OPPORTUNISTIC
     charge = 0 if is_opportunistic else gpus | more  # it may be upgraded to it
-    return Place(pod.pod, slot, gpus, want.amounts, charge, owner or "", ports)
+    return Place(pod.pod, slot, gpus, want.amounts, charge, owner or "", node.port_bits(pod.ports))
 
 
 def _slot_of(slots: Iterable[Slot], gpus: tuple[int, ...]) -> Slot | None:
@@ -238,16 +236,7 @@ def pod_place(place: Place) -> PodPlace:
     """A place by names."""
     slot = place.slot
     if slot.fixed is None:
-        return PodPlace(place.pod, slot.node.name, (), _ports(slot, place.ports))
+        return PodPlace(place.pod, slot.node.name, (), slot.node.ports_in(place.ports))
     more = place.charge & ~place.gpus
     gpus, charged = slot.fixed.indices(place.gpus), slot.fixed.indices(more) if more else ()
-    return PodPlace(place.pod, slot.node.name, gpus, _ports(slot, place.ports), charged)
-
-
-def _ports(slot: Slot, mask: int) -> tuple[int, ...]:
-    first, found = slot.node.port_range[0], []
-    while mask:
-        low = mask & -mask
-        found.append(first + low.bit_length() - 1)
-        mask ^= low
-    return tuple(found)
+    return PodPlace(place.pod, slot.node.name, gpus, slot.node.ports_in(place.ports), charged)

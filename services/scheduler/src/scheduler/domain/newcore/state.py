@@ -666,25 +666,33 @@ class State:
         self._set_usable(slot.node)
 
     def block(
-        self, node: Node, gpus: Collection[int], amounts: tuple[int, ...], ports: int
+        self,
+        node: Node,
+        gpus: Collection[int],
+        amounts: tuple[int, ...],
+        ports: int,
+        avoided: int = 0,
     ) -> bool:
-        """Foreign pods hold these now: GPU indices, amounts by resource, ports as bits. Whether
-        they held something else before.
+        """Foreign pods hold these now: GPU indices, amounts by resource, ports as bits, which no
+        pod of ours has. Whether they held something else before.
         """
-        before = (node.blocked, node.blocked_ports, [slot.blocked for slot in node.slots])
+        masks = [0 if s.fixed is None else s.fixed.mask_of(tuple(gpus)) for s in node.slots]
         old = node.blocked or (0,) * len(amounts)
+        before = old, node.blocked_ports, node.avoided_ports, [slot.blocked for slot in node.slots]
+        if before == (amounts, ports, avoided, masks):
+            return False
         for name in ("left", "soon"):
             values = zip(getattr(node, name), old, amounts, strict=True)
             self.journal.set(node, name, tuple(left + a - b for left, a, b in values))
         self.journal.set(node, "blocked", amounts)
-        self.journal.set(node, "blocked_ports", ports & ~node.ports)
-        for slot in node.slots:
-            mask = 0 if slot.fixed is None else slot.fixed.mask_of(tuple(gpus))
+        self.journal.set(node, "blocked_ports", ports)
+        self.journal.set(node, "avoided_ports", avoided)
+        for slot, mask in zip(node.slots, masks, strict=True):
             self.journal.set(slot, "blocked", mask)
             self._touch(slot)
             self._free(slot)
         self._set_usable(node)
-        return before != (node.blocked, node.blocked_ports, [slot.blocked for slot in node.slots])
+        return True
 
     def _set_usable(self, node: Node) -> None:
         for slot in node.slots:

@@ -8,7 +8,7 @@ from scheduler.domain.core.config import Policy
 from scheduler.domain.core.holdings import Order
 from scheduler.domain.core.model import NO_ONE, OPPORTUNISTIC, Gang, UserKey
 from scheduler.domain.core.ordering import Ordering, Rank
-from scheduler.domain.newcore.models import PORTS
+from scheduler.domain.newcore.models import OTHERS, PORTS
 from scheduler.domain.newcore.nodes import Place
 from scheduler.domain.newcore.state import State
 
@@ -79,5 +79,5 @@ def _capacity(state: State) -> dict[str, int]:
         for slot in node.slots:
             if slot.pool.leaf is not None:
                 found[slot.pool.leaf] += slot.shape.leaves
-    found[PORTS] = found["others"] = 0
+    found[PORTS] = found[OTHERS] = 0
     return found
