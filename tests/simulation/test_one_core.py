@@ -20,12 +20,16 @@ CLUSTERS, STEPS = 20, 40
 
 
 def whole(core: Core) -> None:
-    """Every gang has all its places, or none; so has all that one grows by."""
+    """Every gang has all its places, or none; so has all that one grows by. Pods on hardware that
+    is gone have perhaps what is left of it.
+    """
     children = (child for record in core.gangs.values() for child in record.children)
     for record in (*core.gangs.values(), *children):
         workload, name = record.workload, record.workload.name
         pods = sorted(pod for _, names in workload.wants for pod in names)
-        placed = sorted(place.pod for place in workload.places)
+        orphaned = {place.pod for place in record.orphaned}
+        placed = [place.pod for place in workload.places if place.pod not in orphaned]
+        placed = sorted((*placed, *orphaned))
         assert placed == ([] if workload.phase is Phase.WAITING else pods), name
 
 

@@ -1,13 +1,16 @@
-"""The core with one state in parts, and its reservations after a restart."""
+"""The core with one state in parts, after a restart, and under another configuration."""
 
 import random
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from oracle.hardware import Hardware
-from random_clusters import a_cluster, a_gang
+from random_changes import a_change
+from random_clusters import Traits, a_cluster, a_gang
 from scheduler.domain.core.config import USUAL_ORDER
+from scheduler.domain.core.model import Downgraded, Placed, PodPlace, Preempted, PreemptionCancelled
 from scheduler.domain.newcore.audit import drifts
 from scheduler.domain.newcore.cycle import Core
 from scheduler.domain.newcore.nodes import Phase
@@ -42,8 +45,10 @@ class History:
         for core in self.cores:
             if kind < 0.65:
                 core.request(gang)
-            elif kind < 0.85:
+            elif kind < 0.8:
                 core.release(name)
+            elif kind < 0.85:
+                core.requeue(name, self.now + 9.0)
             elif kind < 0.95:
                 core.nodes.set_node_health(node, is_well)
             else:
@@ -55,6 +60,23 @@ def facts(core: Core) -> list[Any]:
     waiting = [n for n, each in core.gangs.items() if each.workload.phase is Phase.WAITING]
     placed = sorted(core.gangs.keys() - waiting)
     return [sorted(waiting), [core.exported(name) for name in placed], core.kept_reservations()]
+
+
+def running(core: Core) -> dict[str, set[PodPlace]]:
+    """Where gangs run: each place without what it is charged."""
+    kept = {name: core.exported(name) for name in core.gangs}
+    return {
+        name: {place._replace(charged=()) for place in each.places}
+        for name, each in kept.items()
+        if each.started_at is not None
+    }
+
+
+def held(core: Core) -> list[Any]:
+    """Cells that are kept for gangs, or for next attempts."""
+    holds = [each for each in core.workloads() if not each.wants]
+    places = [(each.name, p.slot.node.name, p.charge) for each in holds for p in each.places]
+    return sorted(places)
 
 
 def is_right(core: Core) -> None:
@@ -92,10 +114,7 @@ def test_a_restored_core_keeps_its_reservations_and_decides_the_same(seed: int) 
         history.happen()
         core.cycle(history.now)
         restored = Core(history.config)
-        for node in core.state.nodes.values():
-            restored.nodes.set_node_health(node.name, node.is_healthy)
-            if node.blocked and any(node.blocked):
-                restored.nodes.block(node.name, (), {"cpu": 1}, (20_000,))
+        restored.nodes.take_over(core.nodes)
         waiting, placed, reservations = facts(core)
         for each in placed:
             restored.restore(each)
@@ -137,3 +156,45 @@ def test_a_reservation_waits_for_nodes_that_have_not_reported_yet() -> None:
         assert bool(restored.kept_reservations()) is is_patient
         restored.cycle(history.now + 5.0)
         assert not restored.kept_reservations()
+
+
+@pytest.mark.parametrize("seed", range(CLUSTERS))
+def test_the_same_configuration_changes_nothing(seed: int) -> None:
+    history = History(seed)
+    for _ in range(STEPS):
+        history.happen()
+        history.cores[0].cycle(history.now)
+        again = history.cores[0].changed(history.config, history.now)
+        is_right(again)
+        assert facts(again) == facts(history.cores[0])
+        assert held(again) == held(history.cores[0])
+
+
+def test_under_another_configuration_what_runs_stays_where_it_is() -> None:
+    met: Counter[str] = Counter()
+    for seed in range(5 * CLUSTERS):
+        history = History(seed)
+        (core,) = history.cores
+        for _ in range(STEPS):
+            history.happen()
+            core.cycle(history.now)
+        before, config = running(core), a_change(history.chance, history.config, Traits())
+        config = replace(config, policy=replace(config.policy, **KEEPING))
+        fresh = core.changed(config, history.now)
+        is_right(fresh)
+        assert running(fresh) == before, seed
+        assert fresh.gangs.keys() == core.gangs.keys()
+        met["orphaned"] += any(record.orphaned for record in fresh.gangs.values())
+        back = fresh.changed(history.config, history.now)
+        is_right(back)
+        assert running(back) == before == running(core), seed
+        for decision in fresh.cycle(history.now + 1):
+            met[type(decision).__name__] += 1
+            assert not isinstance(decision, Placed) or decision.gang not in before, seed
+        is_right(fresh)
+        for name in list(fresh.gangs):
+            fresh.release(name)
+        is_right(fresh)
+    wanted = (Downgraded, PreemptionCancelled, Placed, Preempted)
+    assert all(met[each.__name__] > 3 for each in wanted), met
+    assert met["orphaned"] > 3, met

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from oracle.hardware import Hardware
-from random_clusters import a_cluster, a_gang
+from random_changes import a_change
+from random_clusters import Traits, a_cluster, a_gang
 from scheduler.domain.core.config import USUAL_ORDER, ClusterConfig
 from scheduler.domain.core.model import (
     Decision,
@@ -16,6 +17,7 @@ from scheduler.domain.core.model import (
     Grown,
     Kind,
     Placed,
+    PodPlace,
     Preempted,
     Refused,
     Reserved,
@@ -25,7 +27,7 @@ from scheduler.domain.core.model import (
 from scheduler.domain.newcore.audit import drifts
 from scheduler.domain.newcore.cycle import Core
 from scheduler.domain.newcore.nodes import Phase
-from scheduler.domain.newcore.records import Record
+from scheduler.domain.newcore.records import Growth, Record
 from test_one_core import fault, picture, whole
 
 CLUSTERS, STEPS = 20, 40
@@ -163,6 +165,7 @@ class History:
     def judge(self, decision: Decision, records: dict[str, Record]) -> None:
         name = decision.gang
         if isinstance(decision, Placed):
+            assert name not in self.running, "it is placed twice"
             placed, wanted = {place.pod for place in decision.pods}, self.needed[name].keys()
             assert placed == wanted or placed == wanted | self.spare[name].keys(), decision
             self.running.add(name)
@@ -321,3 +324,55 @@ def test_a_trial_in_which_pods_change_hands_leaves_nothing_behind(seed: int) -> 
         assert picture(core) == before
         assert [(each.name, each.wants) for each in workloads] == wants
         assert list(drifts(state, workloads)) == [], number
+
+
+def wants(core: Core) -> dict[str, list[Any]]:
+    """What gangs want beside the pods that they have."""
+    found = {}
+    for name, record in core.gangs.items():
+        growth = record.growth or Growth()
+        waiting = [p for p, c in growth.surplus.items() if c.workload.phase is Phase.WAITING]
+        found[name] = [growth.wanted, sorted((*growth.spare, *waiting)), record.published]
+    return found
+
+
+@pytest.mark.parametrize("seed", range(CLUSTERS))
+def test_the_same_configuration_changes_nothing(seed: int) -> None:
+    history = History(seed, POLICIES[seed % 2])
+    for number in range(STEPS):
+        history.step(number)
+        history.cycle(float(number))
+        core = history.core
+        again = core.changed(history.config, float(number))
+        assert picture(again) == picture(core), number
+        assert wants(again) == wants(core), number
+        placed = [name for name, record in core.gangs.items() if record.workload.places]
+        assert [again.exported(name) for name in placed] == [*map(core.exported, placed)]
+
+
+def running(core: Core) -> dict[str, set[PodPlace]]:
+    """Where pods run: each place without what it is charged."""
+    kept = [core.exported(name) for name in core.gangs]
+    return {
+        each.gang.id: {p._replace(charged=()) for p in each.places if p.pod not in each.reserved}
+        for each in kept
+        if each.started_at is not None
+    }
+
+
+@pytest.mark.parametrize("seed", range(2 * CLUSTERS))
+def test_histories_go_on_under_other_configurations(seed: int) -> None:
+    """All that is wanted is wanted on, what runs stays where it is, and none is placed twice."""
+    history = History(seed, POLICIES[seed % 3])
+    for number in range(STEPS):
+        history.step(number)
+        history.cycle(float(number))
+        if number % 8 == 7:
+            before, config = history.core, a_change(history.random, history.config, Traits())
+            policy = replace(config.policy, **POLICIES[seed % 3])
+            history.config = replace(config, policy=policy)
+            history.hardware = Hardware(history.config)
+            history.core = before.changed(history.config, float(number))
+            assert list(drifts(history.core.state, [*history.core.workloads()])) == [], number
+            assert running(history.core) == running(before), number
+            history.cycle(float(number))

@@ -124,7 +124,7 @@ def _charge_drifts(state: State, workloads: Collection[Workload]) -> Iterator[st
     }
     if found != charged:
         yield f"charged is {found}, not {dict(charged)}"
-    leaving = sum(bool(each.places) and each.phase is Phase.LEAVING for each in workloads)
+    leaving = sum(each.phase is Phase.LEAVING for each in workloads)
     if state.leaving != leaving:
         yield f"leaving are {state.leaving}, not {leaving}"
 

@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from scheduler.domain.core.building import build
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.forest import Forest
+from scheduler.domain.core.holdings import Order
 from scheduler.domain.core.model import Decision, Gang, Restored, RestoredReservation, Role
 from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy, ordering_of
 from scheduler.domain.newcore import answers
 from scheduler.domain.newcore.admit import Admission
 from scheduler.domain.newcore.advise import Advice, advise, wishes
+from scheduler.domain.newcore.carry import carry_over
 from scheduler.domain.newcore.conditions import Conditions
 from scheduler.domain.newcore.costs import Costs
 from scheduler.domain.newcore.gangs import parted, pods_of, workload_of
@@ -28,7 +30,7 @@ from scheduler.domain.newcore.reserve import exported_reservation
 from scheduler.domain.newcore.restore import exported
 from scheduler.domain.newcore.show import Cells
 from scheduler.domain.newcore.state import State
-from scheduler.domain.newcore.transitions import Transitions
+from scheduler.domain.newcore.transitions import Transitions, first_of
 from scheduler.domain.newcore.usage import Usage
 from scheduler.domain.newcore.wake import is_due, wake
 
@@ -43,6 +45,7 @@ class Core:
         self, config: ClusterConfig, policies: Mapping[str, OrderPolicy] = BUILT_IN
     ) -> None:
         self.policy = config.policy
+        self.policies = policies
         self.state = State(build(config))
         self.nodes = Conditions(self.state)
         self.is_settled = True
@@ -161,6 +164,25 @@ class Core:
     def exported(self, gang: str) -> Restored:
         """All that is kept of a gang that has places."""
         return exported(self.gangs[gang])
+
+    # Another configuration.
+
+    def changed(self, config: ClusterConfig, now: float) -> "Core":
+        """A core of another configuration with the same gangs: what runs stays where it is. This
+        one is only read. Raises ConfigError.
+        """
+        fresh = Core(config, self.policies)
+        fresh.is_settled = self.is_settled
+        fresh.nodes.take_over(self.nodes)
+        fresh._gangs.costs.now = fresh._gangs.queue.now = now
+
+        def order_of(record: Record) -> Order:
+            gang = record.workload.gang
+            order, is_same = fresh._ordering.order(gang), self._ordering.order(gang) == record.order
+            return order if is_same else first_of(order)
+
+        fresh._pending = [*self._pending, *carry_over(self._gangs, fresh._gangs, order_of)]
+        return fresh
 
     # Questions: nothing is changed by them.
 

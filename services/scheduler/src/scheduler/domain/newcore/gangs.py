@@ -36,6 +36,11 @@ def workload_of(
     return Workload(name or gang.id, gang, wants, owner, gang.priority, parent)
 
 
+def roles_of(workload: Workload) -> list[Role]:
+    """What a workload wants, without the names of its gang's roles."""
+    return [Role(want.kind, pods) for want, pods in workload.wants]
+
+
 def growth_of(state: State, parent: Workload, pods: Mapping[str, Kind]) -> Workload:
     """What a gang wants beside its pods, all of it or none: charged as the gang is."""
     name = f"{parent.name}\ngrowth"

@@ -18,7 +18,7 @@ from scheduler.domain.newcore.queue import Queue
 from scheduler.domain.newcore.records import Record, Records
 from scheduler.domain.newcore.refuse import misnaming
 from scheduler.domain.newcore.reserve import lift
-from scheduler.domain.newcore.state import State
+from scheduler.domain.newcore.state import State, pods_in
 from scheduler.domain.newcore.usage import Usage
 
 
@@ -148,9 +148,9 @@ class Children:
         if growth is None or not placed:
             return False
         child = placed[0]
-        (place,) = child.workload.places
+        (pod,) = pods_in(child.workload.wants)
         self.records.remove(child)
-        del growth.surplus[place.pod]
+        del growth.surplus[pod]
         self.state.remove(workload)
         if child.workload.owner is None:
             self.state.be_opportunistic(workload)
@@ -158,7 +158,8 @@ class Children:
             is_borrowed = lender_of(child.workload) is not None
             priority = BORROWED if is_borrowed else workload.gang.priority
             self.state.borrow(workload, child.workload.owner, priority)
-        self.state.pass_on(child.workload, {place.pod: workload})
+        self.state.pass_on(child.workload, {pod: workload})
+        record.orphaned = child.orphaned
         record.run = child.run
         record.leaves_by, record.leaves_for = child.leaves_by, child.leaves_for
         self.records.file(record)

@@ -58,7 +58,7 @@ class Publisher:
         """Gangs of which names or counts prove that they can never start."""
         gangs = self._gangs
         for record in list(gangs.records.misnamed):
-            if record.misnamed is not None:
+            if record.misnamed is not None and not record.workload.is_surplus:
                 yield gangs.refuse(record, record.misnamed)
         for found in list(tried):
             head = gangs.queue.head(found)

@@ -10,7 +10,7 @@ from math import inf
 from typing import NamedTuple
 
 from scheduler.domain.core.holdings import Order
-from scheduler.domain.core.model import Gang, Kind, Reason
+from scheduler.domain.core.model import Gang, Kind, PodPlace, Reason
 from scheduler.domain.core.saving import saved_s
 from scheduler.domain.newcore.nodes import Phase, Pool, Slot, Workload
 
@@ -93,6 +93,7 @@ class Record:
     runs. ``published``: the code of its last
     reason. ``leaves_by``, ``leaves_for``: when it has to leave, and for which gang.
     ``charged_to``: whose cells it runs in, and its priority, as `Records` filed it last.
+    ``orphaned``: places of its pods on hardware that the configuration has not.
     """
 
     workload: Workload
@@ -107,6 +108,7 @@ class Record:
     leaves_for: str | None = None
     charged_to: tuple[str, int] | None = None
     growth: Growth | None = None
+    orphaned: tuple[PodPlace, ...] = ()
 
     @property
     def children(self) -> "list[Record]":

@@ -1,6 +1,6 @@
 """A gang that was placed before: after a restart, or under another configuration."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import astuple, replace
 
 from scheduler.domain.core.model import (
@@ -19,7 +19,7 @@ from scheduler.domain.newcore.lend import BORROWED, lender_of
 from scheduler.domain.newcore.models import Want
 from scheduler.domain.newcore.nodes import Binding, Phase, Place, Slot, Workload, mask_on
 from scheduler.domain.newcore.records import Record, Run
-from scheduler.domain.newcore.state import State
+from scheduler.domain.newcore.state import State, pods_in
 
 
 def parts_of(restored: Restored) -> tuple[Restored, Restored | None, dict[str, Restored]]:
@@ -62,30 +62,28 @@ def _only(restored: Restored, pods: Collection[str]) -> Restored:
     return replace(restored, gang=gang, places=places)
 
 
-def restore(state: State, restored: Restored, workload: Workload) -> None:
-    """Put a workload's pods where they are. Where it can't have its cells it is downgraded. Pods on
-    nodes or GPUs that are not there any more have no place.
+def restore(state: State, restored: Restored, workload: Workload) -> tuple[PodPlace, ...]:
+    """Put a workload's pods where they are. Without its cells it is downgraded, or waits if it was
+    nominated. Returns the places of pods on hardware which the configuration has not, or which
+    another gang has.
     """
-    wants = {pod: want for want, pods in workload.wants for pod in pods}
-    is_charged = restored.gang_class in (None, GangClass.GUARANTEED)
-    phase = _phase_of(restored)
-    if restored.lender is not None:
-        state.borrow(workload, owner_of(restored.lender), BORROWED)
-    if not is_charged and workload.owner is not None:
+    phase, is_charged = _phase_of(restored), workload.owner is not None
+    if is_charged and restored.gang_class not in (None, GangClass.GUARANTEED):
         state.be_opportunistic(workload)
-    found = ((wants.get(pod.pod), pod) for pod in restored.places)
-    some = [place_of(state, workload, want, pod) for want, pod in found if want is not None]
-    places = [place for place in some if place is not None]
-    with state.trial() as trial:
-        if workload.owner is not None and phase is not Phase.LEAVING:
-            bind_again(state, workload.owner, restored.cells, places)
-        if _take(state, workload, places, phase):
-            trial.commit()
-    if not workload.places and workload.owner is not None:
+        is_charged = False
+    if is_charged and restored.lender not in (None, workload.gang.virtual_cluster):
+        state.borrow(workload, owner_of(restored.lender or ""), BORROWED)
+        if _take_all(state, workload, restored, phase):
+            return ()
+        state.ask_anew(workload)
+    if _take_all(state, workload, restored, phase):
+        return ()
+    if phase is Phase.NOMINATED:
+        state.ask_anew(workload)
+        return ()
+    if is_charged:
         state.be_opportunistic(workload)
-        with state.trial() as trial:
-            if _take(state, workload, [place._replace(owner="") for place in places], phase):
-                trial.commit()
+    return _take_some(state, workload, restored, phase)
 
 
 def _phase_of(restored: Restored) -> Phase:
@@ -94,22 +92,78 @@ def _phase_of(restored: Restored) -> Phase:
     return Phase.RUNNING if restored.preempted_until is None else Phase.LEAVING
 
 
-def _take(state: State, workload: Workload, places: list[Place], phase: Phase) -> bool:
-    """All pods take their places, or some of them can't. The caller undoes it then."""
-    for place in places:
-        slot = place.slot
-        busy = slot.used if phase is not Phase.NOMINATED else slot.staying
-        if place.gpus & busy:
-            return False
-        if not workload.is_opportunistic and phase is not Phase.LEAVING:
-            if place.charge & slot.charged:
+def _take_all(state: State, workload: Workload, restored: Restored, phase: Phase) -> bool:
+    """All pods take their places; or some of them can't, and nothing has changed."""
+    found = list(_places(state, workload, restored))
+    places = [place for _, place in found if place is not None]
+    if len(places) < len(found):
+        return False
+    with state.trial() as trial:
+        if workload.owner is not None and phase is not Phase.LEAVING:
+            bind_again(state, workload.owner, restored.cells, places)
+        for place in places:
+            if not _may_take(state, workload, place, phase):
                 return False
-            if not state.bind_around(place.owner, slot, place.charge):
-                return False
-        state.take(workload, place, phase)
-    if places:
-        state.settle(workload, places, phase)
+            state.take(workload, place, phase)
+        if places:
+            state.settle(workload, places, phase)
+        trial.commit()
     return True
+
+
+def _take_some(
+    state: State, workload: Workload, restored: Restored, phase: Phase
+) -> tuple[PodPlace, ...]:
+    """A gang without cells runs where it does. Returns the places that are not there whole; no
+    other gang gets what is left of them.
+    """
+    taken, orphaned = list[Place](), list[PodPlace]()
+    for pod, place in _places(state, workload, restored):
+        if place is not None and _may_take(state, workload, place, phase):
+            parts = [place]
+        else:
+            orphaned.append(pod._replace(charged=()))
+            parts = list(_parts_of(state, workload, pod))
+        for each in parts:
+            state.take(workload, each, phase)
+        taken += parts
+    state.settle(workload, taken, phase)
+    return tuple(orphaned)
+
+
+def _places(
+    state: State, workload: Workload, restored: Restored
+) -> Iterator[tuple[PodPlace, Place | None]]:
+    wants = {pod: want for want, pods in workload.wants for pod in pods}
+    for pod in restored.places:
+        if (want := wants.get(pod.pod)) is not None:
+            yield pod, place_of(state, workload, want, pod)
+
+
+def _may_take(state: State, workload: Workload, place: Place, phase: Phase) -> bool:
+    slot = place.slot
+    if place.gpus & (slot.used if phase is not Phase.NOMINATED else slot.staying):
+        return False
+    if workload.is_opportunistic or phase is Phase.LEAVING:
+        return True
+    is_charged = bool(place.charge & slot.charged)
+    return not is_charged and state.bind_around(place.owner, slot, place.charge)
+
+
+def _parts_of(state: State, workload: Workload, pod: PodPlace) -> Iterator[Place]:
+    """What is free of a pod's place, which is not there whole. With its first part it has its CPU,
+    memory and ports.
+    """
+    node = state.nodes.get(pod.node)
+    if node is None:
+        return
+    amounts = next(want.amounts for want, pods in workload.wants if pod.pod in pods)
+    ports = node.port_bits(pod.ports) & ~node.ports
+    for number, slot in enumerate(node.slots):
+        gpus = 0 if slot.fixed is None else slot.fixed.mask_of(pod.gpus) & ~slot.used
+        if gpus or not number:
+            yield Place(pod.pod, slot, gpus, amounts, ports=ports)
+            amounts, ports = (0,) * len(amounts), 0
 
 
 def place_of(state: State, workload: Workload, want: Want, pod: PodPlace) -> Place | None:
@@ -170,22 +224,25 @@ def _holds_any(state: State, binding: Binding, places: Collection[Place]) -> boo
 def exported(record: Record) -> Restored:
     """All that is kept of a gang that has places."""
     workload, run = record.workload, record.run
-    placed = [workload, *(each.workload for each in record.children if each.workload.places)]
+    children = (each for each in record.children if each.workload.phase is not Phase.WAITING)
+    placed = [record, *children]
     pods: dict[Kind, tuple[str, ...]] = {}
     for each in placed:
-        for want, names in each.wants:
+        for want, names in each.workload.wants:
             pods[want.kind] = (*pods.get(want.kind, ()), *names)
     roles = tuple(Role(kind, names) for kind, names in pods.items())
-    held = [each for each in placed if each.parent is not None and not each.is_surplus]
+    cells = {cell for each in placed for cell in cells_of(each.workload)}
+    asking = None if record.growth is None else record.growth.asking
+    held = () if asking is None else asking.workload.places
     return Restored(
         replace(workload.gang, roles=roles),
-        tuple(pod_place(place) for each in placed for place in each.places),
-        _class_of(workload),
-        tuple(sorted({cell for each in placed for cell in cells_of(each)}, key=astuple)),
+        tuple(place for each in placed for place in _places_of(each)),
+        class_of(record),
+        tuple(sorted(cells, key=astuple)),
         None if run is None else run.started_at,
         record.leaves_by,
         record.leaves_for,
-        tuple(place.pod for each in held for place in each.places),
+        tuple(place.pod for place in held),
         passed=None if record.backfill is None else record.backfill.gang,
         checkpointed_at=None if run is None else run.checkpointed_at,
         extra=tuple(_extra(each, each.run) for each in record.children if each.run is not None),
@@ -193,19 +250,22 @@ def exported(record: Record) -> Restored:
     )
 
 
+def _places_of(record: Record) -> Iterator[PodPlace]:
+    orphaned = {place.pod for place in record.orphaned}
+    for place in record.workload.places:
+        if place.pod not in orphaned:
+            yield pod_place(place)
+    yield from record.orphaned
+
+
 def _extra(child: Record, run: Run) -> ExtraPod:
-    (place,), lender = child.workload.places, lender_of(child.workload)
-    return ExtraPod(
-        place.pod,
-        run.started_at,
-        _class_of(child.workload),
-        child.leaves_by,
-        child.leaves_for,
-        lender,
-    )
+    (pod,), lender = pods_in(child.workload.wants), lender_of(child.workload)
+    return ExtraPod(pod, run.started_at, class_of(child), child.leaves_by, child.leaves_for, lender)
 
 
-def _class_of(workload: Workload) -> GangClass:
+def class_of(record: Record) -> GangClass:
+    """How a gang with places holds its GPUs."""
+    workload = record.workload
     if not workload.is_opportunistic:
         return GangClass.GUARANTEED
     is_opportunistic = workload.gang.priority == OPPORTUNISTIC

@@ -475,19 +475,19 @@ class State:
         set_, places, wants = self.journal.set, workload.places, workload.wants
         rest = tuple(place for place in places if place.pod not in others)
         left = {place.slot for place in rest}
-        moved: dict[Workload, list[Place]] = {}
+        moved: dict[Workload, list[Place]] = {other: [] for other in others.values()}
         for place in places:
             if (other := others.get(place.pod)) is not None:
                 self._pass_on(workload, other, place, is_last=place.slot not in left)
-                moved.setdefault(other, []).append(place)
+                moved[other].append(place)
         for other, some in moved.items():
-            pods = {place.pod for place in some}
+            pods = {pod for pod, each in others.items() if each is other}
             set_(other, "places", (*other.places, *some))
             set_(other, "wants", joined(other.wants, only(wants, pods)))
             set_(other, "phase", workload.phase)
         set_(workload, "places", rest)
-        set_(workload, "wants", only(wants, {place.pod for place in rest}))
-        if not rest:
+        set_(workload, "wants", only(wants, set(pods_in(wants)).difference(others)))
+        if not workload.wants:
             set_(workload, "phase", Phase.OVER)
 
     def _pass_on(self, workload: Workload, other: Workload, place: Place, *, is_last: bool) -> None:
@@ -709,6 +709,11 @@ def without(wants: Wants, pod: str) -> Wants:
     """The same without a pod."""
     left = ((want, tuple(each for each in pods if each != pod)) for want, pods in wants)
     return tuple((want, pods) for want, pods in left if pods)
+
+
+def pods_in(wants: Wants) -> tuple[str, ...]:
+    """The names of all pods."""
+    return tuple(pod for _, pods in wants for pod in pods)
 
 
 def only(wants: Wants, pods: Collection[str]) -> Wants:

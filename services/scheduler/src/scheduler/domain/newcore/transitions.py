@@ -43,8 +43,8 @@ from scheduler.domain.newcore.rebind import rebind
 from scheduler.domain.newcore.records import Backfill, Growth, Record, Records, Reservation, Run
 from scheduler.domain.newcore.refuse import misnaming
 from scheduler.domain.newcore.reserve import lift, named, renew, reserve_again
-from scheduler.domain.newcore.restore import parts_of, pod_place, restore
-from scheduler.domain.newcore.state import State, without
+from scheduler.domain.newcore.restore import class_of, parts_of, pod_place, restore
+from scheduler.domain.newcore.state import State, pods_in, without
 from scheduler.domain.newcore.usage import Usage
 
 
@@ -86,8 +86,7 @@ class Transitions:
             lift(self.state, kept)
             del self.records.kept[kept]
             self.state.set_kept(record.workload, kept.cells)
-            (rank, *others), name = record.order
-            record.order = (rank, *(-inf for _ in others)), name
+            record.order = first_of(record.order)
             again = Reservation(record.workload, kept.cells, kept.starts_at, kept.since)
             yield self.reserve(record, again, kept.since)
         self.queue.add(record.workload, record.order)
@@ -95,26 +94,39 @@ class Transitions:
     def restore(self, restored: Restored, order: Order) -> Iterator[Decision]:
         """A gang comes that was placed before."""
         own, growth, surplus = parts_of(restored)
+        yield from self.restore_whole(own, growth, order)
+        self.restore_surplus(self.records.all[own.gang.id], surplus)
+
+    def restore_whole(
+        self, own: Restored, growth: Restored | None, order: Order
+    ) -> Iterator[Decision]:
+        """A gang comes with the places that it has to grow by."""
         workload = workload_of(self.state, own.gang, own.gang.roles)
         record = Record(workload, order)
         yield from self._restore(record, own)
-        if growth is None and not surplus:
-            return
-        record.growth = Growth(wanted={} if growth is None else pods_of(growth.gang.roles))
         if growth is not None:
-            yield from self._restore_growth(record, growth)
-        for pod, each in surplus.items():
-            (kind,) = pods_of(each.gang.roles).values()
-            child = surplus_of(self.state, workload, pod, kind)
-            record.growth.surplus[pod] = Record(child, behind(order, child))
-            list(self._restore(record.growth.surplus[pod], each))  # nothing is published of it
+            record.growth = Growth(wanted=pods_of(growth.gang.roles))
+            is_downgraded = own.gang_class is GangClass.GUARANTEED and workload.owner is None
+            yield from self._restore_growth(record, growth, is_lost=is_downgraded)
 
-    def _restore_growth(self, record: Record, growth: Restored) -> Iterator[Decision]:
+    def restore_surplus(self, record: Record, surplus: Mapping[str, Restored]) -> None:
+        """A gang's pods that it can do without."""
+        for pod, each in surplus.items():
+            growth = record.growth = record.growth or Growth()
+            (kind,) = pods_of(each.gang.roles).values()
+            child = surplus_of(self.state, record.workload, pod, kind)
+            growth.surplus[pod] = Record(child, behind(record.order, child))
+            list(self._restore(growth.surplus[pod], each))  # nothing is published of it
+
+    def _restore_growth(
+        self, record: Record, growth: Restored, *, is_lost: bool
+    ) -> Iterator[Decision]:
         """Its places are held again; where they can't be, it waits."""
         assert record.growth is not None
         child = growth_of(self.state, record.workload, record.growth.wanted)
         owner = child.owner
-        restore(self.state, growth, child)
+        if not is_lost:
+            restore(self.state, growth, child)
         if child.phase is Phase.NOMINATED and child.owner == owner:
             record.growth.asking = Record(child, record.order)
             self.records.add(record.growth.asking)
@@ -125,7 +137,7 @@ class Transitions:
 
     def _restore(self, record: Record, restored: Restored) -> Iterator[Decision]:
         workload = record.workload
-        restore(self.state, restored, workload)
+        record.orphaned = restore(self.state, restored, workload)
         record.leaves_by, record.leaves_for = restored.preempted_until, restored.preempted_for
         if workload.phase in (Phase.RUNNING, Phase.LEAVING):
             record.run = Run(restored.started_at or 0.0, restored.checkpointed_at)
@@ -134,11 +146,18 @@ class Transitions:
                 until = record.run.started_at + max(bounds, default=0.0)
                 record.backfill = Backfill(restored.passed, until)
             self.usage.resume(workload.gang, workload.places)
+        elif workload.phase is Phase.WAITING:
+            record.misnamed = misnaming(self.state, workload)
         self.records.add(record)
-        if not workload.places:
-            self.queue.add(workload, record.order)
-        is_guaranteed = restored.gang_class in (None, GangClass.GUARANTEED)
-        if record in self.records.away and workload.is_opportunistic and is_guaranteed:
+        if workload.phase is Phase.WAITING:
+            if record.misnamed is None:
+                self.queue.add(workload, record.order)
+            if restored.places:
+                yield PreemptionCancelled(record.id)
+            return
+        had_cells = restored.gang_class in (None, GangClass.GUARANTEED)
+        has_lost = record in self.records.away or bool(record.orphaned)
+        if had_cells and has_lost and class_of(record) is GangClass.DOWNGRADED:
             yield Downgraded(record.id, None)
 
     def release(self, record: Record) -> None:
@@ -180,6 +199,7 @@ class Transitions:
             return
         self.usage.end(workload.gang, [p for p in workload.places if p.pod == pod])
         self.state.drop(workload, pod)
+        record.orphaned = tuple(place for place in record.orphaned if place.pod != pod)
         if workload.wants:
             return
         if self.children.adopt(record):
@@ -296,7 +316,7 @@ class Transitions:
         record.leaves_for = for_gang
         self.records.file(record)
         if record.workload.is_surplus:
-            pods = tuple(place.pod for place in record.workload.places)
+            pods = pods_in(record.workload.wants)
             yield Shrunk(record.id, pods, for_gang, until, reason)
             return
         yield Preempted(record.id, for_gang, until, reason)
@@ -355,6 +375,8 @@ class Transitions:
         """Gangs outside of their own cells get some around their places, the oldest first."""
         for record in sorted(self.records.away, key=_age):
             workload = record.workload
+            if record.orphaned:
+                continue
             owner = owner_of(workload.gang.virtual_cluster)
             priority = OPPORTUNISTIC if workload.is_surplus else workload.gang.priority
             if rebind(self.state, workload, owner, priority):
@@ -380,6 +402,8 @@ class Transitions:
         not there any more, nothing is reserved.
         """
         record = self.records.all.get(restored.gang)
+        if record is not None and record.growth is not None:
+            record = record.growth.asking or record
         if record is None or record.workload.phase is not Phase.WAITING or record.misnamed:
             return
         record.reservation = reserve_again(self.state, record.workload, restored)
@@ -403,6 +427,12 @@ class Transitions:
         if record.published != reason.code:
             record.published = reason.code
             yield Deferred(record.id, reason)
+
+
+def first_of(order: Order) -> Order:
+    """Before all gangs of its class."""
+    (of_class, *others), name = order
+    return (of_class, *(-inf for _ in others)), name
 
 
 def _age(record: Record) -> tuple[float, str]:
