@@ -180,10 +180,13 @@ def test_order_and_position_are_the_queues() -> None:
             assert why.everywhere.waiting == len(order)
             first = [workload.gang for workload in why.everywhere.first]
             assert first == order[: min(number, 5)]
+            if core.gangs[gang.id].workload.phase is Phase.NOMINATED:
+                continue
             inside = [
                 each
                 for each in order
-                if each.virtual_cluster == gang.virtual_cluster
+                if core.gangs[each.id].workload.phase is Phase.WAITING
+                and each.virtual_cluster == gang.virtual_cluster
                 and (each.priority == OPPORTUNISTIC) == (gang.priority == OPPORTUNISTIC)
             ]
             assert why.inside.position == inside.index(gang) + 1

@@ -51,7 +51,8 @@ class Ahead(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """``everywhere``: among all; ``inside``: among those of its virtual cluster and class.
+    """``everywhere``: among all; ``inside``: among those of its virtual cluster and class without
+    a nominated placement.
     ``starts_at``: when its reserved cells are free; None: it has no reservation.
     """
 
@@ -117,14 +118,15 @@ def everyone(gangs: Transitions) -> list[Workload]:
 
 def why(gangs: Transitions, record: Record) -> Why | None:
     """A gang of which some waits, or has a nominated placement; None: none does."""
-    part = _part(record)
+    part = part_of(record)
     if part is None:
         return None
     own, account = gangs.queue.rank_of(part.workload, part.order), _account(part.workload)
     counted = [(group, group.before(own)) for group in _groups(gangs)]
-    inside = [each for each in counted if _account(each[0].of) == account]
+    same = [each for each in counted if _account(each[0].of) == account]
+    inside = [each for each in same if each[0].of.phase is Phase.WAITING]
     at = None if part.reservation is None else part.reservation.starts_at
-    return Why(_reason(gangs, part), _ahead(counted), _ahead(inside), at)
+    return Why(reason_of(gangs, part), _ahead(counted), _ahead(inside), at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +177,7 @@ def _ahead(counted: Sequence[tuple[_Group, int]]) -> Ahead:
     return Ahead(before + 1, waiting, gpus, tuple(workload for _, workload in named))
 
 
-def _reason(gangs: Transitions, record: Record) -> Reason | None:
+def reason_of(gangs: Transitions, record: Record) -> Reason | None:
     """As of the last cycle; of quota with the numbers of now."""
     workload, state = record.workload, gangs.state
     if workload.phase is Phase.NOMINATED:
@@ -191,7 +193,7 @@ def _reason(gangs: Transitions, record: Record) -> Reason | None:
     return reason if short is None else quota(workload, short)
 
 
-def _part(record: Record) -> Record | None:
+def part_of(record: Record) -> Record | None:
     """What of a gang waits or is nominated: all of it, or what it is to grow by."""
     parts = (record, None if record.growth is None else record.growth.asking)
     phases = Phase.WAITING, Phase.NOMINATED
@@ -219,7 +221,7 @@ def _reservations(gangs: Transitions, record: Record) -> list[Reservation]:
 
 def answer(gangs: Transitions, lending: Lending, record: Record) -> Answer:
     """What would let a waiting gang start. Nothing is changed."""
-    found, part = Answer(), _part(record)
+    found, part = Answer(), part_of(record)
     if part is None or part.workload.phase is Phase.NOMINATED or part.misnamed is not None:
         return found
     asked = _Asked(gangs, lending, part)
@@ -230,7 +232,7 @@ def answer(gangs: Transitions, lending: Lending, record: Record) -> Answer:
     found.ends, is_all = asked.starts_after_ends()
     if found.ends is None and not is_all:
         found.left_out.append(ENDS)
-    reason = _reason(gangs, part)
+    reason = reason_of(gangs, part)
     if reason is not None and reason.code == HEALTH:
         found.nodes = asked.starts_with_nodes()
         if not found.nodes:

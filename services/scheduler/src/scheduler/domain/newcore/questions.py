@@ -1,0 +1,129 @@
+"""Questions about waiting gangs, answered by values. Nothing is changed."""
+
+from scheduler.domain.core.interface import (
+    Advice,
+    Ahead,
+    Before,
+    Counterfactual,
+    Counts,
+    End,
+    Ends,
+    Expected,
+    Fewer,
+    Move,
+)
+from scheduler.domain.core.model import GangClass, PodPlace, Reason
+from scheduler.domain.newcore import answers
+from scheduler.domain.newcore.advise import Move as Moved
+from scheduler.domain.newcore.advise import advise, wishes
+from scheduler.domain.newcore.lend import Lending
+from scheduler.domain.newcore.nodes import Phase
+from scheduler.domain.newcore.restore import class_of
+from scheduler.domain.newcore.transitions import Transitions
+
+RESERVED = "reserved"
+"""The source of an expected start: a reservation."""
+
+
+class Questions:
+    """Implements `interface.Questions`."""
+
+    def __init__(self, gangs: Transitions, lending: Lending) -> None:
+        self._gangs = gangs
+        self._lending = lending
+
+    def reason_of(self, gang: str) -> Reason | None:
+        record = self._gangs.records.all.get(gang)
+        part = None if record is None else answers.part_of(record)
+        return None if part is None else answers.reason_of(self._gangs, part)
+
+    def starts_at(self, gang: str) -> float | None:
+        record = self._gangs.records.all.get(gang)
+        part = None if record is None else answers.part_of(record)
+        return None if part is None or part.reservation is None else part.reservation.starts_at
+
+    def counts(self) -> Counts:
+        records = self._gangs.records.all.values()
+        parts = [part for each in records if (part := answers.part_of(each)) is not None]
+        nominated = sum(part.workload.phase is Phase.NOMINATED for part in parts)
+        running = (each for each in records if each.workload.phase is Phase.RUNNING)
+        downgraded = sum(class_of(each) is GangClass.DOWNGRADED for each in running)
+        return Counts(len(parts), nominated, downgraded)
+
+    def first(self, limit: int) -> list[str]:
+        return [each.gang.id for each in answers.everyone(self._gangs)[:limit]]
+
+    def before(self, gang: str) -> Before:
+        why = answers.why(self._gangs, self._gangs.records.all[gang])
+        if why is None:
+            return Before(0, ())
+        first = tuple(each.gang.id for each in why.everywhere.first)
+        return Before(why.everywhere.position - 1, first)
+
+    def ahead(self, gang: str) -> Ahead | None:
+        record = self._gangs.records.all[gang]
+        part, why = answers.part_of(record), answers.why(self._gangs, record)
+        if part is None or why is None or part.workload.phase is Phase.NOMINATED:
+            return None
+        found = why.inside
+        first = tuple((each.gang.id, answers.gpus_wanted(each)) for each in found.first)
+        return Ahead(found.position, found.waiting, found.gpus, first)
+
+    def expected(self, gang: str) -> Expected | None:
+        at = self.starts_at(gang)
+        return None if at is None else Expected(at, RESERVED, None, 0)
+
+    def counterfactual(self, gang: str) -> Counterfactual | None:
+        record = self._gangs.records.all[gang]
+        part = answers.part_of(record)
+        if part is None or part.workload.phase is Phase.NOMINATED:
+            return None
+        found = answers.answer(self._gangs, self._lending, record)
+        ends, fewer = found.ends, found.fewer
+        if ends is not None:
+            gangs = tuple(End(each.gang, each.workload.gpus, each.at) for each in ends.gangs)
+            shown = Ends(gangs, ends.at, ends.is_least)
+        return Counterfactual(
+            None if ends is None else shown,
+            None if fewer is None else Fewer(fewer.role, fewer.pods, fewer.wanted),
+            found.is_opportunistic,
+            found.is_borrowing,
+            found.lender,
+            found.nodes,
+            found.left_out,
+        )
+
+    def advise(self, chain: str | None, cell: str | None, cells: int) -> Advice | None:
+        asked = wishes(self._gangs.state.forest, chain, cell, cells)
+        if not asked:
+            return None
+        found = advise(self._gangs, self._lending, asked)
+        return Advice(
+            found.wish.chain.name,
+            found.wish.cell_type,
+            found.cells,
+            found.already,
+            found.price.gpus,
+            found.price.lost_ms / 1_000,
+            tuple(map(self._move, found.moves)),
+            found.reason,
+            found.is_least,
+            found.is_cut,
+        )
+
+    def _move(self, moved: Moved) -> Move:
+        workload = moved.workload
+        return Move(
+            workload.gang.id,
+            workload.is_surplus,
+            class_of(self._gangs.records.of(workload)),
+            moved.price.gpus,
+            moved.price.lost_ms / 1_000,
+            moved.lender,
+            _by_pod(moved.before),
+            _by_pod(moved.after),
+        )
+
+
+def _by_pod(places: tuple[PodPlace, ...]) -> dict[str, PodPlace]:
+    return {place.pod: place for place in places}
