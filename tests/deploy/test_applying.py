@@ -27,6 +27,12 @@ def an_event(pod: str, at: str, message: str) -> Json:
 EVENTS = [
     an_event("rest-1", "2026-01-01T00:00:02Z", LACKS),
     an_event("rest-1", "2026-01-01T00:00:01Z", "earlier"),
+    {  # as Kubernetes' scheduler writes them
+        "involvedObject": {"name": "rest-1"},
+        "lastTimestamp": None,
+        "eventTime": "2026-01-01T00:00:00.000000Z",
+        "message": "0/1 nodes are available",
+    },
     an_event("rest-0", "2026-01-01T00:00:03Z", "of a pod that is ready by now"),
     an_event("launcher-1", "2026-01-01T00:00:03Z", "of another part"),
 ]

@@ -25,7 +25,7 @@ PAGES: dict[str, Callable[[CollectorRegistry], object]] = {
     "services/launcher": LauncherMetrics,
     "services/rest": RestMetrics,
     "services/runtime-agent": lambda registry: (
-        UsageMetrics(registry, "node", 60.0),
+        UsageMetrics(registry, "node", 60.0, shows_jobs=True),
         AgentMetrics(registry),
     )[-1],
     "services/scheduler": SchedulerMetrics,

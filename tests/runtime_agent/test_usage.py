@@ -13,6 +13,7 @@ from muster.contracts.nodes import Gpu
 from muster.contracts.pods import PodRun
 from nvml_recording import Recording
 from prometheus_client import CollectorRegistry
+from runtime_agent import counters
 from runtime_agent.counters import of_groups, of_node, of_processes
 from runtime_agent.devices import NvmlDevices
 from runtime_agent.domain.pods import Phase, Pod
@@ -59,7 +60,7 @@ OF_ANN: Mapping[str, str] = {
 def test_a_recorded_h100_is_exported_under_the_names_of_openpai_and_dcgm(tmp_path: Path) -> None:
     h100, registry = Recording(), CollectorRegistry()
     devices = NvmlDevices(h100, 20.0, boot="boot", home=tmp_path)
-    metrics = UsageMetrics(registry, "node-a", patience_s=60.0)
+    metrics = UsageMetrics(registry, "node-a", 60.0, shows_jobs=True)
     energy = -1.0
     for at, recorded in enumerate(h100.looks):
         h100.at = at
@@ -83,6 +84,7 @@ def test_a_recorded_h100_is_exported_under_the_names_of_openpai_and_dcgm(tmp_pat
         assert 600 < watts < 720
         assert percent == pytest.approx(100 * used / 81559, rel=0.01)
         assert 45 < degrees < 60
+        assert values(registry, "DCGM_FI_DEV_XID_ERRORS", **OF_ANN) == [0]
         for kind in ("volatile_single", "volatile_double", "aggregated_double"):
             assert values(registry, "nvidiasmi_ecc_error_count", type=kind) == [0]
         assert values(registry, "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL") == []  # it has none
@@ -91,7 +93,7 @@ def test_a_recorded_h100_is_exported_under_the_names_of_openpai_and_dcgm(tmp_pat
 
 def test_series_of_a_task_end_with_it_and_all_end_with_the_looks() -> None:
     registry = CollectorRegistry()
-    metrics = UsageMetrics(registry, "node-a", patience_s=60.0)
+    metrics = UsageMetrics(registry, "node-a", 60.0, shows_jobs=True)
     gpu = Gpu(index=0, uuid="GPU-a", model="m", memory_mb=1)
     task = TaskSample(a_pod(gpus=(0,)), TaskUsage(cpu_s=3.0, memory=2**29), cpu_percent=150.0)
     now = time.monotonic()
@@ -109,7 +111,7 @@ def test_series_of_a_task_end_with_it_and_all_end_with_the_looks() -> None:
 
 def test_ten_thousand_jobs_leave_no_series_behind() -> None:
     registry = CollectorRegistry()
-    metrics = UsageMetrics(registry, "node-a", patience_s=60.0)
+    metrics = UsageMetrics(registry, "node-a", 60.0, shows_jobs=True)
     gpus = [Gpu(index=n, uuid=f"GPU-{n}", model="m", memory_mb=1) for n in range(8)]
     counts = set()
     for number in range(10_000):
@@ -153,7 +155,7 @@ def test_a_real_pods_processors_and_memory_are_counted(
                 "cpu.stat": "usage_usec 2500000\nuser_usec 1\n",
                 "memory.current": "1000\n",
                 "memory.stat": "anon 5\ninactive_file 300\n",
-                "io.stat": "8:0 rbytes=10 wbytes=20 rios=1\n8:16 rbytes=1 wbytes=2 rios=1\n",
+                "io.stat": "999:0 rbytes=10 wbytes=20 rios=1\n999:9 rbytes=1 wbytes=2 rios=1\n",
             },
             TaskUsage(2.5, 700, 11, 22),
         ),
@@ -162,7 +164,7 @@ def test_a_real_pods_processors_and_memory_are_counted(
                 "cpuacct.usage": "2500000000\n",
                 "memory.usage_in_bytes": "1000\n",
                 "memory.stat": "inactive_file 9\ntotal_inactive_file 300\n",
-                "blkio.throttle.io_service_bytes_recursive": "8:0 Read 10\n8:0 Write 20\nTotal 9\n",
+                "blkio.throttle.io_service_bytes_recursive": "999:0 Read 10\n999:0 Write 20\n",
             },
             TaskUsage(2.5, 700, 10, 20),
         ),
@@ -176,6 +178,35 @@ def test_control_groups_of_both_versions_are_read(
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     assert of_groups([tmp_path]) == expected
+
+
+def test_without_a_token_neither_users_nor_jobs_are_shown() -> None:
+    registry = CollectorRegistry()
+    metrics = UsageMetrics(registry, "node-a", 60.0, shows_jobs=False)
+    gpu = Gpu(index=0, uuid="GPU-a", model="m", memory_mb=1)
+    task = TaskSample(a_pod(gpus=(0,)), TaskUsage(cpu_s=3.0), cpu_percent=1.0)
+    metrics.take(Sample(time.monotonic(), [GpuSample(gpu, GpuUsage(busy=7), task.pod)], [task]))
+    assert values(registry, "gpu_utilization", job_name="", minor_number="0") == [7]
+    assert "ann" not in str(scraped(registry))
+
+
+def test_a_pod_of_kubernetes_is_found_in_both_layouts_of_its_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counters, "CGROUPS", tmp_path)
+    made = [
+        tmp_path / "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-poda_b.slice",
+        tmp_path / "kubepods/burstable/poda-b",
+        tmp_path / "cpu/kubepods/poda-b",
+        tmp_path / "kubelet.slice/kubelet-kubepods.slice/x.slice/kubelet-kubepods-poda_b.slice",
+    ]
+    for each in (*made, tmp_path / "kubepods/burstable/podother"):
+        each.mkdir(parents=True)
+    assert sorted(counters.groups_of("a-b")) == sorted(made)
+    assert counters.groups_of("") == []
+    (made[0] / "cri-1.scope").mkdir()
+    (made[0] / "cri-1.scope/cgroup.procs").write_text("4711\n")
+    assert counters.first_of(made) == 4711
 
 
 def test_the_nodes_figures_are_those_of_the_kernel() -> None:

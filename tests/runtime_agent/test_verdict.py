@@ -158,3 +158,9 @@ def test_no_program_can_end_itself_at_the_platforms_cost(oom: Oom) -> None:
         verdict = judge(Ending(oom=oom, **end))
         assert verdict.fault is not Fault.PLATFORM, end
         assert verdict.behavior is not Behavior.TRANSIENT, end
+
+
+def test_no_line_of_a_task_takes_a_pattern_for_ever() -> None:
+    for words in ("OOM wh allocator ", "cupyOutOfMemory", "Out of memory allocat ", "a.b.Error"):
+        line = (words * 2_000)[:16_384]
+        assert judge(Ending(exit_code=1, log_tail=(line,))).rule == "unrecognised"

@@ -22,7 +22,7 @@ from cli.deploy.findings import (
     some,
 )
 from cli.deploy.objects import JOBS, LEAST_RIGHTS, Json, agent_setting, gpus_of, name_of
-from cli.deploy.rollout import troubles
+from cli.deploy.rollout import happened_at, troubles
 
 SUBJECT = "GPU pods"
 NAME = "gpu-probe"
@@ -152,7 +152,7 @@ def outcome(pod: Json) -> Outcome | None:
 def late(events: Sequence[Json]) -> Outcome:
     """Of a pod that has not ended in time. `events`: its own."""
     warnings = [each for each in events if each.get("type") == "Warning"]
-    last = max(warnings, key=lambda each: str(each.get("lastTimestamp")), default={})
+    last = max(warnings, key=happened_at, default={})
     reason = f": {last.get('message')}" if last else ""
     return Outcome(problem=f"it did not end within {LIMIT_S} s{reason}")
 

@@ -128,10 +128,17 @@ def warnings(pods: Sequence[Json], events: Sequence[Json]) -> list[str]:
     """
     names = set(map(name_of, pods))
     last: dict[str, Json] = {}
-    for each in sorted(events, key=lambda each: str(each.get("lastTimestamp"))):
+    for each in sorted(events, key=happened_at):
         if (name := each.get("involvedObject", {}).get("name")) in names:
             last[name] = each
     return [f"Pod {name}: {each.get('message')}" for name, each in sorted(last.items())]
+
+
+def happened_at(event: Json) -> str:
+    """When it happened last; the Scheduler of Kubernetes writes only the newer fields."""
+    newer = (event.get("series") or {}).get("lastObservedTime") or event.get("eventTime")
+    created = event.get("metadata", {}).get("creationTimestamp")
+    return str(event.get("lastTimestamp") or newer or created)
 
 
 def images_in(body: Json) -> list[str]:

@@ -232,7 +232,11 @@ def _make(
 ) -> Agent:
     _, devices, journal, key, metrics = machine
     patience_s = LOOKS_KEPT * (settings.device_look_s + settings.device_timeout_s)
-    usage = UsageMetrics(runtime.registry, settings.node, patience_s)
+    is_private = bool(settings.metrics_token.get_secret_value())
+    is_shared = runner.offer().single_user is None and _open_bus(settings) is None
+    usage = UsageMetrics(
+        runtime.registry, settings.node, patience_s, shows_jobs=is_private or not is_shared
+    )
     relay = Relay(
         runtime.bus, settings, journal, lambda pod, revision: handlers.on_refused(pod, revision)
     )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -43,17 +45,28 @@ def _of_group(directory: Path) -> TaskUsage:
 def _transfers(directory: Path) -> tuple[float | None, float | None]:
     """Bytes read and written, of all devices. A group that has moved none has an empty file."""
     with suppress(OSError):
-        words = (directory / "io.stat").read_text().split()
-        return _sum_of(words, "rbytes="), _sum_of(words, "wbytes=")
+        lines = _of_devices((directory / "io.stat").read_text())
+        return _sum_after(lines, r"rbytes="), _sum_after(lines, r"wbytes=")
     with suppress(OSError):
-        lines = (directory / _V1["io"]).read_text().splitlines()
-        return _sum_of(lines, " Read "), _sum_of(lines, " Write ")
+        lines = _of_devices((directory / _V1["io"]).read_text())
+        return _sum_after(lines, r" Read "), _sum_after(lines, r" Write ")
     return None, None
 
 
-def _sum_of(words: Iterable[str], mark: str) -> float:
-    """Of the numbers that follow the mark."""
-    return sum(float(word.split(mark)[1]) for word in words if mark in word)
+def _of_devices(text: str) -> list[str]:
+    """The lines about disks; what LVM or RAID make of these would count their bytes again."""
+    lines = [line for line in text.splitlines() if ":" in line]
+    return [line for line in lines if not _is_virtual(Path("/sys/dev/block") / line.split()[0])]
+
+
+def _is_virtual(device: Path) -> bool:
+    """Of a disk's or network's folder in /sys; False where /sys does not have it."""
+    return device.exists() and not (device / "device").exists()
+
+
+def _sum_after(lines: Iterable[str], mark: str) -> float:
+    found = (re.search(mark + r"(\d+)", line) for line in lines)
+    return sum(float(each[1]) for each in found if each)
 
 
 def of_processes(top: int) -> TaskUsage:
@@ -90,14 +103,23 @@ def groups_of(uid: str) -> list[Path]:
     its hierarchies. kubelet nests them by the pod's quality of service.
     """
     names = (f"pod{uid}", f"*pod{uid.replace('-', '_')}.slice")
-    below = [CGROUPS, *CGROUPS.iterdir()] if uid and CGROUPS.is_dir() else []
-    return [
-        found
-        for hierarchy in below
-        for name in names
-        for depth in ("kubepods*/", "kubepods*/*/")
-        for found in hierarchy.glob(depth + name)
-    ]
+    found: dict[Path, None] = {}
+    with suppress(OSError):  # a group that goes meanwhile
+        for hierarchy in [CGROUPS, *CGROUPS.iterdir()] if uid and CGROUPS.is_dir() else []:
+            for depth in ("", "*/", "*/*/"):
+                for name in names:
+                    found |= dict.fromkeys(hierarchy.glob(f"*kubepods*/{depth}{name}"))
+    return list(found)
+
+
+def first_of(groups: Iterable[Path]) -> int | None:
+    """A process in one of these groups."""
+    with suppress(OSError):
+        for group in groups:
+            for file in group.rglob("cgroup.procs"):
+                if pids := file.read_text().split():
+                    return int(pids[0])
+    return None
 
 
 def filled(used: TaskUsage, more: TaskUsage) -> TaskUsage:
@@ -113,8 +135,8 @@ def filled(used: TaskUsage, more: TaskUsage) -> TaskUsage:
 def of_node(home: Path) -> NodeUsage:
     """Of the machine; the disk is the one with the agent's home."""
     times, memory, disk = psutil.cpu_times(), psutil.virtual_memory(), psutil.disk_usage(str(home))
-    transfers, networks = psutil.disk_io_counters(), psutil.net_io_counters(pernic=True)
-    others = [each for name, each in networks.items() if name != "lo"]
+    cards = _real("/sys/class/net", psutil.net_io_counters(pernic=True))
+    disks = _real("/sys/block", psutil.disk_io_counters(perdisk=True))
     return NodeUsage(
         cpu_s={mode: float(getattr(times, mode)) for mode in times._fields},
         load1=os.getloadavg()[0],
@@ -122,11 +144,16 @@ def of_node(home: Path) -> NodeUsage:
         memory_available=memory.available,
         disk_total=disk.total,
         disk_available=disk.free,
-        read=transfers.read_bytes if transfers else 0,
-        written=transfers.write_bytes if transfers else 0,
-        received=sum(each.bytes_recv for each in others),
-        sent=sum(each.bytes_sent for each in others),
+        read=sum(each.read_bytes for each in disks),
+        written=sum(each.write_bytes for each in disks),
+        received=sum(each.bytes_recv for each in cards),
+        sent=sum(each.bytes_sent for each in cards),
     )
+
+
+def _real(folder: str, counts: Mapping[str, Any]) -> list[Any]:
+    """Those of devices, by the names in this folder of /sys."""
+    return [each for name, each in counts.items() if (Path(folder) / name / "device").exists()]
 
 
 def _number(file: Path) -> float | None:

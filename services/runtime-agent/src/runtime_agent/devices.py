@@ -34,7 +34,7 @@ from runtime_agent.domain.gpus import (
     noted,
 )
 from runtime_agent.domain.usage import GpuUsage
-from runtime_agent.gauge import Gauge
+from runtime_agent.gpu_reader import GpuReader
 
 _log = structlog.get_logger()
 
@@ -148,6 +148,7 @@ class NvmlDevices:
         self._forget = home / FORGET_XIDS
         self._known = Inventory() if memory is None else Inventory.model_validate_json(memory)
         self._pending: Future[Answer] | None = None
+        self._last_xids: dict[str, int] = {}
         self.names: Mapping[int, str] = cuda_names(self._known)
 
     @property
@@ -169,12 +170,20 @@ class NvmlDevices:
             problem = self._problem(error)
         self._pending = None
         look = self._looked(problem, self._driver.take_xids())
-        uuids = self.uuids.items()
+        devices = self._known.devices.items()
         return replace(
             look,
-            processes={index: answer.processes.get(uuid, ()) for index, uuid in uuids},
-            usage={index: answer.usage[uuid] for index, uuid in uuids if uuid in answer.usage},
+            processes={index: answer.processes.get(of.uuid, ()) for index, of in devices},
+            usage={
+                index: replace(answer.usage[of.uuid], xid=self._last_xid(of.gpu))
+                for index, of in devices
+                if of.uuid in answer.usage
+            },
         )
+
+    def _last_xid(self, gpu: str) -> int:
+        fault = self._known.faults.get(gpu)
+        return self._last_xids.get(gpu, 0 if fault is None else fault.xid)
 
     def _take(self, answer: Answer) -> None:
         before, self._known = self._known, answered(self._known, answer, self._boot)
@@ -193,7 +202,9 @@ class NvmlDevices:
     def _looked(self, problem: str | None, xids: tuple[tuple[str, int], ...] = ()) -> Look:
         if self._forget.exists():
             self._known = self._known.model_copy(update={"faults": {}})
+            self._last_xids = {}
             self._forget.unlink()
+        self._last_xids |= dict(xids)
         self._known = noted(self._known, xids, self._boot, datetime.fromtimestamp(time.time(), UTC))
         self.names = cuda_names(self._known)
         of = {device.gpu: index for index, device in reversed(self._known.devices.items())}
@@ -217,10 +228,10 @@ class _Driver:
     _must_reopen: bool = False
     _events: dict[str, Any] = field(default_factory=dict)
     _xids: list[tuple[str, int]] = field(default_factory=list)
-    _gauge: Gauge = field(init=False)
+    _reader: GpuReader = field(init=False)
 
     def __post_init__(self) -> None:
-        self._gauge = Gauge(self.nvml)
+        self._reader = GpuReader(self.nvml)
 
     def take_xids(self) -> tuple[tuple[str, int], ...]:
         """The Xids that were read since this was last asked, each with its GPU's UUID."""
@@ -246,7 +257,7 @@ class _Driver:
     def _close(self) -> None:
         """Lets go of the library; it ends its event sets itself."""
         self._is_open, self._must_reopen, self._events = False, False, {}
-        self._gauge.close()
+        self._reader.close()
         with contextlib.suppress(self.nvml.NVMLError):
             self.nvml.nvmlShutdown()
 
@@ -267,10 +278,18 @@ class _Driver:
                 for device, handle in self._ask_one(number):
                     devices.append(device)
                     processes[device.uuid] = self._processes(handle)
-                    usage[device.uuid] = self._gauge.read(device.uuid, handle)
+                    usage[device.uuid] = self._figures(device.uuid, handle)
             except self.nvml.NVMLError as error:
                 silent[number] = str(error)
         return Answer(tuple(devices), silent, processes, usage)
+
+    def _figures(self, uuid: str, handle: Any) -> GpuUsage:
+        """They are no reason to know nothing of a GPU."""
+        try:
+            return self._reader.read(uuid, handle)
+        except Exception as error:
+            _log.warning("figures of a GPU can't be read", uuid=uuid, error=repr(error))
+            return GpuUsage()
 
     def _ask_one(self, number: int) -> list[tuple[Device, Any]]:
         """The GPU, or where MIG mode is on its MIG devices; each with its handle."""

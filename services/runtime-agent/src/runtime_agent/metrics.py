@@ -76,8 +76,10 @@ class AgentMetrics:
             ["gpu", "tier"],
             registry=registry,
         )
-        self.gpu_last_xid = Gauge(
-            "DCGM_FI_DEV_XID_ERRORS", "The last Xid of a GPU; 0: none.", ["gpu"], registry=registry
+        self.usage_failures = Counter(
+            "muster_agent_usage_failures",
+            "Looks at what GPUs, tasks and the node use that failed.",
+            registry=registry,
         )
         self.log_bytes = Gauge(
             "muster_agent_log_bytes", "Bytes of all logs on this node.", registry=registry

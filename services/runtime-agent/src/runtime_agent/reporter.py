@@ -20,8 +20,8 @@ from muster.contracts.model import Model
 from muster.contracts.nodes import Gpu, NodeHeartbeat, NodeReturned
 from muster.errors import Transient
 
-from runtime_agent.devices import Devices
-from runtime_agent.domain.gpus import BAD_XIDS, ForeignProcess, with_foreign
+from runtime_agent.devices import Devices, Look
+from runtime_agent.domain.gpus import BAD_XIDS, ForeignProcess, staying, with_foreign
 from runtime_agent.domain.pods import Pod
 from runtime_agent.domain.report import NodeFacts, NodeNow, Offer, report
 from runtime_agent.metrics import TIERS, AgentMetrics
@@ -186,6 +186,18 @@ class Reporter:
         """One look; a driver that hangs costs a thread and its timeout, not the agent."""
         self._look_at_disk()
         look = await asyncio.to_thread(self.devices.look)
+        before = self._processes
+        self._take(look)
+        foreign = staying(self._processes, before)
+        try:
+            await asyncio.to_thread(
+                self.usage.look, self._gpus, look.usage, foreign, list(self.live())
+            )
+        except Exception as error:  # figures are no reason to end
+            self.metrics.usage_failures.inc()
+            _log.error("figures of this look are missing", error=repr(error))
+
+    def _take(self, look: Look) -> None:
         self._remember(look.memory)
         before, self._processes = self._processes, foreign_processes(look.processes, self.owns)
         gpus = with_foreign(look.gpus, self._processes, before)
@@ -196,13 +208,9 @@ class Reporter:
         for gpu in gpus:
             for tier in TIERS:  # a counter that begins at 1 has never risen
                 self.metrics.gpu_xids.labels(str(gpu.index), tier).inc(0)
-            self.metrics.gpu_last_xid.labels(str(gpu.index))
         for index, xid in look.xids:
             tier = "fatal" if xid in BAD_XIDS else "program"
             self.metrics.gpu_xids.labels(str(index), tier).inc()
-            self.metrics.gpu_last_xid.labels(str(index)).set(xid)
-        live = list(self.live())
-        await asyncio.to_thread(self.usage.look, gpus, look.usage, self._processes, live)
         self.on_gpus(frozenset(gpu.index for gpu in gpus))
         if (gpus, look.problem) == (self._gpus, self._driver_problem):
             return

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from muster.contracts.nodes import Gpu
@@ -78,6 +79,7 @@ GPU: tuple[_Of, ...] = (
         lambda u: u.remap_pending),
     _Of("DCGM_FI_DEV_ROW_REMAP_FAILURE", "1: a memory row could not be remapped.", "gauge",
         lambda u: u.remap_failed),
+    _Of("DCGM_FI_DEV_XID_ERRORS", "The last Xid; 0: none.", "gauge", lambda u: u.xid),
     _Of("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "Share of time with work, 0 to 1.", "gauge",
         lambda u: u.active),
     _Of("DCGM_FI_PROF_SM_ACTIVE", "Share of multiprocessors at work, 0 to 1.", "gauge",
@@ -164,16 +166,24 @@ ECC_TYPES: tuple[tuple[str, Callable[[GpuUsage], float | None]], ...] = (
 
 
 class UsageMetrics(Collector):
-    """Exports the newest sample while it is not older than ``patience_s``."""
+    """Exports the newest sample while it is not older than ``patience_s``. ``shows_jobs``: also the
+    names of users and jobs, which then whoever may scrape can read.
+    """
 
-    def __init__(self, registry: CollectorRegistry, node: str, patience_s: float) -> None:
+    def __init__(
+        self, registry: CollectorRegistry, node: str, patience_s: float, *, shows_jobs: bool
+    ) -> None:
         self._node = node
         self._patience_s = patience_s
+        self._shows_jobs = shows_jobs
         self._sample = Sample(at_s=-math.inf)
         registry.register(self)
 
     def take(self, sample: Sample) -> None:
         """The newest look replaces the one before."""
+        if not self._shows_jobs:
+            gpus = [replace(each, pod=None) for each in sample.gpus]
+            sample = replace(sample, gpus=gpus, tasks=())
         self._sample = sample
 
     def describe(self) -> Iterable[Metric]:
@@ -275,7 +285,8 @@ def _job_labels(pod: Pod | None) -> dict[str, str]:
 def _memory_percent(usage: GpuUsage) -> float | None:
     if usage.memory_used is None or usage.memory_free is None:
         return None
-    return 100 * usage.memory_used / (usage.memory_used + usage.memory_free)
+    total = usage.memory_used + usage.memory_free
+    return 100 * usage.memory_used / total if total else None
 
 
 def _memory_limit(pod: Pod) -> float | None:

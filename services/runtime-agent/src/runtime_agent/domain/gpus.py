@@ -211,14 +211,23 @@ def with_foreign(
     """The GPUs; unhealthy are those that a foreign process uses by both of two looks (by index): at
     one look processes of a pod that has just ended may still live.
     """
-    found = []
+    found, stays = [], staying(now, before)
     for gpu in gpus:
-        stay = now.get(gpu.index, frozenset()) & before.get(gpu.index, frozenset())
-        stay = {each for each in stay if each.name not in SHARERS}
+        stay = stays.get(gpu.index)
         if stay and gpu.is_healthy:
             gpu = gpu.model_copy(update={"is_healthy": False, "problem": _used_by(sorted(stay))})
         found.append(gpu)
     return tuple(found)
+
+
+def staying(
+    now: Mapping[int, Set[ForeignProcess]], before: Mapping[int, Set[ForeignProcess]]
+) -> dict[int, Set[ForeignProcess]]:
+    """By the GPU's index, the processes at both looks that hold it for themselves."""
+    return {
+        index: {each for each in found & before.get(index, frozenset()) if each.name not in SHARERS}
+        for index, found in now.items()
+    }
 
 
 def _used_by(processes: Sequence[ForeignProcess]) -> str:

@@ -23,6 +23,7 @@ class GpuUsage:
     GPU was made. ``remapped_…``: rows of memory. ``pcie_replays``, ``nvlink_…``: sums over all
     links since the driver was loaded; bytes both ways. ``active``, ``sm_active``,
     ``sm_occupancy``, ``tensor_active``, ``dram_active``: shares, 0 to 1, since the look before.
+    ``xid``: the last one since the agent's start, or that of a fault; 0: none.
     """
 
     busy: float | None = None
@@ -56,6 +57,7 @@ class GpuUsage:
     sm_occupancy: float | None = None
     tensor_active: float | None = None
     dram_active: float | None = None
+    xid: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,8 @@ from runtime_agent.domain.ending import (
 EVIDENCE_LINES = 50
 """How far back from a log's end the line with the cause is searched."""
 EVIDENCE_CHARS = 500
+LINE_CHARS = 2_000
+"""Of a line, how much is searched: a task may write one that takes a pattern for ever."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +208,7 @@ _LINES: tuple[tuple[re.Pattern[str], _Rule], ...] = (
      _Rule("cuda-ecc", 223, "ContainerCudaUncorrectableECCError", Fault.PLATFORM, _TRANSIENT,
            "A GPU has a memory error that it can't correct.")),
     (re.compile(r"CUDA (error: )?out of memory|CUDA_ERROR_OUT_OF_MEMORY"
-                r"|cupy\S*OutOfMemoryError|(Out of memory|OOM) .* allocat\S+ .* allocator GPU_",
+                r"|cupy[\w.]{0,80}OutOfMemoryError|(Out of memory|OOM) wh.{0,400} allocator GPU_",
                 re.IGNORECASE),
      _Rule("cuda-out-of-memory", 226, "ContainerCudaOOMKilled", Fault.USER, _PERMANENT,
            "The program asked for more GPU memory than there is.")),
@@ -290,7 +292,7 @@ def _failure(ending: Ending) -> tuple[_Rule, str | None]:
     recent = ending.log_tail[: -EVIDENCE_LINES - 1 : -1]
     for line in recent:
         for pattern, rule in _LINES:
-            if pattern.search(line):
+            if pattern.search(line[:LINE_CHARS]):
                 return rule, line
     if number in _SIGNALS:
         return _SIGNALS[number], last
@@ -298,7 +300,7 @@ def _failure(ending: Ending) -> tuple[_Rule, str | None]:
         return _NOT_FOUND, _line_with(ending, "not found") or last
     if ending.exit_code == 126:
         return _NOT_EXECUTABLE, last
-    return _FAILED, next((line for line in recent if _PYTHON_ERROR.match(line)), last)
+    return _FAILED, next((line for line in recent if _PYTHON_ERROR.match(line[:LINE_CHARS])), last)
 
 
 def _signal_number(ending: Ending) -> int:

@@ -29,6 +29,7 @@ WATCH_S = (240, 300)
 WATCH_SILENCE_S = 330.0
 """A connection that is silent for longer is dead, for the server would have ended the watch."""
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.2, 10.0
+LONGEST_RETRY_AFTER_S = 300.0
 LIST_LIMIT = 500
 TEXT_CHARS = 500
 _RETRIED = frozenset((401, 404, 408, 409, 425, 429))
@@ -326,7 +327,7 @@ def _check(status: int, body: Json, after_s: float) -> None:
 
 def _seconds(retry_after: str) -> float:
     """The API server gives seconds; a date, as a proxy may give, counts as none."""
-    return float(retry_after) if retry_after.isdecimal() else 0.0
+    return min(float(retry_after), LONGEST_RETRY_AFTER_S) if retry_after.isdecimal() else 0.0
 
 
 def _words(error: BaseException) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 import structlog
 from muster.settings import names_in
 
-from runtime_agent.counters import filled, groups_of, of_groups, of_network
+from runtime_agent.counters import filled, first_of, groups_of, of_groups, of_network
 from runtime_agent.devices import Devices
 from runtime_agent.domain.ending import Ending, Loss, Refusal, unstarted
 from runtime_agent.domain.environment import CHECKPOINT_FILE
@@ -541,11 +541,12 @@ class KubernetesPods:
         record = self._records.get(pod.pod)
         if record is None or not record.uid:
             return TaskUsage()
-        used = of_groups(groups_of(record.uid))
+        groups = groups_of(record.uid)
+        used = of_groups(groups)
         if pod.run is None or is_on_host_network(pod.run):
             return used
-        first = next(iter(proc.in_pod(record.uid)), None)
-        return used if first is None else filled(used, of_network(first[0]))
+        first = first_of(groups)
+        return used if first is None else filled(used, of_network(first))
 
     def offer(self) -> Offer:
         """As Kubernetes has it, as far as settings do not say otherwise."""

@@ -27,12 +27,12 @@ METRICS = {
     "dram_active": "NVML_GPM_METRIC_DRAM_BW_UTIL",
 }
 """GPM's, in percent between two samples; GPUs have it from Hopper on."""
-_VALUES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal")
+_VALUES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 """The member of a field's union that holds the value, by the value's type."""
 
 
 @dataclass
-class Gauge:
+class GpuReader:
     """`nvml`: the module. What one GPU does not have is left out; the others' calls go on."""
 
     nvml: Any
