@@ -13,7 +13,6 @@ from scheduler.domain.core.holdings import Order
 from scheduler.domain.core.interface import Drift, GangState, Leaving
 from scheduler.domain.core.model import Decision, Gang, Restored, Role
 from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy, ordering_of
-from scheduler.domain.newcore import answers
 from scheduler.domain.newcore.admit import Admission
 from scheduler.domain.newcore.advise import Advice, advise, wishes
 from scheduler.domain.newcore.audit import drifts
@@ -231,19 +230,6 @@ class Core:
         return fresh
 
     # Questions: nothing is changed by them.
-
-    def everyone(self) -> list[Workload]:
-        """All that wait, or have a nominated placement, in order."""
-        return answers.everyone(self._gangs)
-
-    def why(self, gang: str) -> answers.Why | None:
-        """Why a gang waits, and who is ahead; None: it does not wait."""
-        record = self.gangs.get(gang)
-        return None if record is None else answers.why(self._gangs, record)
-
-    def answer(self, gang: str) -> answers.Answer:
-        """What would have to be otherwise for a waiting gang to start."""
-        return answers.answer(self._gangs, self._lending, self.gangs[gang])
 
     def advise(self, chain: str | None, cell: str | None, cells: int) -> Advice | None:
         """Which gangs would have to move so that cells are free; None: there are no such cells."""

@@ -6,10 +6,7 @@ from scheduler.domain.core.interface import (
     Before,
     Counterfactual,
     Counts,
-    End,
-    Ends,
     Expected,
-    Fewer,
     Move,
 )
 from scheduler.domain.core.model import GangClass, PodPlace, Reason
@@ -57,7 +54,7 @@ class Questions:
         why = answers.why(self._gangs, self._gangs.records.all[gang])
         if why is None:
             return Before(0, ())
-        first = tuple(each.gang.id for each in why.everywhere.first)
+        first = tuple(each for each, _ in why.everywhere.first)
         return Before(why.everywhere.position - 1, first)
 
     def ahead(self, gang: str) -> Ahead | None:
@@ -65,9 +62,7 @@ class Questions:
         part, why = answers.part_of(record), answers.why(self._gangs, record)
         if part is None or why is None or part.workload.phase is Phase.NOMINATED:
             return None
-        found = why.inside
-        first = tuple((each.gang.id, answers.gpus_wanted(each)) for each in found.first)
-        return Ahead(found.position, found.waiting, found.gpus, first)
+        return why.inside
 
     def expected(self, gang: str) -> Expected | None:
         at = self.starts_at(gang)
@@ -75,23 +70,7 @@ class Questions:
 
     def counterfactual(self, gang: str) -> Counterfactual | None:
         record = self._gangs.records.all[gang]
-        part = answers.part_of(record)
-        if part is None or part.workload.phase is Phase.NOMINATED:
-            return None
-        found = answers.answer(self._gangs, self._lending, record)
-        ends, fewer = found.ends, found.fewer
-        if ends is not None:
-            gangs = tuple(End(each.gang, each.workload.gpus, each.at) for each in ends.gangs)
-            shown = Ends(gangs, ends.at, ends.is_least)
-        return Counterfactual(
-            None if ends is None else shown,
-            None if fewer is None else Fewer(fewer.role, fewer.pods, fewer.wanted),
-            found.is_opportunistic,
-            found.is_borrowing,
-            found.lender,
-            found.nodes,
-            found.left_out,
-        )
+        return answers.answer(self._gangs, self._lending, record)
 
     def advise(self, chain: str | None, cell: str | None, cells: int) -> Advice | None:
         asked = wishes(self._gangs.state.forest, chain, cell, cells)
