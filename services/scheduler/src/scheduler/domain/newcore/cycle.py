@@ -14,7 +14,6 @@ from scheduler.domain.core.interface import Drift, GangState, Leaving
 from scheduler.domain.core.model import Decision, Gang, Restored, Role
 from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy, ordering_of
 from scheduler.domain.newcore.admit import Admission
-from scheduler.domain.newcore.advise import Advice, advise, wishes
 from scheduler.domain.newcore.audit import drifts
 from scheduler.domain.newcore.carry import carry_over
 from scheduler.domain.newcore.conditions import Conditions
@@ -228,13 +227,6 @@ class Core:
 
         fresh._pending = [*self._pending, *carry_over(self._gangs, fresh._gangs, order_of)]
         return fresh
-
-    # Questions: nothing is changed by them.
-
-    def advise(self, chain: str | None, cell: str | None, cells: int) -> Advice | None:
-        """Which gangs would have to move so that cells are free; None: there are no such cells."""
-        found = wishes(self.state.forest, chain, cell, cells)
-        return advise(self._gangs, self._lending, found) if found else None
 
     # The cycle.
 

@@ -7,11 +7,9 @@ from scheduler.domain.core.interface import (
     Counterfactual,
     Counts,
     Expected,
-    Move,
 )
-from scheduler.domain.core.model import GangClass, PodPlace, Reason
+from scheduler.domain.core.model import GangClass, Reason
 from scheduler.domain.newcore import answers
-from scheduler.domain.newcore.advise import Move as Moved
 from scheduler.domain.newcore.advise import advise, wishes
 from scheduler.domain.newcore.lend import Lending
 from scheduler.domain.newcore.nodes import Phase
@@ -74,35 +72,4 @@ class Questions:
 
     def advise(self, chain: str | None, cell: str | None, cells: int) -> Advice | None:
         asked = wishes(self._gangs.state.forest, chain, cell, cells)
-        if not asked:
-            return None
-        found = advise(self._gangs, self._lending, asked)
-        return Advice(
-            found.wish.chain.name,
-            found.wish.cell_type,
-            found.cells,
-            found.already,
-            found.price.gpus,
-            found.price.lost_ms / 1_000,
-            tuple(map(self._move, found.moves)),
-            found.reason,
-            found.is_least,
-            found.is_cut,
-        )
-
-    def _move(self, moved: Moved) -> Move:
-        workload = moved.workload
-        return Move(
-            workload.gang.id,
-            workload.is_surplus,
-            class_of(self._gangs.records.of(workload)),
-            moved.price.gpus,
-            moved.price.lost_ms / 1_000,
-            moved.lender,
-            _by_pod(moved.before),
-            _by_pod(moved.after),
-        )
-
-
-def _by_pod(places: tuple[PodPlace, ...]) -> dict[str, PodPlace]:
-    return {place.pod: place for place in places}
+        return advise(self._gangs, self._lending, asked) if asked else None
