@@ -7,7 +7,7 @@ from typing import Any
 from scenes import FREE, config, gang, owning
 from scheduler.domain.core import interface
 from scheduler.domain.core.config import ClusterConfig
-from scheduler.domain.core.model import Gang, Kind, Role
+from scheduler.domain.core.model import Gang, Kind, PodPlace, Restored, Role
 from scheduler.domain.core.old_core import OldCore
 from scheduler.domain.newcore.cycle import Core
 
@@ -141,3 +141,16 @@ def drifts(core: interface.Core) -> list[interface.Drift]:
             next(steps)
         except StopIteration as end:
             return list(end.value)
+
+
+def test_nothing_is_published_of_a_gang_that_is_over() -> None:
+    core = a_core(config(a=owning(("rack", 2))))
+    core.request(gang("one", "a", 4))
+    core.cycle(1.0)
+    again = a_core(config(a=owning(("rack", 1)), b=owning(("rack", 1))))
+    for number in range(3):
+        place = PodPlace("p0", f"n{number}", (0, 1, 2, 3))
+        again.restore(Restored(gang(f"g{number}", "a", 4), (place,), started_at=1.0), 1.0)
+    assert again.unpublished() == {"g2"}, "it is downgraded"
+    again.release("g2")
+    assert again.cycle(2.0) == []

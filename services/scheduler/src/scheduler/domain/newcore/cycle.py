@@ -142,6 +142,7 @@ class Core:
         record = self.gangs.get(gang)
         if record is not None:
             self._gangs.release(record)
+            self._drop_pending(gang)
 
     def requeue(self, gang: str, until: float) -> None:
         """A gang is over by the platform's fault: a node was lost, a GPU is bad. What is healthy of
@@ -150,6 +151,11 @@ class Core:
         record = self.gangs.get(gang)
         if record is not None:
             self._gangs.requeue(record, until)
+            self._drop_pending(gang)
+
+    def _drop_pending(self, gang: str) -> None:
+        """Nothing is published of a gang that is over."""
+        self._pending = [each for each in self._pending if each.gang != gang]
 
     def release_pod(self, gang: str, pod: str) -> None:
         """One pod is over; with its last pod the gang."""
@@ -180,7 +186,6 @@ class Core:
         """As if the gang had never been there."""
         self.release(gang)
         self._gangs.usage.forget(gang)
-        self._pending = [each for each in self._pending if each.gang != gang]
 
     def exported(self, gang: str) -> Restored:
         """All that is kept of a gang that has places."""
