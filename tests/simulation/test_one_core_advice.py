@@ -8,8 +8,9 @@ import pytest
 from digests import digest
 from scenes import RACKS, config, gang, owning
 from scheduler.domain.core.config import Policy
+from scheduler.domain.core.interface import Advice
 from scheduler.domain.core.model import Gang, Kind, Placed, Role
-from scheduler.domain.newcore.advise import Advice, Spot, spots_of
+from scheduler.domain.newcore.advise import Spot, spots_of
 from scheduler.domain.newcore.cycle import Core
 from scheduler.domain.newcore.nodes import Phase
 from test_one_core_answers import POLICIES, a_history, waiting
@@ -18,7 +19,7 @@ from test_one_core_reasons import KEEPING, Scene, a_scene
 
 def advice(core: Core, cell: str | None = None, cells: int = 1) -> Advice:
     """What is advised in any chain."""
-    found = core.advise(None, cell, cells)
+    found = core.questions.advise(None, cell, cells)
     assert found is not None
     return found
 
@@ -34,14 +35,14 @@ def placed(scene: Scene, **nodes: tuple[str, int]) -> None:
 
 def moved(found: Advice) -> dict[str, set[str]]:
     """Where each gang would go to."""
-    return {each.workload.name: {place.node for place in each.after} for each in found.moves}
+    return {each.gang: {place.node for place in each.after.values()} for each in found.moves}
 
 
 def test_the_gangs_with_the_fewest_gpus_move() -> None:
     scene = a_scene()
     placed(scene, a=("n0", 2), b=("n1", 1), c=("n2", 2), d=("n3", 2))
     found = advice(scene.core)
-    assert (found.cells, found.price.gpus, found.is_least) == (("r0",), 3, True)
+    assert (found.cells, found.gpus, found.is_least) == (("r0",), 3, True)
     assert moved(found).keys() == {"a", "b"}
     assert set.union(*moved(found).values()) <= {"n2", "n3"}
 
@@ -53,7 +54,7 @@ def test_of_as_many_gpus_those_move_that_lose_the_least_work() -> None:
     scene.asks()
     scene.core.checkpointed("old", 91.0)
     (found,) = advice(scene.core).moves
-    assert (found.workload.name, found.price.lost_ms) == ("old", 20_000)
+    assert (found.gang, found.lost_gpu_s) == ("old", 20.0)
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -103,7 +104,7 @@ def test_surplus_pods_may_have_no_place_then() -> None:
     scene.asks(Gang("e", "x", "user", 0, (Role(Kind(4), ("p0", "p1"), "p", 1),)))
     scene.asks()
     (found,) = advice(scene.core, "node", 2).moves
-    assert (found.workload.is_surplus, found.price, found.after) == (True, (4, 0), ())
+    assert (found.is_surplus, found.gpus, found.lost_gpu_s, found.after) == (True, 4, 0.0, {})
 
 
 def is_free(core: Core, spot: Spot) -> bool:
@@ -117,11 +118,12 @@ def made_so(core: Core, found: Advice, now: float) -> str | None:
     """Nobody waits, the nodes are cordoned, and the gangs begin anew; what is wrong then."""
     for name in waiting(core):
         core.withdraw(name)
-    spots = {spot.address: spot for spot in spots_of(found.wish.chain, found.wish.level)}
+    chain = core.forest.chains[found.chain]
+    spots = {s.address: s for s in spots_of(chain, chain.types.index(found.cell_type))}
     for cell in found.cells:
         for slot, _ in spots[cell].leaves(core.state):
             core.nodes.cordon(slot.node.name)
-    gangs = [move.workload.gang for move in found.moves]
+    gangs = [core.gangs[move.gang].workload.gang for move in found.moves]
     for one in gangs:
         core.release(one.id)
     for one in gangs:
@@ -146,13 +148,13 @@ def test_advice_is_true_and_changes_nothing(policy: dict[str, object]) -> None:
             of = core.state.forest.chains[chain]
             cell = of.types[chance.randrange(of.node_level, of.top + 1)]
             before = digest(core)
-            found = core.advise(chain, cell, chance.choice((1, 1, 2)))
+            found = core.questions.advise(chain, cell, chance.choice((1, 1, 2)))
             assert digest(core) == before, (seed, now, cell)
             assert found is not None
             if found.moves:
                 count += 1
                 for move in found.moves:
-                    assert move.workload.phase is Phase.RUNNING
+                    assert core.gangs[move.gang].workload.phase is Phase.RUNNING
                 problem = made_so(*deepcopy((core, found)), now)
                 if problem is not None:
                     wrong.append(f"seed {seed}, {now:.0f}: {cell}: {problem}")

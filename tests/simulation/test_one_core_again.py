@@ -59,7 +59,7 @@ def facts(core: Core) -> list[Any]:
     """All that is kept of a core."""
     waiting = [n for n, each in core.gangs.items() if each.workload.phase is Phase.WAITING]
     placed = sorted(core.gangs.keys() - waiting)
-    return [sorted(waiting), [core.exported(name) for name in placed], core.kept_reservations()]
+    return [sorted(waiting), [core.exported(name) for name in placed], core.rows.reservations()]
 
 
 def running(core: Core) -> dict[str, set[PodPlace]]:
@@ -121,7 +121,7 @@ def test_a_restored_core_keeps_its_reservations_and_decides_the_same(seed: int) 
         for name in waiting:
             restored.request(core.gangs[name].workload.gang)
         for reservation in reversed(reservations):
-            restored.restore_reservation(reservation)
+            restored.rows.restore_reservation(reservation)
         is_right(restored)
         assert facts(restored) == facts(core)
 
@@ -134,28 +134,28 @@ def test_some_reservations_were_restored() -> None:
         for _ in range(STEPS):
             history.happen()
             history.cores[0].cycle(history.now)
-            met += len(history.cores[0].kept_reservations())
+            met += len(history.cores[0].rows.reservations())
     assert met > STEPS
 
 
 def test_a_reservation_waits_for_nodes_that_have_not_reported_yet() -> None:
     history = History(2)
     core = history.cores[0]
-    while not core.kept_reservations():
+    while not core.rows.reservations():
         history.happen()
         core.cycle(history.now)
-    (reservation, *_) = core.kept_reservations()
+    (reservation, *_) = core.rows.reservations()
     for is_patient in (False, True):
         restored = Core(history.config)
         for name in history.hardware.machines:
             restored.nodes.set_node_health(name, False)
         restored.request(core.gangs[reservation.gang].workload.gang)
         until = history.now + 5.0 if is_patient else None
-        restored.restore_reservation(replace(reservation, patient_until=until))
+        restored.rows.restore_reservation(replace(reservation, patient_until=until))
         restored.cycle(history.now)
-        assert bool(restored.kept_reservations()) is is_patient
+        assert bool(restored.rows.reservations()) is is_patient
         restored.cycle(history.now + 5.0)
-        assert not restored.kept_reservations()
+        assert not restored.rows.reservations()
 
 
 @pytest.mark.parametrize("seed", range(CLUSTERS))

@@ -14,13 +14,14 @@ from digests import digest
 from oracle.hardware import Hardware
 from random_clusters import a_cluster, a_gang
 from scheduler.domain.core.config import USUAL_ORDER
+from scheduler.domain.core.interface import Counterfactual
 from scheduler.domain.core.model import OPPORTUNISTIC, Gang, Placed, Preempted
-from scheduler.domain.newcore.answers import Answer
 from scheduler.domain.newcore.cycle import Core
 from scheduler.domain.newcore.nodes import Phase
 from test_one_core import fault
 
 HISTORIES, STEPS = 4, 40
+ALL = 10_000
 
 ASKED = 0.3
 """Of the cycles."""
@@ -76,7 +77,7 @@ def next_cycle(core: Core, gang: str, now: float) -> str:
 class MadeSo:
     """Does what a part of an answer says."""
 
-    def __init__(self, core: Core, gang: str, answer: Answer, now: float) -> None:
+    def __init__(self, core: Core, gang: str, answer: Counterfactual, now: float) -> None:
         self.core, self.gang, self.answer, self.now = core, gang, answer, now
 
     def part(self, name: str) -> str:
@@ -129,7 +130,7 @@ class MadeSo:
 
     def _nobody_before(self) -> None:
         """No gang that comes before it waits, and nothing is reserved for others."""
-        order = [workload.gang.id for workload in self.core.everyone()]
+        order = self.core.questions.first(ALL)
         for gang in waiting(self.core):
             is_before = order.index(gang) < order.index(self.gang)
             if is_before or (gang != self.gang and self.core.gangs[gang].reservation is not None):
@@ -146,7 +147,8 @@ def test_answers_are_true(policy: dict[str, Any]) -> None:
             if not (some := waiting(core)) or chance.random() > ASKED:
                 continue
             gang = chance.choice(some)
-            answer = core.answer(gang)
+            answer = core.questions.counterfactual(gang)
+            assert answer is not None
             for part in PARTS:
                 if getattr(answer, part):
                     counts[part] += 1
@@ -163,8 +165,10 @@ def test_asking_changes_nothing(policy: dict[str, Any]) -> None:
         for core, now in a_history(seed, policy):
             before = digest(core)
             for gang in waiting(core):
-                core.why(gang)
-                core.answer(gang)
+                core.questions.reason_of(gang)
+                core.questions.before(gang)
+                core.questions.ahead(gang)
+                core.questions.counterfactual(gang)
             after = digest(core)
             differs = [each for each in zip(before, after, strict=False) if each[0] != each[1]]
             assert after == before, (seed, now, differs[:3])
@@ -172,19 +176,28 @@ def test_asking_changes_nothing(policy: dict[str, Any]) -> None:
 
 def test_order_and_position_are_the_queues() -> None:
     for core, _ in a_history(1, POLICIES[2]):
-        order = [workload.gang for workload in core.everyone()]
-        for number, gang in enumerate(order):
-            why = core.why(gang.id)
-            assert why is not None
-            assert why.everywhere.position == number + 1
-            assert why.everywhere.waiting == len(order)
-            first = [workload.gang for workload in why.everywhere.first]
-            assert first == order[: min(number, 5)]
+        order = core.questions.first(ALL)
+        for number, name in enumerate(order):
+            before = core.questions.before(name)
+            assert (before.number, list(before.first)) == (number, order[: min(number, 5)])
+            gang, ahead = core.gangs[name].workload.gang, core.questions.ahead(name)
+            if core.gangs[name].workload.phase is Phase.NOMINATED:
+                assert ahead is None
+                continue
             inside = [
                 each
                 for each in order
-                if each.virtual_cluster == gang.virtual_cluster
-                and (each.priority == OPPORTUNISTIC) == (gang.priority == OPPORTUNISTIC)
+                if core.gangs[each].workload.phase is Phase.WAITING
+                and is_beside(core.gangs[each].workload.gang, gang)
             ]
-            assert why.inside.position == inside.index(gang) + 1
-            assert why.inside.waiting == len(inside)
+            assert ahead is not None
+            assert ahead.position == inside.index(name) + 1
+            assert ahead.waiting == len(inside)
+            first = inside[: min(ahead.position - 1, 5)]
+            assert [each for each, _ in ahead.first] == first
+
+
+def is_beside(one: Gang, other: Gang) -> bool:
+    """They are of one virtual cluster and class."""
+    is_same = one.virtual_cluster == other.virtual_cluster
+    return is_same and (one.priority == OPPORTUNISTIC) == (other.priority == OPPORTUNISTIC)

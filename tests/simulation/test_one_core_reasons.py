@@ -28,9 +28,7 @@ class Scene:
     def reason(self, one: Gang) -> Reason:
         """Why a gang has to wait."""
         (told,) = [e for e in self.asks(one) if isinstance(e, Deferred) and e.gang == one.id]
-        why = self.core.why(one.id)
-        assert why is not None
-        assert why.reason == told.reason
+        assert self.core.questions.reason_of(one.id) == told.reason
         return told.reason
 
 
@@ -52,10 +50,9 @@ def test_quota_has_the_cells_that_are_wanted_and_left() -> None:
     assert reason.numbers["cellsLeft"] == 4
     scene.core.release("three")
     scene.asks(gang("four", "x", 4, pods=4, priority=1))
-    why = scene.core.why("two")
-    assert why is not None
-    assert why.reason is not None
-    assert why.reason.numbers["cellsLeft"] == 0, "it is told as it is now"
+    reason = scene.core.questions.reason_of("two")
+    assert reason is not None
+    assert reason.numbers["cellsLeft"] == 0, "it is told as it is now"
 
 
 def test_quota_of_a_pin_names_it() -> None:
@@ -82,7 +79,9 @@ def test_health_counts_the_nodes_that_are_not() -> None:
     scene.core.nodes.cordon("n1")
     reason = scene.reason(gang("large", "x", 4, pods=3))
     assert (reason.code, reason.numbers["badNodes"]) == ("health", 2)
-    assert scene.core.answer("large").nodes == ("n0", "n1"), "of its place if all were"
+    answer = scene.core.questions.counterfactual("large")
+    assert answer is not None
+    assert answer.nodes == ("n0", "n1"), "of its place if all were"
 
 
 def test_a_cordoned_node_without_gpus_is_not_healthy_either() -> None:
@@ -110,10 +109,10 @@ def test_reserved_cells_are_told_of_with_their_gang_and_time() -> None:
     reason = scene.reason(gang("small", "x", 4))
     assert (reason.code, reason.numbers["for"]) == ("reservation", "large")
     assert reason.numbers["startsAt"] == 101.0
-    why = scene.core.why("large")
-    assert why is not None
-    assert why.starts_at == 101.0
-    ends = scene.core.answer("small").ends
+    assert scene.core.questions.starts_at("large") == 101.0
+    answer = scene.core.questions.counterfactual("small")
+    assert answer is not None
+    ends = answer.ends
     assert ends is not None
     assert ends.gangs == ()
 
@@ -135,14 +134,11 @@ def test_preempting_counts_the_victims_and_says_by_when() -> None:
     (told,) = [each for each in decided if isinstance(each, Deferred)]
     assert told.reason.code == "preempting"
     assert (told.reason.numbers["victims"], told.reason.numbers["until"]) == (2, 32.0)
-    why = scene.core.why("late")
-    assert why is not None
-    assert why.reason == told.reason
+    assert scene.core.questions.reason_of("late") == told.reason
     scene.core.release(next(iter(victims)))
-    why = scene.core.why("late")
-    assert why is not None
-    assert why.reason is not None
-    assert why.reason.numbers["victims"] == 1
+    reason = scene.core.questions.reason_of("late")
+    assert reason is not None
+    assert reason.numbers["victims"] == 1
 
 
 def test_a_preemption_inside_a_virtual_cluster_has_both_priorities() -> None:

@@ -79,7 +79,7 @@ def test_both_cores_show_the_same_of_the_same_gangs(seed: int) -> None:
         other.restore(core.exported(name), history.now)
     for name in waiting:
         other.request(core.gangs[name].workload.gang)
-    for reservation in core.kept_reservations():
+    for reservation in core.rows.reservations():
         other.rows.restore_reservation(reservation)
     assert shown(core, history.config) == shown(other, history.config), seed
 

@@ -6,11 +6,12 @@ finds no place the next rack is tried.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from scheduler.domain.core.forest import Cell, Chain, Forest
+from scheduler.domain.core.interface import Advice, Move
 from scheduler.domain.core.model import PodPlace, Reason
 from scheduler.domain.core.shapes import Part
 from scheduler.domain.newcore.attempt import attempt
@@ -18,7 +19,7 @@ from scheduler.domain.newcore.fit import Fit
 from scheduler.domain.newcore.lend import Lending, lender_of
 from scheduler.domain.newcore.nodes import Binding, Phase, Slot, Workload, mask_on
 from scheduler.domain.newcore.reserve import beside
-from scheduler.domain.newcore.restore import pod_place
+from scheduler.domain.newcore.restore import class_of, pod_place
 from scheduler.domain.newcore.state import State
 from scheduler.domain.newcore.transitions import Transitions
 
@@ -91,40 +92,6 @@ class Price(NamedTuple):
     lost_ms: int = 0
 
 
-class Move(NamedTuple):
-    """A gang begins anew, or a surplus pod, which may have no place then. ``lender``: in whose
-    quota it is then, if not in its own virtual cluster's.
-    """
-
-    workload: Workload
-    price: Price
-    before: tuple[PodPlace, ...]
-    after: tuple[PodPlace, ...]
-    lender: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """``cells``: addresses of those that are free then, first those that are free already
-    (``already`` many). ``reason``: why there are none. ``is_least``: for no others fewer GPUs would
-    have to move. ``is_cut``: not all was tried.
-    """
-
-    wish: Wish
-    cells: tuple[str, ...] = ()
-    already: int = 0
-    moves: tuple[Move, ...] = ()
-    reason: Reason | None = None
-    is_least: bool = False
-    is_cut: bool = False
-
-    @property
-    def price(self) -> Price:
-        """Of all moves."""
-        gpus = sum(move.price.gpus for move in self.moves)
-        return Price(gpus, sum(move.price.lost_ms for move in self.moves))
-
-
 class _Candidate(NamedTuple):
     """A cell, and those that would have to move."""
 
@@ -151,7 +118,7 @@ def advise(gangs: Transitions, lending: Lending, found: Sequence[Wish]) -> Advic
     """The best of these wishes; one at least. Nothing is changed."""
     every = [_Search(gangs, lending, wish, PLACED // len(found)).advice() for wish in found]
     done = [each for each in every if each.reason is None]
-    return min(done or every, key=lambda each: (len(each.moves) > 0, each.price))
+    return min(done or every, key=lambda each: (len(each.moves) > 0, each.gpus, each.lost_gpu_s))
 
 
 def spots_of(chain: Chain, level: int) -> Iterator[Spot]:
@@ -198,16 +165,38 @@ class _Search:
             if not isinstance(moves, str):
                 return self._found(free, chosen, moves)
             self._obstacles[moves] += 1
-        return Advice(self._wish, reason=self._reason(), is_cut=self._is_cut)
+        return self._advice((), 0, (), self._reason(), is_least=False)
 
     def _found(
         self, free: list[_Candidate], chosen: list[_Candidate], moves: tuple[Move, ...]
     ) -> Advice:
         cells = tuple(each.spot.address for each in (*free, *chosen))
-        found = Advice(self._wish, cells, len(free), moves, is_cut=self._is_cut)
+        gpus = sum(move.gpus for move in moves)
         is_sure = len(chosen) <= 1 and not self._is_cut
-        is_sure &= self._unlooked is None or found.price.gpus <= self._unlooked
-        return replace(found, is_least=not moves or is_sure)
+        is_sure &= self._unlooked is None or gpus <= self._unlooked
+        return self._advice(cells, len(free), moves, None, is_least=not moves or is_sure)
+
+    def _advice(
+        self,
+        cells: tuple[str, ...],
+        already: int,
+        moves: tuple[Move, ...],
+        reason: Reason | None,
+        *,
+        is_least: bool,
+    ) -> Advice:
+        return Advice(
+            self._wish.chain.name,
+            self._wish.cell_type,
+            cells,
+            already,
+            sum(move.gpus for move in moves),
+            sum(move.lost_gpu_s for move in moves),
+            moves,
+            reason,
+            is_least,
+            self._is_cut,
+        )
 
     # Which cells.
 
@@ -304,7 +293,7 @@ class _Search:
         """Where each begins anew; or why not all do."""
         moving = {each for candidate in cells for each in candidate.workloads}
         in_order = sorted(moving, key=self._rank_of)
-        before = {each: tuple(map(pod_place, each.places)) for each in in_order}
+        before = {each: _by_pod(each) for each in in_order}
         prices = {each: self._price([each]) for each in in_order}
         with self._state.trial():
             for each in in_order:
@@ -317,15 +306,22 @@ class _Search:
             if not all(candidate.spot.is_free(self._state) for candidate in cells):
                 return BOUND
             return tuple(
-                Move(
-                    each,
-                    prices[each],
-                    before[each],
-                    tuple(map(pod_place, anew[each].places)),
-                    lender_of(anew[each]) if anew[each].places else None,
-                )
-                for each in in_order
+                self._move(each, prices[each], before[each], anew[each]) for each in in_order
             )
+
+    def _move(
+        self, workload: Workload, price: Price, before: Mapping[str, PodPlace], anew: Workload
+    ) -> Move:
+        return Move(
+            workload.gang.id,
+            workload.is_surplus,
+            class_of(self._gangs.records.of(workload)),
+            price.gpus,
+            price.lost_ms / 1_000,
+            lender_of(anew) if anew.places else None,
+            before,
+            _by_pod(anew),
+        )
 
     def _rank_of(self, workload: Workload) -> tuple[object, ...]:
         """Surplus comes after all gangs."""
@@ -374,6 +370,10 @@ class _Search:
         )
         numbers = {"cells": count, "free": free, **found}
         return Reason(ROOM if ROOM in found else CELLS, text, numbers)
+
+
+def _by_pod(workload: Workload) -> dict[str, PodPlace]:
+    return {place.pod: pod_place(place) for place in workload.places}
 
 
 def _can_move(workload: Workload) -> bool:

@@ -6,7 +6,7 @@ other, until it fits. Then all are put back without which it fits as well: the o
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from heapq import nsmallest
 from itertools import islice
 from operator import itemgetter
@@ -14,6 +14,14 @@ from typing import NamedTuple
 
 from scheduler.domain.core.ends import end_of
 from scheduler.domain.core.holdings import Order
+from scheduler.domain.core.interface import (
+    AHEAD_NAMED,
+    Ahead,
+    Counterfactual,
+    End,
+    Ends,
+    Fewer,
+)
 from scheduler.domain.core.model import OPPORTUNISTIC, Gang, Reason, Role
 from scheduler.domain.core.ordering import Rank
 from scheduler.domain.newcore.attempt import may_be_opportunistic, places_of, short_of
@@ -27,8 +35,6 @@ from scheduler.domain.newcore.records import Record, Reservation, Run
 from scheduler.domain.newcore.reserve import beside, lift_all
 from scheduler.domain.newcore.transitions import Transitions
 
-AHEAD_NAMED = 5
-
 ENDS_LOOKED = 256
 """Gangs, the first to end, of which some may have to end."""
 
@@ -38,20 +44,10 @@ SPARED = 16
 ENDS, NODES = "ends", "nodes"
 
 
-class Ahead(NamedTuple):
-    """A gang's place among ``waiting`` ones; the ``gpus`` that all before it want, and the
-    ``first`` of these.
-    """
-
-    position: int
-    waiting: int
-    gpus: int
-    first: tuple[Workload, ...]
-
-
 @dataclass(frozen=True, slots=True)
 class Why:
-    """``everywhere``: among all; ``inside``: among those of its virtual cluster and class.
+    """``everywhere``: among all; ``inside``: among those of its virtual cluster and class without
+    a nominated placement.
     ``starts_at``: when its reserved cells are free; None: it has no reservation.
     """
 
@@ -61,49 +57,13 @@ class Why:
     starts_at: float | None
 
 
-class End(NamedTuple):
+class _Ending(NamedTuple):
     """A gang that runs, and when it is expected to end."""
 
     at: float
     gang: str
+    gpus: int
     workload: Workload
-
-
-@dataclass(frozen=True, slots=True)
-class Ends:
-    """It starts, or others leave for it, when these have ended, if no gang before it waited any
-    more. None: only those are in its way. ``is_least``: none of them may be left out.
-    """
-
-    gangs: tuple[End, ...]
-    at: float
-    is_least: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Fewer:
-    """With so many ``pods`` of a role instead of ``wanted`` it would start now."""
-
-    role: str
-    pods: int
-    wanted: int
-
-
-@dataclass(slots=True)
-class Answer:
-    """``ends``, ``fewer``: None where there is nothing of that kind. ``is_opportunistic``: with
-    priority -1 it would start now; None: not asked. ``is_borrowing``: the same if it might borrow,
-    of the virtual cluster ``lender``. ``nodes``: if they were healthy, it would start or others
-    leave for it. ``left_out``: parts that were not found within the bounds.
-    """
-
-    ends: Ends | None = None
-    fewer: Fewer | None = None
-    is_opportunistic: bool | None = None
-    is_borrowing: bool | None = None
-    lender: str | None = None
-    nodes: tuple[str, ...] = ()
-    left_out: list[str] = field(default_factory=list)
 
 
 # Who is ahead.
@@ -117,14 +77,15 @@ def everyone(gangs: Transitions) -> list[Workload]:
 
 def why(gangs: Transitions, record: Record) -> Why | None:
     """A gang of which some waits, or has a nominated placement; None: none does."""
-    part = _part(record)
+    part = part_of(record)
     if part is None:
         return None
     own, account = gangs.queue.rank_of(part.workload, part.order), _account(part.workload)
     counted = [(group, group.before(own)) for group in _groups(gangs)]
-    inside = [each for each in counted if _account(each[0].of) == account]
+    same = [each for each in counted if _account(each[0].of) == account]
+    inside = [each for each in same if each[0].of.phase is Phase.WAITING]
     at = None if part.reservation is None else part.reservation.starts_at
-    return Why(_reason(gangs, part), _ahead(counted), _ahead(inside), at)
+    return Why(reason_of(gangs, part), _ahead(counted), _ahead(inside), at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +133,11 @@ def _ahead(counted: Sequence[tuple[_Group, int]]) -> Ahead:
     ]
     named = nsmallest(AHEAD_NAMED, first, key=itemgetter(0))
     waiting = sum(group.count for group, _ in counted)
-    return Ahead(before + 1, waiting, gpus, tuple(workload for _, workload in named))
+    gangs = tuple((workload.gang.id, gpus_wanted(workload)) for _, workload in named)
+    return Ahead(before + 1, waiting, gpus, gangs)
 
 
-def _reason(gangs: Transitions, record: Record) -> Reason | None:
+def reason_of(gangs: Transitions, record: Record) -> Reason | None:
     """As of the last cycle; of quota with the numbers of now."""
     workload, state = record.workload, gangs.state
     if workload.phase is Phase.NOMINATED:
@@ -191,7 +153,7 @@ def _reason(gangs: Transitions, record: Record) -> Reason | None:
     return reason if short is None else quota(workload, short)
 
 
-def _part(record: Record) -> Record | None:
+def part_of(record: Record) -> Record | None:
     """What of a gang waits or is nominated: all of it, or what it is to grow by."""
     parts = (record, None if record.growth is None else record.growth.asking)
     phases = Phase.WAITING, Phase.NOMINATED
@@ -217,10 +179,14 @@ def _reservations(gangs: Transitions, record: Record) -> list[Reservation]:
 # What would have to be otherwise.
 
 
-def answer(gangs: Transitions, lending: Lending, record: Record) -> Answer:
-    """What would let a waiting gang start. Nothing is changed."""
-    found, part = Answer(), _part(record)
-    if part is None or part.workload.phase is Phase.NOMINATED or part.misnamed is not None:
+def answer(gangs: Transitions, lending: Lending, record: Record) -> Counterfactual | None:
+    """What would let a waiting gang start; None: it has a nominated placement, or does not wait.
+    Nothing is changed.
+    """
+    found, part = Counterfactual(), part_of(record)
+    if part is None or part.workload.phase is Phase.NOMINATED:
+        return None
+    if part.misnamed is not None:
         return found
     asked = _Asked(gangs, lending, part)
     if part is record:
@@ -230,7 +196,7 @@ def answer(gangs: Transitions, lending: Lending, record: Record) -> Answer:
     found.ends, is_all = asked.starts_after_ends()
     if found.ends is None and not is_all:
         found.left_out.append(ENDS)
-    reason = _reason(gangs, part)
+    reason = reason_of(gangs, part)
     if reason is not None and reason.code == HEALTH:
         found.nodes = asked.starts_with_nodes()
         if not found.nodes:
@@ -326,7 +292,7 @@ class _Asked:
             found = Ends((), self._costs.now) if places else self._fewest(ends)
         return found, len(ends) == len(every)
 
-    def _in_the_way(self) -> list[End]:
+    def _in_the_way(self) -> list[_Ending]:
         """Gangs that it can't make leave, with their ends."""
         records, workload = self._gangs.records, self._workload
         if workload.is_opportunistic or may_be_opportunistic(workload):
@@ -341,10 +307,10 @@ class _Asked:
             some += [each for each in records.nominated if each.workload.owner == workload.owner]
         return [self._end_of(each) for each in some if each.workload.phase is not Phase.LEAVING]
 
-    def _end_of(self, record: Record) -> End:
+    def _end_of(self, record: Record) -> _Ending:
         began = None if record.run is None else record.run.started_at
         at = end_of(record.workload.gang, began, self._gangs.policy, self._costs.now)
-        return End(at, record.id, record.workload)
+        return _Ending(at, record.id, record.workload.gpus, record.workload)
 
     def _look(self) -> tuple[Place, ...]:
         """Its places in the next cycle, perhaps after others have left."""
@@ -355,7 +321,7 @@ class _Asked:
                     self._state.journal.set(record, "run", Run(self._costs.now))
             return places_of(self._state, self._workload, (), self._costs)
 
-    def _fewest(self, ends: Sequence[End]) -> Ends | None:
+    def _fewest(self, ends: Sequence[_Ending]) -> Ends | None:
         """As few as serve of the first to end; of these all that are needed."""
         fails, fits, step = 0, len(ends) + 1, 1
         places: tuple[Place, ...] = ()
@@ -372,7 +338,7 @@ class _Asked:
                         fails, step = number, 2 * step
         return self._needed(ends[:fits], places) if places else None
 
-    def _needed(self, ends: Sequence[End], places: Sequence[Place]) -> Ends:
+    def _needed(self, ends: Sequence[_Ending], places: Sequence[Place]) -> Ends:
         for is_there in (_is_on_leaves, _is_on_nodes):
             there = [end for end in ends if is_there(end.workload, places)]
             if len(there) < len(ends) and self._fits_without(there):
@@ -384,14 +350,15 @@ class _Asked:
             if self._fits_without(fewer):
                 ends = fewer
         at = max((end.at for end in ends), default=self._costs.now)
-        return Ends(tuple(ends), at, is_least)
+        gangs = (End(end.gang, end.gpus, end.at) for end in ends)
+        return Ends(tuple(gangs), at, is_least)
 
-    def _fits_without(self, ends: Collection[End]) -> bool:
+    def _fits_without(self, ends: Collection[_Ending]) -> bool:
         with self._state.trial():
             self._remove(ends)
             return bool(self._look())
 
-    def _remove(self, ends: Collection[End]) -> None:
+    def _remove(self, ends: Collection[_Ending]) -> None:
         with self._state.unnoticed():
             for end in ends:
                 for child in self._gangs.records.of(end.workload).children:

@@ -15,8 +15,9 @@ from scheduler.domain.newcore.records import Records, job_of
 
 @dataclass(eq=False)
 class Costs:
-    """``hour``: the preemptions of the last hour. ``now``, ``before``: this cycle, and the last.
-    ``again_at``: when a protection ends that kept a gang from leaving.
+    """``hour``: the preemptions of the last hour; ``added``: those not yet stored. ``now``,
+    ``before``: this cycle, and the last. ``again_at``: when a protection ends that kept a gang from
+    leaving.
     """
 
     records: Records
@@ -25,6 +26,7 @@ class Costs:
     now: float = 0.0
     before: float = 0.0
     again_at: float = inf
+    added: list[RestoredPreemption] = field(default_factory=list)
 
     def begin(self, now: float) -> None:
         """A cycle begins."""
@@ -34,7 +36,8 @@ class Costs:
     def preempted(self, asking: Workload, victim: Workload, now: float) -> None:
         """A workload was preempted for another. Its cells are another's by now."""
         vc = asking.gang.virtual_cluster if _is_inside(asking, victim) else None
-        self.hour.note(RestoredPreemption(now, job_of(victim.gang), job_of(asking.gang), vc))
+        self.added.append(RestoredPreemption(now, job_of(victim.gang), job_of(asking.gang), vc))
+        self.hour.note(self.added[-1])
 
     def is_too_many(self, asking: Workload, victims: Iterable[Workload]) -> bool:
         """More gangs would leave inside its virtual cluster than its budget has left."""

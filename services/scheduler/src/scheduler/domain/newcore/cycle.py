@@ -3,33 +3,35 @@
 `Core.cycle` reads as the rules do. Everything that it asks is `fit` under a trial.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from math import inf, nextafter
 
 from scheduler.domain.core.building import build
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.forest import Forest
 from scheduler.domain.core.holdings import Order
-from scheduler.domain.core.model import Decision, Gang, Restored, RestoredReservation, Role
+from scheduler.domain.core.interface import Drift, GangState, Leaving
+from scheduler.domain.core.model import Decision, Gang, Restored, Role
 from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy, ordering_of
-from scheduler.domain.newcore import answers
 from scheduler.domain.newcore.admit import Admission
-from scheduler.domain.newcore.advise import Advice, advise, wishes
+from scheduler.domain.newcore.audit import drifts
 from scheduler.domain.newcore.carry import carry_over
 from scheduler.domain.newcore.conditions import Conditions
 from scheduler.domain.newcore.costs import Costs
-from scheduler.domain.newcore.gangs import parted, pods_of, workload_of
+from scheduler.domain.newcore.gangs import parted, workload_of
 from scheduler.domain.newcore.grow import Children
 from scheduler.domain.newcore.lend import Lending
 from scheduler.domain.newcore.nodes import Workload
 from scheduler.domain.newcore.plan import Planner
 from scheduler.domain.newcore.publish import Publisher
+from scheduler.domain.newcore.questions import Questions
 from scheduler.domain.newcore.queue import Queue
 from scheduler.domain.newcore.records import Growth, Record, Records
 from scheduler.domain.newcore.refuse import misnaming
-from scheduler.domain.newcore.reserve import exported_reservation
-from scheduler.domain.newcore.restore import exported
+from scheduler.domain.newcore.restore import exported, state_of
+from scheduler.domain.newcore.rows import Rows
 from scheduler.domain.newcore.show import Cells
-from scheduler.domain.newcore.state import State
+from scheduler.domain.newcore.state import State, pods_in
 from scheduler.domain.newcore.transitions import Transitions, first_of
 from scheduler.domain.newcore.usage import Usage
 from scheduler.domain.newcore.wake import is_due, wake
@@ -39,7 +41,7 @@ ROUNDS = 4
 
 
 class Core:
-    """``is_settled``: gangs that can never start are refused."""
+    """Implements `interface.Core`. ``is_settled``: gangs that can never start are refused."""
 
     def __init__(
         self, config: ClusterConfig, policies: Mapping[str, OrderPolicy] = BUILT_IN
@@ -49,6 +51,7 @@ class Core:
         self.state = State(build(config))
         self.nodes = Conditions(self.state)
         self.is_settled = True
+        self.cycles = 0
         self._ordering = ordering_of(config.policy, policies)
         usage = Usage(self.state, config.policy, self._ordering)
         records = Records()
@@ -66,6 +69,8 @@ class Core:
         self._planner = Planner(self._gangs)
         self._publisher = Publisher(self._gangs)
         self.cells = Cells(self.state, records)
+        self.rows = Rows(self._gangs)
+        self.questions = Questions(self._gangs, self._lending)
         self._pending: list[Decision] = []
         self._rest: Iterator[list[Decision]] | None = None
 
@@ -73,6 +78,20 @@ class Core:
     def forest(self) -> Forest:
         """The cluster by its configuration."""
         return self.state.forest
+
+    @property
+    def explained(self) -> int:
+        """How many reasons were found."""
+        return self._publisher.explained
+
+    @property
+    def is_explaining(self) -> bool:
+        """Waiting gangs get reasons."""
+        return self._publisher.is_explaining
+
+    @is_explaining.setter
+    def is_explaining(self, is_explaining: bool) -> None:
+        self._publisher.is_explaining = is_explaining
 
     @property
     def is_under_way(self) -> bool:
@@ -106,13 +125,13 @@ class Core:
         """A gang wants more pods, all of them at once or none."""
         record = self.gangs.get(gang)
         if record is not None:
-            self._pending += self._gangs.grow(record, pods_of(roles))
+            self._pending += self._gangs.grow(record, roles)
 
     def want_more(self, gang: str, roles: Sequence[Role]) -> None:
         """A gang wants more pods that it can do without, as many as can be had without cost."""
         record = self.gangs.get(gang)
         if record is not None:
-            self._gangs.want_more(record, pods_of(roles))
+            self._gangs.want_more(record, roles)
 
     def withdraw(self, gang: str) -> None:
         """A gang is not wanted any more."""
@@ -138,32 +157,56 @@ class Core:
         if record is not None:
             self._pending += self._gangs.release_pod(record, pod)
 
-    def checkpointed(self, gang: str, at: float) -> None:
-        """A gang's work up to then is saved."""
+    def checkpointed(self, gang: str, at: float) -> bool:
+        """A gang's work up to then is saved. Whether it runs, and had not saved so much."""
         record = self.gangs.get(gang)
-        if record is not None and record.run is not None:
-            record.run.checkpointed(at)
+        return record is not None and record.run is not None and record.run.checkpointed(at)
 
-    def restore(self, restored: Restored) -> None:
+    def restore(self, restored: Restored, now: float = 0.0) -> None:
         """A gang was placed before. Where it can't have its cells again it is downgraded; the next
         cycle publishes that.
         """
+        self._gangs.costs.now = max(self._gangs.costs.now, now)
         self._pending += self._gangs.restore(restored, self._ordering.order(restored.gang))
 
-    def restore_reservation(self, restored: RestoredReservation) -> None:
-        """Cells were reserved for a waiting gang before; comes after all gangs."""
-        if self.policy.is_keeping:
-            self._gangs.restore_reservation(restored)
+    def note_told(self, gang: str, code: str | None) -> None:
+        """The code of a gang's last published reason."""
+        record = self.gangs.get(gang)
+        if record is not None:
+            asking = None if record.growth is None else record.growth.asking
+            (asking or record).published = code
 
-    def kept_reservations(self) -> list[RestoredReservation]:
-        """All that is kept of reservations, by gang."""
-        found = (each.reservation for each in self._gangs.records.reserved)
-        kept = (exported_reservation(each) for each in found if each is not None)
-        return sorted(kept, key=lambda each: each.gang)
+    def forget(self, gang: str) -> None:
+        """As if the gang had never been there."""
+        self.release(gang)
+        self._gangs.usage.forget(gang)
+        self._pending = [each for each in self._pending if each.gang != gang]
 
     def exported(self, gang: str) -> Restored:
         """All that is kept of a gang that has places."""
         return exported(self.gangs[gang])
+
+    def gang(self, gang: str) -> GangState | None:
+        """A gang as it is shown; None: there is none of this id."""
+        record = self.gangs.get(gang)
+        return None if record is None else state_of(record)
+
+    def gang_ids(self) -> Collection[str]:
+        """All that are not over."""
+        return self.gangs.keys()
+
+    def leaving(self) -> list[Leaving]:
+        """Gangs that were told to leave, and pods that leave alone."""
+        found: list[Leaving] = []
+        for record in self.gangs.values():
+            if record.leaves_by is not None:
+                found.append(Leaving(record.id, None, record.leaves_by))
+                continue
+            for child in record.children:
+                if child.leaves_by is not None:
+                    (pod,) = pods_in(child.workload.wants)
+                    found.append(Leaving(record.id, pod, child.leaves_by))
+        return found
 
     # Another configuration.
 
@@ -172,7 +215,8 @@ class Core:
         one is only read. Raises ConfigError.
         """
         fresh = Core(config, self.policies)
-        fresh.is_settled = self.is_settled
+        fresh.is_settled, fresh.is_explaining = self.is_settled, self.is_explaining
+        fresh.cycles = self.cycles
         fresh.nodes.take_over(self.nodes)
         fresh._gangs.costs.now = fresh._gangs.queue.now = now
 
@@ -184,32 +228,62 @@ class Core:
         fresh._pending = [*self._pending, *carry_over(self._gangs, fresh._gangs, order_of)]
         return fresh
 
-    # Questions: nothing is changed by them.
-
-    def everyone(self) -> list[Workload]:
-        """All that wait, or have a nominated placement, in order."""
-        return answers.everyone(self._gangs)
-
-    def why(self, gang: str) -> answers.Why | None:
-        """Why a gang waits, and who is ahead; None: it does not wait."""
-        record = self.gangs.get(gang)
-        return None if record is None else answers.why(self._gangs, record)
-
-    def answer(self, gang: str) -> answers.Answer:
-        """What would have to be otherwise for a waiting gang to start."""
-        return answers.answer(self._gangs, self._lending, self.gangs[gang])
-
-    def advise(self, chain: str | None, cell: str | None, cells: int) -> Advice | None:
-        """Which gangs would have to move so that cells are free; None: there are no such cells."""
-        found = wishes(self.state.forest, chain, cell, cells)
-        return advise(self._gangs, self._lending, found) if found else None
-
     # The cycle.
+
+    def settle(self, is_settled: bool) -> None:
+        """Whether gangs that can never start are refused from now on."""
+        if is_settled != self.is_settled:
+            self.is_settled = is_settled
+            for found in self._gangs.queue.classes.values():
+                found.reason = None
+                self._gangs.queue.try_again(found)
+
+    def wakes_at(self) -> float | None:
+        """When a cycle is due without an event; None: never."""
+        costs, records = self._gangs.costs, self._gangs.records
+        starts = (each.starts_at for each in (*records.reservations(), *records.kept))
+        overstays = (each.backfill.until for each in records.backfilled if each.backfill)
+        later = (until for until in overstays if until > costs.now)
+        at = min((*(nextafter(start, inf) for start in starts), *later, costs.again_at))
+        return None if at == inf else max(at, costs.now)
+
+    def idle_cycles(self) -> float:
+        """How many cycles without an event, one after the other, may still lead to a decision."""
+        records = self._gangs.records
+        if self._gangs.costs.again_at < inf:
+            return inf
+        return len(records.reserved) + len(records.kept) or -1
+
+    def unpublished(self) -> set[str]:
+        """Gangs about which the next cycle publishes what happened since the last one."""
+        return {decision.gang for decision in self._pending}
+
+    def was_tried(self) -> bool:
+        """Gangs wait, and none for the next cycle."""
+        queue = self._gangs.queue
+        return bool(queue.classes) and not queue.ready and not self.is_under_way
+
+    def note_tried(self, *, is_settled: bool) -> None:
+        """All is as after a cycle: gangs with a published reason were tried."""
+        self.is_settled = is_settled
+        self._gangs.queue.note_tried(lambda each: self._gangs.records.of(each).published)
+        self.state.freed.clear()
+
+    def catch_up(self, limit: int) -> bool:
+        """Nothing is put off."""
+        return limit >= 0
+
+    def audit(self) -> Generator[None, None, list[Drift]]:
+        """Compare accounting with placements, in one step."""
+        yield
+        found = drifts(self.state, [*self.workloads()])
+        return [Drift("", "state", 1, text) for text in found]
 
     def cycle(self, now: float, is_enough: Callable[[int], bool] | None = None) -> list[Decision]:
         """Decide about all that wait, or the rest of that. ``is_enough`` is asked between gangs,
         with the number of decisions so far. All parts go by the time of the first.
         """
+        self.cycles += 1
         steps, self._rest = self._rest or self._steps(now), None
         decisions: list[Decision] = []
         while is_enough is None or not is_enough(len(decisions)):

@@ -13,10 +13,14 @@ from scheduler.domain.newcore.transitions import Transitions
 
 
 class Publisher:
-    """Publishes what is new."""
+    """Publishes what is new. ``explained``: how many reasons were found. ``is_explaining`` off:
+    none are sought.
+    """
 
     def __init__(self, gangs: Transitions) -> None:
         self._gangs = gangs
+        self.explained = 0
+        self.is_explaining = True
 
     def publish(self, tried: dict[WorkloadClass, None], *, is_settled: bool) -> Iterator[Decision]:
         """``tried``: classes whose first gang failed; ``is_settled``: gangs may be refused."""
@@ -26,9 +30,12 @@ class Publisher:
         tried = {found: None for found in tried if not found.is_surplus}  # it waits in silence
         if is_settled:
             yield from self._refuse(tried)
+        if not self.is_explaining:
+            return
         heads = {found: head[1] for found in tried if (head := queue.head(found))}
         kept = [each.reservation for each in gangs.records.reserved if each.reservation]
         found_of = reasons(gangs.state, heads, self._firsts(heads), kept, gangs.costs)
+        self.explained += len(found_of)
         for found, reason in found_of.items():
             if not is_settled and (large := refusal(gangs.state, heads[found])) is not None:
                 reason = unsettled(large)

@@ -16,7 +16,7 @@ from scheduler.domain.core.holdings import Order
 from scheduler.domain.core.machines import NEVER
 from scheduler.domain.core.model import Reason
 from scheduler.domain.core.ordering import Rank
-from scheduler.domain.newcore.fit import QUOTA, No
+from scheduler.domain.newcore.fit import QUOTA, ROOM, No
 from scheduler.domain.newcore.models import Want
 from scheduler.domain.newcore.nodes import Phase, Slot, Workload
 from scheduler.domain.newcore.quota import Wanted, shortage, wanted
@@ -149,6 +149,16 @@ class Queue:
         """The class's first may be helped by what has changed."""
         found.no = None
         self.ready[found] = None
+
+    def note_tried(self, published: Callable[[Workload], str | None]) -> None:
+        """Classes whose gangs have all the same published reason were tried in this state."""
+        self.new.clear()
+        for found in self.classes.values():
+            codes = {published(each) for each in found.waiting()}
+            code = next(iter(codes), None)
+            if code is not None and len(codes) == 1:
+                found.no, found.reason = No(ROOM), Reason(code, "", {})
+                self.ready.pop(found, None)
 
     def leave(self, workload: Workload) -> None:
         """A workload waits no longer."""

@@ -27,10 +27,12 @@ class Run:
         saved = self.started_at + saved_s(now - self.started_at, gang.checkpoint_s)
         return round((now - max(saved, self.checkpointed_at or saved)) * 1_000)
 
-    def checkpointed(self, at: float) -> None:
-        """Its work up to then is saved."""
-        if at > (self.checkpointed_at or self.started_at):
+    def checkpointed(self, at: float) -> bool:
+        """Its work up to then is saved. Whether that is more than before."""
+        is_more = at > (self.checkpointed_at or self.started_at)
+        if is_more:
             self.checkpointed_at = at
+        return is_more
 
 
 @dataclass(eq=False)
@@ -128,7 +130,8 @@ class Records:
     """``all``: by the gang's id; ``children``: what they grow by, by the workload's name. The
     others are those of both that are nominated, run outside of their own cells (downgraded, or on
     borrowed capacity), run on reserved cells, have a reservation, or are misnamed. ``kept``: cells
-    of attempts that the platform failed, for the next ones.
+    of attempts that the platform failed, for the next ones. ``moved``: gangs whose places have
+    changed without a decision, until the caller clears it.
     """
 
     def __init__(self) -> None:
@@ -140,6 +143,7 @@ class Records:
         self.reserved: dict[Record, None] = {}
         self.misnamed: dict[Record, None] = {}
         self.kept: dict[Reservation, None] = {}
+        self.moved: set[str] = set()
         self._charged: dict[str, dict[int, dict[Record, None]]] = {}
         self._groups: dict[tuple[str, str], dict[Record, None]] = {}
 

@@ -1,12 +1,14 @@
 """A gang that was placed before: after a restart, or under another configuration."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import astuple, replace
 
+from scheduler.domain.core.interface import GangState
 from scheduler.domain.core.model import (
     OPPORTUNISTIC,
     CellUse,
     ExtraPod,
+    Gang,
     GangClass,
     Kind,
     PodPlace,
@@ -18,7 +20,7 @@ from scheduler.domain.core.shapes import Part
 from scheduler.domain.newcore.lend import BORROWED, lender_of
 from scheduler.domain.newcore.models import Want
 from scheduler.domain.newcore.nodes import Binding, Phase, Place, Slot, Workload, mask_on
-from scheduler.domain.newcore.records import Record, Run
+from scheduler.domain.newcore.records import Growth, Record, Run
 from scheduler.domain.newcore.state import State, pods_in
 
 
@@ -270,6 +272,49 @@ def class_of(record: Record) -> GangClass:
         return GangClass.GUARANTEED
     is_opportunistic = workload.gang.priority == OPPORTUNISTIC
     return GangClass.OPPORTUNISTIC if is_opportunistic else GangClass.DOWNGRADED
+
+
+def state_of(record: Record) -> GangState:
+    """A gang as it is shown."""
+    workload, run, growth = record.workload, record.run, record.growth or Growth()
+    is_waiting = workload.phase is Phase.WAITING
+    needed, spare = _kinds(workload), dict(growth.spare)
+    for child in growth.surplus.values():
+        if child.workload.phase is Phase.WAITING:
+            spare |= _kinds(child.workload)
+    wanted = needed if workload.phase in (Phase.WAITING, Phase.NOMINATED) else growth.wanted
+    asking = growth.asking or record
+    return GangState(
+        workload.gang,
+        _roles(workload.gang, wanted, spare if is_waiting else {}),
+        () if is_waiting else _roles(workload.gang, spare, {}),
+        None if run is None else run.started_at,
+        None if is_waiting else class_of(record),
+        None if is_waiting else lender_of(workload),
+        record.leaves_by,
+        asking.published,
+        is_waiting=asking.workload.phase in (Phase.WAITING, Phase.NOMINATED),
+        is_nominated=asking.workload.phase is Phase.NOMINATED,
+    )
+
+
+def _kinds(workload: Workload) -> dict[str, Kind]:
+    return {pod: want.kind for want, pods in workload.wants for pod in pods}
+
+
+def _roles(gang: Gang, pods: Mapping[str, Kind], spare: Mapping[str, Kind]) -> tuple[Role, ...]:
+    """The gang's roles with these pods; ``spare``: those that it can do without."""
+    found: list[Role] = []
+    left = {**pods, **spare}
+    for role in gang.roles:
+        needed = tuple(pod for pod in role.pods if pod in pods)
+        more = tuple(pod for pod in role.pods if pod in spare)
+        least = len(needed) if more else None
+        found.append(replace(role, pods=(*needed, *more), least=least))
+        for pod in role.pods:
+            left.pop(pod, None)
+    found += [Role(kind, (pod,), least=None if pod in pods else 0) for pod, kind in left.items()]
+    return tuple(role for role in found if role.pods)
 
 
 def cells_of(workload: Workload) -> tuple[CellUse, ...]:

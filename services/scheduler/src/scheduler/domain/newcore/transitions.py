@@ -3,7 +3,7 @@
 A decision is returned where there is one to publish.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -17,7 +17,6 @@ from scheduler.domain.core.model import (
     Downgraded,
     GangClass,
     Grown,
-    Kind,
     Placed,
     Preempted,
     PreemptionCancelled,
@@ -30,6 +29,8 @@ from scheduler.domain.core.model import (
     Shrunk,
     Upgraded,
 )
+from scheduler.domain.core.model import joined as roles_with
+from scheduler.domain.core.model import without as roles_without
 from scheduler.domain.core.owning import owner_of
 from scheduler.domain.newcore.costs import Costs
 from scheduler.domain.newcore.explain import DRAIN, preempted, preempting
@@ -116,7 +117,8 @@ class Transitions:
             (kind,) = pods_of(each.gang.roles).values()
             child = surplus_of(self.state, record.workload, pod, kind)
             growth.surplus[pod] = Record(child, behind(record.order, child))
-            list(self._restore(growth.surplus[pod], each))  # nothing is published of it
+            if list(self._restore(growth.surplus[pod], each)):  # nothing is published of it
+                self.records.moved.add(record.id)
 
     def _restore_growth(
         self, record: Record, growth: Restored, *, is_lost: bool
@@ -252,9 +254,10 @@ class Transitions:
         if record.misnamed is None:
             self.queue.add(record.workload, record.order)
 
-    def grow(self, record: Record, pods: Mapping[str, Kind]) -> Iterator[Decision]:
+    def grow(self, record: Record, roles: Sequence[Role]) -> Iterator[Decision]:
         """A gang wants more pods, all of them at once or none."""
-        workload = record.workload
+        workload, pods = record.workload, pods_of(roles)
+        _name(workload, roles)
         if workload.phase is Phase.NOMINATED:
             yield self.wait_again(record)
         if workload.phase is Phase.WAITING:
@@ -265,8 +268,10 @@ class Transitions:
         record.growth.wanted |= pods
         yield from self.children.ask_anew(record)
 
-    def want_more(self, record: Record, pods: Mapping[str, Kind]) -> None:
+    def want_more(self, record: Record, roles: Sequence[Role]) -> None:
         """A gang wants more pods that it can do without."""
+        pods = pods_of(roles)
+        _name(record.workload, roles)
         growth = record.growth = record.growth or Growth()
         growth.spare |= {pod: kind for pod, kind in pods.items() if pod not in growth.surplus}
         self.children.ask(record)
@@ -381,7 +386,9 @@ class Transitions:
             priority = OPPORTUNISTIC if workload.is_surplus else workload.gang.priority
             if rebind(self.state, workload, owner, priority):
                 self.records.file(record)
-                if not workload.is_surplus:
+                if workload.is_surplus:
+                    self.records.moved.add(record.id)
+                else:
                     yield Upgraded(record.id)
                     yield from self.children.ask_anew(record)
 
@@ -411,6 +418,14 @@ class Transitions:
             record.reserved_since = restored.since
             self.records.file(record)
 
+    def forget_reservations(self) -> None:
+        """Nothing is reserved, as if it had never been."""
+        for record in list(self.records.reserved):
+            if record.reservation is not None:
+                lift(self.state, record.reservation)
+            record.reservation = record.reserved_since = None
+            self.records.file(record)
+
     def unreserve(self, reservation: Reservation) -> Decision:
         """The cells are free for others, and the gang is tried and planned anew."""
         record = self.records.of(reservation.workload)
@@ -427,6 +442,12 @@ class Transitions:
         if record.published != reason.code:
             record.published = reason.code
             yield Deferred(record.id, reason)
+
+
+def _name(workload: Workload, roles: Sequence[Role]) -> None:
+    """Its gang has these roles too."""
+    others = roles_without(workload.gang.roles, pods_of(roles).keys())
+    workload.gang = replace(workload.gang, roles=roles_with(others, roles))
 
 
 def first_of(order: Order) -> Order:
