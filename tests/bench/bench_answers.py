@@ -13,9 +13,10 @@ import answers_http
 import overload
 import w2_run
 from meter import quantile
-from scheduler.domain.core.advising import advise, wishes
+from scheduler.domain.core.advising import advise
 from scheduler.domain.core.answers import answer
 from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.core.wishes import wishes
 from scheduler.pauses import Collector
 
 SEED = 7

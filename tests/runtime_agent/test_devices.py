@@ -14,7 +14,7 @@ from muster.contracts.nodes import Gpu
 from nvml_double import H100, H100_MB, Card, Driver, Part
 from nvml_recording import Recording
 from runtime_agent.devices import FORGET_XIDS, NvmlDevices, SimulatedDevices, capacity
-from runtime_agent.domain.gpus import ForeignProcess, with_foreign
+from runtime_agent.domain.gpus import ForeignProcess, staying, with_foreign
 from runtime_agent.reporter import foreign_processes
 from runtime_agent.supervisor import proc
 
@@ -329,7 +329,7 @@ PYTHON = ForeignProcess(7, 70, "python3")
 
 
 def used_by(*processes: ForeignProcess, before: Collection[ForeignProcess]) -> str:
-    (gpu,) = with_foreign([GPU], {0: frozenset(processes)}, {0: frozenset(before)})
+    (gpu,) = with_foreign([GPU], staying({0: frozenset(processes)}, {0: frozenset(before)}))
     assert gpu.is_healthy is (gpu.problem is None)
     return gpu.problem or ""
 
@@ -361,7 +361,7 @@ def test_a_process_that_has_come_or_gone_and_the_server_of_mps_are_not_foreign(
 def test_a_gpu_that_is_broken_as_well_shows_that() -> None:
     broken = GPU.model_copy(update={"is_healthy": False, "problem": "Reset the GPU."})
     use = {0: frozenset([PYTHON])}
-    assert with_foreign([broken], use, use) == (broken,)
+    assert with_foreign([broken], staying(use, use)) == (broken,)
 
 
 def test_numbers_of_another_namespace_name_no_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 
-from scheduler.domain.core.advising import Advice, Wish
+from scheduler.domain.core.advising import Advice
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.cycle import run_cycle
 from scheduler.domain.core.model import Decision, Gang, Restored, Role
 from scheduler.domain.core.occupants import Spot
+from scheduler.domain.core.wishes import Wish
 
 
 def spots_of(cluster: Cluster, wish: Wish) -> dict[str, Spot]:

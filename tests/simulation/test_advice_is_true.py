@@ -13,11 +13,12 @@ from moves import is_free, move, nobody_waits, restored, spots_of
 from random_clusters import Traits
 from runs import Run
 from scenes import Scene, config, gang, owning, racks
-from scheduler.domain.core.advising import Advice, Wish, advise
+from scheduler.domain.core.advising import Advice, advise
 from scheduler.domain.core.auditing import audited
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.model import Placed, Role
 from scheduler.domain.core.occupants import Spot
+from scheduler.domain.core.wishes import Wish
 from test_borrowing_properties import a_history
 from unchanged import changed, fingerprint
 

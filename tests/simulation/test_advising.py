@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 from moves import is_free, restored, spots_of
 from scenes import RACKS, Scene, config, gang, owning
-from scheduler.domain.core.advising import Advice, Wish, advise, wishes
+from scheduler.domain.core.advising import Advice, advise
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.config import Policy
 from scheduler.domain.core.model import Gang, Kind, Role
 from scheduler.domain.core.moving import lost_gpu_s
+from scheduler.domain.core.wishes import Wish, wishes
 from unchanged import changed, fingerprint
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from muster.metrics import SECONDS
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-TIERS = ("fatal", "program")
-
 
 class AgentMetrics:
     """What the agent counts. Label values are bounded: phases, rules and Xids."""

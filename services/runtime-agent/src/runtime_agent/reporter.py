@@ -10,7 +10,7 @@ import contextlib
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -21,10 +21,10 @@ from muster.contracts.nodes import Gpu, NodeHeartbeat, NodeReturned
 from muster.errors import Transient
 
 from runtime_agent.devices import Devices, Look
-from runtime_agent.domain.gpus import BAD_XIDS, ForeignProcess, staying, with_foreign
+from runtime_agent.domain.gpus import TIERS, ForeignProcess, staying, tier_of, with_foreign
 from runtime_agent.domain.pods import Pod
 from runtime_agent.domain.report import NodeFacts, NodeNow, Offer, report
-from runtime_agent.metrics import TIERS, AgentMetrics
+from runtime_agent.metrics import AgentMetrics
 from runtime_agent.ports import listening_ports
 from runtime_agent.settings import MEBIBYTE, AgentSettings
 from runtime_agent.store import Journal
@@ -186,9 +186,9 @@ class Reporter:
         """One look; a driver that hangs costs a thread and its timeout, not the agent."""
         self._look_at_disk()
         look = await asyncio.to_thread(self.devices.look)
-        before = self._processes
-        self._take(look)
+        before, self._processes = self._processes, foreign_processes(look.processes, self.owns)
         foreign = staying(self._processes, before)
+        self._take(look, foreign)
         try:
             await asyncio.to_thread(
                 self.usage.look, self._gpus, look.usage, foreign, list(self.live())
@@ -197,10 +197,9 @@ class Reporter:
             self.metrics.usage_failures.inc()
             _log.error("figures of this look are missing", error=repr(error))
 
-    def _take(self, look: Look) -> None:
+    def _take(self, look: Look, foreign: Mapping[int, Set[ForeignProcess]]) -> None:
         self._remember(look.memory)
-        before, self._processes = self._processes, foreign_processes(look.processes, self.owns)
-        gpus = with_foreign(look.gpus, self._processes, before)
+        gpus = with_foreign(look.gpus, foreign)
         unhealthy = [gpu for gpu in gpus if not gpu.is_healthy]
         self.metrics.gpus.set(len(gpus))
         self.metrics.gpus_unhealthy.set(len(unhealthy))
@@ -209,8 +208,7 @@ class Reporter:
             for tier in TIERS:  # a counter that begins at 1 has never risen
                 self.metrics.gpu_xids.labels(str(gpu.index), tier).inc(0)
         for index, xid in look.xids:
-            tier = "fatal" if xid in BAD_XIDS else "program"
-            self.metrics.gpu_xids.labels(str(index), tier).inc()
+            self.metrics.gpu_xids.labels(str(index), tier_of(xid)).inc()
         self.on_gpus(frozenset(gpu.index for gpu in gpus))
         if (gpus, look.problem) == (self._gpus, self._driver_problem):
             return

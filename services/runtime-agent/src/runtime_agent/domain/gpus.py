@@ -46,6 +46,14 @@ reports links that were taken down on purpose.
 """
 
 
+TIERS = FATAL, PROGRAM = "fatal", "program"
+
+
+def tier_of(xid: int) -> str:
+    """Whether an Xid makes its GPU unhealthy, or is left to the program."""
+    return FATAL if xid in BAD_XIDS else PROGRAM
+
+
 SHARERS = frozenset({"nvidia-cuda-mps"})
 """Programs that hold a GPU for the processes of others: the server of NVIDIA's MPS, whose clients
 are not listed beside it. Names end at 15 characters.
@@ -204,16 +212,12 @@ def _gpu(index: int, device: Device, problem: str | None) -> Gpu:
 
 
 def with_foreign(
-    gpus: Iterable[Gpu],
-    now: Mapping[int, Set[ForeignProcess]],
-    before: Mapping[int, Set[ForeignProcess]],
+    gpus: Iterable[Gpu], foreign: Mapping[int, Set[ForeignProcess]]
 ) -> tuple[Gpu, ...]:
-    """The GPUs; unhealthy are those that a foreign process uses by both of two looks (by index): at
-    one look processes of a pod that has just ended may still live.
-    """
-    found, stays = [], staying(now, before)
+    """The GPUs; unhealthy are those that foreign processes hold (by index), see `staying`."""
+    found = []
     for gpu in gpus:
-        stay = stays.get(gpu.index)
+        stay = foreign.get(gpu.index)
         if stay and gpu.is_healthy:
             gpu = gpu.model_copy(update={"is_healthy": False, "problem": _used_by(sorted(stay))})
         found.append(gpu)
@@ -223,7 +227,9 @@ def with_foreign(
 def staying(
     now: Mapping[int, Set[ForeignProcess]], before: Mapping[int, Set[ForeignProcess]]
 ) -> dict[int, Set[ForeignProcess]]:
-    """By the GPU's index, the processes at both looks that hold it for themselves."""
+    """By the GPU's index, the processes at both of two looks that hold it for themselves: at one
+    look processes of a pod that has just ended may still live.
+    """
     return {
         index: {each for each in found & before.get(index, frozenset()) if each.name not in SHARERS}
         for index, found in now.items()

@@ -7,11 +7,9 @@ The cells are taken whose gangs have the fewest GPUs, of these those whose gangs
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from scheduler.domain.core.answers import asking
 from scheduler.domain.core.cluster import Cluster
-from scheduler.domain.core.forest import Chain, Forest
 from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.model import PodPlace, Reason
 from scheduler.domain.core.moving import (
@@ -31,6 +29,7 @@ from scheduler.domain.core.occupants import (
     occupants,
     spots_of,
 )
+from scheduler.domain.core.wishes import Wish
 
 STEPS = 700
 """Places that are tried for one advice, of some 40 us each."""
@@ -56,19 +55,6 @@ CELLS, BUSY = "cells", "busy"
 """Codes beside `ROOM`, of why there is no advice: there are no such cells, or none of which the
 gangs could be moved; a cycle is under way.
 """
-
-
-class Wish(NamedTuple):
-    """``cells`` of one level of a chain."""
-
-    chain: Chain
-    level: int
-    cells: int
-
-    @property
-    def cell_type(self) -> str:
-        """What the cells are called."""
-        return self.chain.types[self.level]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,19 +135,6 @@ class Search:
                 self.prices[live.id] = found
             gpus, lost = gpus + found[0], lost + found[1]
         return gpus, lost
-
-
-def wishes(forest: Forest, chain: str | None, cell: str | None, cells: int) -> list[Wish]:
-    """What is asked for, in each chain that it may be in; a rack, where nothing is said."""
-    found: list[Wish] = []
-    for each in forest.chains.values():
-        if chain not in (None, each.name):
-            continue
-        if cell is None:
-            found.append(Wish(each, min(each.node_level + 1, each.top), cells))
-        elif cell in each.types:
-            found.append(Wish(each, each.types.index(cell), cells))
-    return found
 
 
 def advise(cluster: Cluster, found: Sequence[Wish]) -> Advice:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Generator, Iterator, Mapping, 
 from math import inf
 
 from scheduler.domain.core.advising import Move as Moving
-from scheduler.domain.core.advising import advise, wishes
+from scheduler.domain.core.advising import advise
 from scheduler.domain.core.answers import Ends as Ending
 from scheduler.domain.core.answers import answer
 from scheduler.domain.core.aside import all_tried
@@ -55,6 +55,7 @@ from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy
 from scheduler.domain.core.owning import owner_of, pin_owner
 from scheduler.domain.core.passing import has_passers
 from scheduler.domain.core.reasons import current, preempting
+from scheduler.domain.core.wishes import wishes
 
 
 class OldCore(Cluster):

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from scheduler.domain.core.forest import Cell, Chain, Forest
+from scheduler.domain.core.forest import Cell, Chain
 from scheduler.domain.core.interface import Advice, Move
 from scheduler.domain.core.model import PodPlace, Reason
 from scheduler.domain.core.shapes import Part
+from scheduler.domain.core.wishes import Wish
 from scheduler.domain.newcore.attempt import attempt
 from scheduler.domain.newcore.fit import Fit
 from scheduler.domain.newcore.lend import Lending, lender_of
@@ -45,19 +46,6 @@ TEXTS = {
     UNTRIED: "not tried",
 }
 """Why cells, or choices of several, can't be freed."""
-
-
-class Wish(NamedTuple):
-    """``cells`` of one level of a chain."""
-
-    chain: Chain
-    level: int
-    cells: int
-
-    @property
-    def cell_type(self) -> str:
-        """What the cells are called."""
-        return self.chain.types[self.level]
 
 
 class Spot(NamedTuple):
@@ -99,19 +87,6 @@ class _Candidate(NamedTuple):
     number: int
     spot: Spot
     workloads: frozenset[Workload]
-
-
-def wishes(forest: Forest, chain: str | None, cell: str | None, cells: int) -> list[Wish]:
-    """What is asked for, in each chain that it may be in; a rack, where nothing is said."""
-    found: list[Wish] = []
-    for each in forest.chains.values():
-        if chain not in (None, each.name):
-            continue
-        if cell is None:
-            found.append(Wish(each, min(each.node_level + 1, each.top), cells))
-        elif cell in each.types:
-            found.append(Wish(each, each.types.index(cell), cells))
-    return found
 
 
 def advise(gangs: Transitions, lending: Lending, found: Sequence[Wish]) -> Advice:

@@ -44,19 +44,6 @@ SPARED = 16
 ENDS, NODES = "ends", "nodes"
 
 
-@dataclass(frozen=True, slots=True)
-class Why:
-    """``everywhere``: among all; ``inside``: among those of its virtual cluster and class without
-    a nominated placement.
-    ``starts_at``: when its reserved cells are free; None: it has no reservation.
-    """
-
-    reason: Reason | None
-    everywhere: Ahead
-    inside: Ahead
-    starts_at: float | None
-
-
 class _Ending(NamedTuple):
     """A gang that runs, and when it is expected to end."""
 
@@ -75,17 +62,16 @@ def everyone(gangs: Transitions) -> list[Workload]:
     return [workload for _, workload in sorted(found, key=itemgetter(0))]
 
 
-def why(gangs: Transitions, record: Record) -> Why | None:
-    """A gang of which some waits, or has a nominated placement; None: none does."""
-    part = part_of(record)
-    if part is None:
-        return None
-    own, account = gangs.queue.rank_of(part.workload, part.order), _account(part.workload)
-    counted = [(group, group.before(own)) for group in _groups(gangs)]
-    same = [each for each in counted if _account(each[0].of) == account]
-    inside = [each for each in same if each[0].of.phase is Phase.WAITING]
-    at = None if part.reservation is None else part.reservation.starts_at
-    return Why(reason_of(gangs, part), _ahead(counted), _ahead(inside), at)
+def everywhere(gangs: Transitions, part: Record) -> Ahead:
+    """Who is ahead of a gang, or of what one is to grow by, among all."""
+    return _ahead(gangs, part, list(_groups(gangs)))
+
+
+def inside(gangs: Transitions, part: Record) -> Ahead:
+    """Among those of its virtual cluster and class without a nominated placement."""
+    account = _account(part.workload)
+    same = [each for each in _groups(gangs) if _account(each.of) == account]
+    return _ahead(gangs, part, [each for each in same if each.of.phase is Phase.WAITING])
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +107,10 @@ def _groups(gangs: Transitions) -> Iterator[_Group]:
         yield _Group(record.workload, [(record.order, record.workload)], rank_of)
 
 
-def _ahead(counted: Sequence[tuple[_Group, int]]) -> Ahead:
-    """Of groups, with how many of each come before a gang."""
+def _ahead(gangs: Transitions, part: Record, groups: Sequence[_Group]) -> Ahead:
+    """Of these groups."""
+    own = gangs.queue.rank_of(part.workload, part.order)
+    counted = [(group, group.before(own)) for group in groups]
     before = sum(count for _, count in counted)
     gpus = sum(count * gpus_wanted(group.of) for group, count in counted)
     heads = [(group.first(1)[0][0], group, count) for group, count in counted if count]
@@ -133,8 +121,8 @@ def _ahead(counted: Sequence[tuple[_Group, int]]) -> Ahead:
     ]
     named = nsmallest(AHEAD_NAMED, first, key=itemgetter(0))
     waiting = sum(group.count for group, _ in counted)
-    gangs = tuple((workload.gang.id, gpus_wanted(workload)) for _, workload in named)
-    return Ahead(before + 1, waiting, gpus, gangs)
+    names = tuple((workload.gang.id, gpus_wanted(workload)) for _, workload in named)
+    return Ahead(before + 1, waiting, gpus, names)
 
 
 def reason_of(gangs: Transitions, record: Record) -> Reason | None:

@@ -9,8 +9,9 @@ from scheduler.domain.core.interface import (
     Expected,
 )
 from scheduler.domain.core.model import GangClass, Reason
+from scheduler.domain.core.wishes import wishes
 from scheduler.domain.newcore import answers
-from scheduler.domain.newcore.advise import advise, wishes
+from scheduler.domain.newcore.advise import advise
 from scheduler.domain.newcore.lend import Lending
 from scheduler.domain.newcore.nodes import Phase
 from scheduler.domain.newcore.restore import class_of
@@ -49,18 +50,17 @@ class Questions:
         return [each.gang.id for each in answers.everyone(self._gangs)[:limit]]
 
     def before(self, gang: str) -> Before:
-        why = answers.why(self._gangs, self._gangs.records.all[gang])
-        if why is None:
+        part = answers.part_of(self._gangs.records.all[gang])
+        if part is None:
             return Before(0, ())
-        first = tuple(each for each, _ in why.everywhere.first)
-        return Before(why.everywhere.position - 1, first)
+        ahead = answers.everywhere(self._gangs, part)
+        return Before(ahead.position - 1, tuple(each for each, _ in ahead.first))
 
     def ahead(self, gang: str) -> Ahead | None:
-        record = self._gangs.records.all[gang]
-        part, why = answers.part_of(record), answers.why(self._gangs, record)
-        if part is None or why is None or part.workload.phase is Phase.NOMINATED:
+        part = answers.part_of(self._gangs.records.all[gang])
+        if part is None or part.workload.phase is Phase.NOMINATED:
             return None
-        return why.inside
+        return answers.inside(self._gangs, part)
 
     def expected(self, gang: str) -> Expected | None:
         at = self.starts_at(gang)

@@ -32,7 +32,8 @@ class Rows:
         return Touched(moved, reserved | self._reserved, users, new)
 
     def reservation(self, gang: str) -> RestoredReservation | None:
-        return next((each for each in self.reservations() if each.gang == gang), None)
+        found = self._gangs.records.reservations()
+        return next((exported_reservation(e) for e in found if e.workload.gang.id == gang), None)
 
     def reservations(self) -> list[RestoredReservation]:
         return [*map(exported_reservation, self._gangs.records.reservations())]
