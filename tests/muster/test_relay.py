@@ -345,7 +345,8 @@ async def test_a_process_that_hangs_before_a_prepared_statement_loses_its_locks(
             await hung.prepare("SELECT 1")
             async with asyncio.timeout(DEADLINE_S):
                 await rest.pool.execute(lock)
-            with pytest.raises((asyncpg.PostgresConnectionError, asyncpg.InterfaceError)):
-                await hung.execute("COMMIT")
+            sessions = "SELECT count(*) FROM pg_stat_activity WHERE pid = $1"
+            pid = hung.get_server_pid()
+            await eventually(lambda: rest.pool.fetchval(sessions, pid), 0)
         finally:
             hung.terminate()

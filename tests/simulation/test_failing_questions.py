@@ -16,6 +16,7 @@ from runs import Run
 from scheduler.domain.core import advising, answers
 from scheduler.domain.core.auditing import audited
 from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.core.wishes import wishes
 from unchanged import changed, fingerprint
 
 SEEDS, PER_QUESTION = 8, 10
@@ -73,7 +74,7 @@ def questions(cluster: Cluster) -> list[Callable[[], object]]:
     """All that is asked of a state."""
     forest = cluster.hardware.forest
     found: list[Callable[[], object]] = [
-        lambda cells=cells: advising.advise(cluster, advising.wishes(forest, None, None, cells))
+        lambda cells=cells: advising.advise(cluster, wishes(forest, None, None, cells))
         for cells in (1, 2)
     ]
     waiting = [cluster.gangs[gang] for gang in cluster.queue.gangs]
