@@ -132,6 +132,25 @@ def a_status(job: str, *tasks: TaskStatus, **more: Any) -> JobStatus:
     )
 
 
+async def test_the_log_of_a_surplus_task_that_waits_says_for_what(rest: Any) -> None:
+    await rest.submit("logged")
+    job = await rest.job_id("logged")
+    needed = TaskStatus(index=0, state=TaskState.RUNNING, pod="pod-0", node="n")
+    waits = [TaskStatus(index=index, state=TaskState.WAITING) for index in (1, 2)]
+    status = a_status(job, needed, *waits)
+    roles = tuple(each.model_copy(update={"min_instances": 2}) for each in status.task_roles)
+    await rest.receive("job-updated", job, status.model_copy(update={"task_roles": roles}))
+    for index, hint in (
+        (1, ""),  # the job needs it
+        (2, " The job runs without it until there is room to grow into."),
+    ):
+        path = LOGS.replace("taskIndex/0", f"taskIndex/{index}")
+        assert (await rest.client.get(path)).json()["message"] == (
+            f"admin~logged is RUNNING. Its task worker {index} is not placed on a node yet,"
+            f" so it has no log.{hint}"
+        )
+
+
 @pytest.mark.parametrize("state", [JobState.WAITING, JobState.RUNNING])
 async def test_a_task_without_a_node_does_not_wait_for_what_another_waits_for(
     rest: Any, state: JobState

@@ -20,7 +20,15 @@ from rest.api.jobs import Attempt, JobName, attempt_status, get_whole
 from rest.api.models import LogLocations, TaskAttempts
 from rest.domain.callers import Caller
 from rest.domain.streams import LineEvents, until_limit
-from rest.domain.views import WholeJob, attempt_state, ended, find_task, task, verdict_reason
+from rest.domain.views import (
+    WholeJob,
+    attempt_state,
+    ended,
+    find_task,
+    is_to_grow,
+    task,
+    verdict_reason,
+)
 from rest.peers import LogAsk, LogPiece, OpenLog
 
 Piece = TypeVar("Piece")
@@ -224,6 +232,8 @@ def _not_placed(
         f"{where.job} is {state}{_after_colon(explanation)}. Its task {where.role} {where.index}"
         f" {placed}, so it has no log{_after_colon('' if own == explanation else own)}."
     )
+    if found is not None and state == "RUNNING" and is_to_grow(status, where.role, found):
+        message += " The job runs without it until there is room to grow into."
     return Rejected("NoTaskLogError", message)
 
 

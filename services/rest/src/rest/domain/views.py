@@ -279,6 +279,13 @@ def find_task(status: JobStatus | None, role: str, index: int) -> TaskStatus | N
     return None
 
 
+def is_to_grow(status: JobStatus | None, role: str, task: TaskStatus) -> bool:
+    """Whether a running job goes on without this task of a role until there is room for it."""
+    least = [each.min_instances for each in status.task_roles if each.name == role] if status else []
+    is_surplus = any(count is not None and task.index >= count for count in least)
+    return is_surplus and task.state is TaskState.WAITING
+
+
 def ended(status: TaskStatus) -> bool:
     """Whether the task's attempt writes no more logs."""
     return status.state in (TaskState.SUCCEEDED, TaskState.FAILED, TaskState.STOPPED)
