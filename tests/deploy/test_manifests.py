@@ -435,6 +435,20 @@ def test_the_patch_for_kube_prometheus_stack_labels_the_monitor(tmp_path: Path) 
     assert labels["release"] == "kube-prometheus-stack"
 
 
+@pytest.mark.parametrize("namespace", ["muster-jobs", "muster-jobs-host"])
+def test_tasks_reach_agents_and_dns_also_where_blocks_have_neither_nodes_nor_pods(
+    with_components: Callable[..., Sequence[Json]], namespace: str
+) -> None:
+    """As with Cilium: https://github.com/cilium/cilium/issues/20550 and 9209."""
+    objects = with_components("network-policies")
+    egress = named(objects, "NetworkPolicy", "jobs", namespace)["spec"]["egress"]
+    (agent,) = workload(objects, "runtime-agent").main["ports"]
+    of_agents = [rule["ports"] for rule in egress if "to" not in rule]
+    assert of_agents == [[{"protocol": "TCP", "port": agent["containerPort"]}]]
+    peers = [peer for rule in egress if "ports" not in rule for peer in rule["to"]]
+    assert {"namespaceSelector": {}} in peers
+
+
 def test_policies_open_the_ports_that_exist(
     with_components: Callable[..., Sequence[Json]],
 ) -> None:
