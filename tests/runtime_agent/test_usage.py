@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from muster.contracts.nodes import Gpu
 from muster.contracts.pods import PodRun
 from nvml_recording import Recording
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 from runtime_agent import counters
 from runtime_agent.counters import of_groups, of_node, of_processes
 from runtime_agent.devices import NvmlDevices
@@ -107,6 +108,20 @@ def test_series_of_a_task_end_with_it_and_all_end_with_the_looks() -> None:
     assert not [name for name, _ in scraped(registry) if name.startswith("task_")]
     metrics.take(Sample(now - 61, [GpuSample(gpu, GpuUsage(busy=7))], node=of_node(Path("/"))))
     assert scraped(registry) == {}
+
+
+def test_of_two_live_attempts_of_a_task_the_later_one_is_exported() -> None:
+    registry = CollectorRegistry()
+    metrics = UsageMetrics(registry, "node-a", 60.0, shows_jobs=True)
+    earlier = a_pod()
+    assert earlier.run is not None
+    run = earlier.run.model_copy(update={"task_attempt": 1})
+    later = replace(earlier, pod=f"{earlier.pod}-1", run=run)
+    tasks = [TaskSample(pod, TaskUsage(memory=used)) for pod, used in ((later, 7), (earlier, 3))]
+    metrics.take(Sample(time.monotonic(), tasks=tasks))
+    lines = generate_latest(registry).decode().splitlines()
+    shown = [line for line in lines if line.startswith("task_mem_usage_byte{")]
+    assert [line.split()[-1] for line in shown] == ["7.0"]
 
 
 def test_ten_thousand_jobs_leave_no_series_behind() -> None:

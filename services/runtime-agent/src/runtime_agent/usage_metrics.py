@@ -198,8 +198,9 @@ class UsageMetrics(Collector):
 
     def _families(self, sample: Sample) -> Iterator[Metric]:
         yield from self._of_gpus(sample)
+        tasks = [(_job_labels(task.pod), task) for task in _newest(sample.tasks)]
         for of in TASK:
-            yield _family(of, ((_job_labels(task.pod), of.read(task)) for task in sample.tasks))
+            yield _family(of, ((labels, of.read(task)) for labels, task in tasks))
         for of in NODE:
             nodes: tuple[NodeUsage, ...] = () if sample.node is None else (sample.node,)
             yield _family(of, (({"node_name": self._node}, of.read(node)) for node in nodes))
@@ -272,6 +273,14 @@ def _family(of: _Of, values: Iterable[tuple[dict[str, str], float | None]]) -> M
         if value is not None:
             family.add_sample(f"{of.name}_total" if is_counter else of.name, labels, value)
     return family
+
+
+def _newest(tasks: Iterable[TaskSample]) -> Iterable[TaskSample]:
+    """Of two live attempts of a task the later one: their labels are equal, and Prometheus takes
+    no series twice.
+    """
+    by_attempt = sorted(tasks, key=lambda each: each.pod.run.task_attempt if each.pod.run else 0)
+    return {tuple(_job_labels(each.pod).values()): each for each in by_attempt}.values()
 
 
 def _job_labels(pod: Pod | None) -> dict[str, str]:
