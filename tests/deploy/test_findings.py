@@ -24,6 +24,17 @@ PRIVILEGED = named(
 )
 
 
+ONLY = "muster/only=true:NoSchedule"
+TOLERANT = named("ConfigMap", "settings", data={"MUSTER_KUBE_TOLERATED_TAINTS": "team"})
+
+
+def tainted(name: str, taint: str) -> Json:
+    """A node with a taint, as kubectl writes it."""
+    pair, _, effect = taint.partition(":")
+    key, _, value = pair.partition("=")
+    return a_node(name) | {"spec": {"taints": [{"key": key, "value": value, "effect": effect}]}}
+
+
 def of(found: Sequence[Finding], subject: str) -> list[tuple[Level, str]]:
     """The findings about a subject."""
     return [(each.level, each.text) for each in found if each.subject == subject]
@@ -84,6 +95,41 @@ def test_a_good_cluster_is_all_ok() -> None:
         ),
         ({"nodes": [a_node("n" * 65)]}, PLAN, "nodes", Level.REFUSAL, "more than 64 characters"),
         ({"nodes": [a_node(is_ready=False)]}, PLAN, "nodes", Level.WARNING, "not ready: gpu-1"),
+        (
+            {"nodes": [a_node(), tainted("gpu-2", "team=a:NoSchedule"), tainted("gpu-3", ONLY)]},
+            PLAN,
+            "nodes",
+            Level.WARNING,
+            "no job starts where the taint team=a:NoSchedule is: gpu-2",
+        ),
+        (
+            {"nodes": [tainted("gpu-1", ONLY)]},
+            Plan([TOLERANT], IMAGES),
+            "nodes",
+            Level.WARNING,
+            "the taint muster/only=true:NoSchedule is: gpu-1",
+        ),
+        (
+            {"nodes": [tainted("gpu-2", "team=a:NoSchedule")]},
+            Plan([TOLERANT], IMAGES),
+            "nodes",
+            Level.OK,
+            "1 for jobs",
+        ),
+        (
+            {"nodes": [a_node() | {"spec": {"unschedulable": True}}]},
+            PLAN,
+            "nodes",
+            Level.WARNING,
+            "cordoned, so no job starts there: gpu-1",
+        ),
+        (
+            {"nodes": [tainted("gpu-1", ONLY)]},
+            PLAN,
+            "services",
+            Level.WARNING,
+            "Muster's services find no place",
+        ),
         ({"nodes": [a_node(gpus=8)]}, PLAN, "GPUs", Level.WARNING, "no RuntimeClass nvidia"),
         (
             {"nodes": [a_node(gpus=8)], "runtime_classes": [NVIDIA]},

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from muster import taints
+from muster.settings import names_in
+
 from cli.deploy.cluster_file import commands, differences, file_in
 from cli.deploy.objects import (
     AGENT_LABEL,
@@ -33,6 +36,7 @@ LEVEL = "pod-security.kubernetes.io/enforce"
 RUNTIME_CLASS = "nvidia"
 GPU_MODE = "MUSTER_KUBE_GPU_MODE"
 VISIBLE_DEVICES, NO_GPUS = "visible-devices", "none"
+TAINTS_SETTING = "MUSTER_KUBE_TOLERATED_TAINTS"
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 VERBS = ("create", "patch", "delete")
 
@@ -119,6 +123,7 @@ def findings(cluster: Cluster, plan: Plan) -> list[Finding]:
         _rights(cluster.denied),
         *_namespaces(cluster, plan),
         *_storage(cluster, plan),
+        *_services(cluster),
         *_nodes(cluster, plan),
         *_gpus(cluster, plan),
         *cells(plan.objects, agents(cluster.nodes, plan.nodes) or cluster.nodes),
@@ -212,6 +217,21 @@ def _storage(cluster: Cluster, plan: Plan) -> Iterator[Finding]:
         yield Finding("storage", Level.REFUSAL, text, fix)
 
 
+def _services(cluster: Cluster) -> Iterator[Finding]:
+    """The pods of services tolerate no taint."""
+    taken = [each for each in cluster.nodes if _refuses_all(each)]
+    if taken and len(taken) == len(cluster.nodes):
+        text = "each node is tainted or cordoned, so Muster's services find no place"
+        fix = "Add a node without taints, or tolerations in your overlay."
+        yield Finding("services", Level.WARNING, text, fix)
+
+
+def _refuses_all(node: Json) -> bool:
+    spec = node.get("spec", {})
+    effects = {each.get("effect") for each in spec.get("taints") or ()}
+    return bool(spec.get("unschedulable")) or not effects.isdisjoint(("NoSchedule", "NoExecute"))
+
+
 def _nodes(cluster: Cluster, plan: Plan) -> Iterator[Finding]:
     known = {name_of(each) for each in cluster.nodes}
     if unknown := [each for each in plan.nodes if each not in known]:
@@ -224,9 +244,11 @@ def _nodes(cluster: Cluster, plan: Plan) -> Iterator[Finding]:
         fix = "Name the nodes that are to run jobs: `muster deploy apply --node NAME`."
         yield Finding("nodes", Level.WARNING, text, fix)
         return
+    setting = agent_setting(plan.objects, TAINTS_SETTING)
+    tolerated = names_in(taints.TOLERATED if setting is None else setting)
     wrong: dict[tuple[Level, str, str], list[str]] = {}
     for node in found:
-        for problem in _of_node(node):
+        for problem in _of_node(node, tolerated):
             wrong.setdefault(problem, []).append(name_of(node))
     for (level, text, fix), names in wrong.items():
         yield Finding("nodes", level, f"{text}: {some(names)}", fix)
@@ -236,7 +258,7 @@ def _nodes(cluster: Cluster, plan: Plan) -> Iterator[Finding]:
         yield Finding("nodes", Level.OK, f"{len(found)} for jobs{with_runtime}")
 
 
-def _of_node(node: Json) -> Iterator[tuple[Level, str, str]]:
+def _of_node(node: Json, tolerated: Sequence[str]) -> Iterator[tuple[Level, str, str]]:
     os, machine = _info(node, "operatingSystem"), _info(node, "architecture")
     elsewhere = "Remove their label, and name only nodes on Linux and x86-64."
     if (os, machine) not in (("linux", "amd64"), ("", "")):
@@ -251,6 +273,10 @@ def _of_node(node: Json) -> Iterator[tuple[Level, str, str]]:
         yield Level.REFUSAL, f"the name has more than {MAX_NODE_NAME} characters", elsewhere
     if not is_ready(node):
         yield Level.WARNING, "not ready", "Jobs start there once `kubectl get nodes` shows Ready."
+    if node.get("spec", {}).get("unschedulable"):
+        yield Level.WARNING, "cordoned, so no job starts there", "`kubectl uncordon` frees it."
+    if (taint := taints.keeps_off(node, tolerated)) is not None:
+        yield Level.WARNING, f"no job starts where the taint {taint} is", taints.FIX
 
 
 def _gpus(cluster: Cluster, plan: Plan) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from muster.settings import JobNamespaceSettings, ReadByRestSettings, names_in
+from muster.taints import TOLERATED
 from pydantic import (
     Field,
     NonNegativeFloat,
@@ -116,7 +117,7 @@ class AgentSettings(ReadByRestSettings, KubernetesSettings):
         "nvidia", description="The runtime class of pods with GPUs; empty: the node's default."
     )
     kube_tolerated_taints: str = Field(
-        "muster/only,nvidia.com/gpu",
+        TOLERATED,
         description="Keys of taints, with commas, that do not keep tasks off the node. Other taints"
         " do; taint a node with muster/only to keep other people's pods off.",
     )

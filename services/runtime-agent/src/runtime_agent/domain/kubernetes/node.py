@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
+from muster import taints
 from muster.contracts.nodes import PodOnNode
 
 from runtime_agent.domain.kubernetes.quantities import cpus, mebibytes
@@ -15,8 +16,6 @@ OTHERS = "kubernetes/foreign"
 """Under this name the requests of pods that are not Muster's count."""
 HEADROOM_CPUS = 0.5
 """Kept free: kubelet counts pods that have ended a moment longer than Muster does."""
-_UNREADY = "node.kubernetes.io/"
-"""Taints that Kubernetes sets by the node's conditions, which are read themselves."""
 _PRESSURES = ("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable")
 
 
@@ -107,11 +106,6 @@ def problem_of(node: dict[str, Any], tolerated: Collection[str] = ()) -> str | N
             return f"Kubernetes reports {name} of the node. {why}".strip()
     if spec.get("unschedulable"):
         return "The node is cordoned in Kubernetes; `kubectl uncordon` frees it."
-    for taint in spec.get("taints") or ():
-        key, effect = taint["key"], taint.get("effect")
-        is_others = not key.startswith(_UNREADY) and key not in tolerated
-        if is_others and effect in ("NoSchedule", "NoExecute"):
-            value = f"={taint['value']}" if taint.get("value") else ""
-            fix = "Remove it, or name its key in MUSTER_KUBE_TOLERATED_TAINTS."
-            return f"The node has the taint {key}{value}:{effect}. {fix}"
+    if (taint := taints.keeps_off(node, tolerated)) is not None:
+        return f"The node has the taint {taint}. {taints.FIX}"
     return None
