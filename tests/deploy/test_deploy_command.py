@@ -240,7 +240,7 @@ def test_keys_for_secrets_of_jobs_come_and_stay(
     assert keys_for_secrets(ready) == (first, public)
     assert generations(ready) == begun  # the content is what they began with
 
-    rotate(ready, tmp_path)
+    follow(ready, tmp_path, "### Replace the key for secrets")
     rotated = applied(deploy, tmp_path)
     assert rotated.code == 0, rotated.err
     both, new_public = keys_for_secrets(ready)
@@ -252,6 +252,38 @@ def test_keys_for_secrets_of_jobs_come_and_stay(
     upgraded = deploy("upgrade", "--yes", *key)
     assert upgraded.code == 0, upgraded.err
     assert keys_for_secrets(ready) == (both, new_public)
+
+
+def test_an_installation_that_is_cut_off_has_shown_the_password(
+    ready: KubePlane, deploy: Deploy, tmp_path: Path
+) -> None:
+    ready.ask("POST", "/api/v1/namespaces", {"metadata": {"name": SYSTEM}})
+    quota = {"metadata": {"name": "few"}, "spec": {"hard": {"count/secrets": "1"}}}
+    ready.ask("POST", f"/api/v1/namespaces/{SYSTEM}/resourcequotas", quota)
+    counted = ("get", "resourcequota", "few", "-n", SYSTEM, "-o", "jsonpath={.status.hard}")
+    while not ready.kubectl(*counted):
+        pass
+    cut_off = applied(deploy, tmp_path, "--no-wait")
+    assert (cut_off.code, "exceeded quota" in cut_off.err) == (4, True), cut_off.err
+    assert "shown once" in cut_off.out
+    ready.kubectl("delete", "resourcequota", "few", "-n", SYSTEM)
+    again = applied(deploy, tmp_path, "--no-wait")
+    assert (again.code, "shown once" in again.out) == (0, False), again.err
+
+
+def test_the_password_of_a_mail_server_comes_and_stays(
+    ready: KubePlane, deploy: Deploy, tmp_path: Path
+) -> None:
+    assert applied(deploy, tmp_path).code == 0
+    begun = generations(ready)
+    (tmp_path / "smtp-password").write_text("hunter2\n")
+    follow(ready, tmp_path, "## Mail")
+    assert applied(deploy, tmp_path).code == 0
+    changed = {name for name, found in generations(ready).items() if found != begun[name]}
+    assert changed == {"alerting"}
+    assert applied(deploy, tmp_path).code == 0
+    secret = json.loads(ready.kubectl("get", "secret", "alerting", "-n", SYSTEM, "-o", "json"))
+    assert decoded(secret, "muster_smtp_password") == "hunter2"
 
 
 def test_a_node_is_added_and_removed(ready: KubePlane, deploy: Deploy, tmp_path: Path) -> None:
@@ -331,13 +363,13 @@ def generations(plane: KubePlane) -> dict[str, int]:
     return {each["metadata"]["name"]: each["metadata"]["generation"] for each in found}
 
 
-def rotate(plane: KubePlane, home: Path) -> None:
+def follow(plane: KubePlane, home: Path, heading: str) -> None:
     """The commands of docs/install.md, to the letter."""
-    page = (ROOT / "docs/install.md").read_text().partition("### Replace the key for secrets")[2]
+    page = (ROOT / "docs/install.md").read_text().partition(heading)[2]
     (home / "kubectl").symlink_to(kube_programs.program("kubectl"))
     (home / ".venv").symlink_to(ROOT / ".venv")
     known = {"PATH": f"{home}:{os.environ['PATH']}", "KUBECONFIG": str(plane.kubeconfig)}
-    commands = page.split("```")[1].removeprefix("sh\n")
+    commands = page.partition("```sh\n")[2].partition("```")[0]
     subprocess.run(["bash", "-euc", commands], cwd=home, env=os.environ | known, check=True)
 
 
@@ -353,6 +385,11 @@ def test_an_upgrade_stops_at_what_does_not_become_ready(
     assert ran.code == 0, ran.err
     assert images(ready) == {NEW}
     assert max(map(len, deploy("status").out.splitlines())) <= 80
+
+    assert applied(deploy, tmp_path).code == 0
+    assert images(ready) == {OLD}
+    assert deploy("rollback", "--yes").code == 0
+    assert images(ready) == {NEW}
 
     broken = deploy("upgrade", "--yes", "--image", "muster:broken", "--timeout", "3s", *key)
     assert broken.code == 8

@@ -50,6 +50,7 @@ from cli.deploy.objects import (
     find,
     images_of,
     name_of,
+    namespace_of,
     settings_of,
     with_images,
     with_marks,
@@ -175,12 +176,14 @@ def apply(
     key = key_for(options.key_file, rest)
     if not had_key:
         print_line(f"Made the key {options.key_file}. Keep it: later commands need it.")
+    if rest is None:  # before there is that Secret, so that no error can hide it for good
+        print_line(f"The first administrator's password, shown once: {first_password(key)}")
     secrets = secrets_of(key, before, named, database_url)
     enrolled = enrolments(key, named, plan.images.muster)
+    if (agent := live_agent(kubectl)) is not None:
+        remember_images(kubectl, agent, plan.images)
     first, *_ = steps(plan.objects)
     roll_out(kubectl, [first, Step("credentials", [*secrets, *enrolled])], None)
-    if rest is None:
-        print_line(f"The first administrator's password, shown once: {first_password(key)}")
     if named:
         kubectl.run("label", "nodes", "--overwrite", *named, f"{AGENT_LABEL}=true")
     back = "Then apply again; it goes on there."
@@ -276,13 +279,13 @@ def rollback(
     options: Annotated[Rolling, Parameter(name="*")] = ROLLING,
     cluster: Cluster = CONNECTION,
 ) -> None:
-    """Return to the images before the last upgrade. The database stays as it is: older services
-    run on newer tables.
+    """Return to the images before the last change of them. The database stays as it is: older
+    services run on newer tables.
     """
     kubectl = Kubectl(cluster)
     before = images_before(kubectl)
     if before is None:
-        message = "No images before are known: `muster deploy upgrade` did not run here."
+        message = "No images before are known: Muster's have not changed here."
         raise CommandError(Exit.REFUSED, f"{message} Name them: `upgrade --image`.")
     _change_images(kubectl, _plan(kubectl, options.overlay, ()), before, options, None)
 
@@ -461,10 +464,13 @@ def _change_images(
 def _show(kubectl: Kubectl, objects: Sequence[Json]) -> None:
     """The difference. Setup Jobs, which run again, are left out."""
     compared = [each for each in objects if each["kind"] != "Job"]
-    if kubectl.get("namespace", SYSTEM) is None:  # a dry run needs the namespaces
-        found = [Change(each) for each in compared]
-    else:
-        found = changes(kubectl.live(compared), kubectl.applied(compared))
+    there = {"", *map(name_of, kubectl.every("get", "namespaces"))}
+    # A dry run needs the namespaces; of an installation that was cut off some are there.
+    new = [each for each in compared if SYSTEM not in there or namespace_of(each) not in there]
+    others = [each for each in compared if each not in new]
+    found = [Change(each) for each in new]
+    if others:
+        found += changes(kubectl.live(others), kubectl.applied(others))
     for line in summary(found):
         print_line(line)
     if not found:

@@ -110,7 +110,7 @@ def _away(kubectl: Kubectl) -> list[str]:
 
 
 def remember_images(kubectl: Kubectl, agent: Json, new: Images) -> None:
-    """Keep the images that an upgrade replaces, for `rollback`."""
+    """Keep the images that an upgrade or an apply replaces, for `rollback`."""
     old = images_of(agent)
     if old != new:
         text = f"{IMAGES_BEFORE}={old.muster} {old.step}"
@@ -118,7 +118,7 @@ def remember_images(kubectl: Kubectl, agent: Json, new: Images) -> None:
 
 
 def images_before(kubectl: Kubectl) -> Images | None:
-    """The images before the last upgrade."""
+    """The images before the last change of them."""
     namespace = kubectl.get("namespace", SYSTEM) or {"metadata": {}}
     text = namespace["metadata"].get("annotations", {}).get(IMAGES_BEFORE, "")
     return Images(*text.split()) if text else None

@@ -281,7 +281,9 @@ def find_task(status: JobStatus | None, role: str, index: int) -> TaskStatus | N
 
 def is_to_grow(status: JobStatus | None, role: str, task: TaskStatus) -> bool:
     """Whether a running job goes on without this task of a role until there is room for it."""
-    least = [each.min_instances for each in status.task_roles if each.name == role] if status else []
+    least = (
+        [each.min_instances for each in status.task_roles if each.name == role] if status else []
+    )
     is_surplus = any(count is not None and task.index >= count for count in least)
     return is_surplus and task.state is TaskState.WAITING
 
