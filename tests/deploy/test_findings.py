@@ -24,6 +24,8 @@ PRIVILEGED = named(
 )
 
 
+NETWORKS = named("ConfigMap", "settings", data={"MUSTER_AGENT_NETWORKS": "10.0.0.0/8, fd00::/8"})
+NO_NETWORK = named("ConfigMap", "settings", data={"MUSTER_AGENT_NETWORKS": "10.0.0.1/8"})
 ONLY = "muster/only=true:NoSchedule"
 TOLERANT = named("ConfigMap", "settings", data={"MUSTER_KUBE_TOLERATED_TAINTS": "team"})
 
@@ -35,9 +37,24 @@ def tainted(name: str, taint: str) -> Json:
     return a_node(name) | {"spec": {"taints": [{"key": key, "value": value, "effect": effect}]}}
 
 
+def at(name: str, *addresses: str) -> Json:
+    """A node with these addresses, of one kind, and with a name and a public one."""
+    node = a_node(name)
+    others = [("Hostname", name), ("ExternalIP", "203.0.113.7")]
+    found = [*others, *(("InternalIP", each) for each in addresses)]
+    node["status"]["addresses"] = [{"type": kind, "address": each} for kind, each in found]
+    return node
+
+
 def of(found: Sequence[Finding], subject: str) -> list[tuple[Level, str]]:
     """The findings about a subject."""
     return [(each.level, each.text) for each in found if each.subject == subject]
+
+
+def test_an_address_in_a_network_of_agents_is_no_finding() -> None:
+    nodes = [at("gpu-1", "10.1.2.3", "2001:db8::1"), at("gpu-2", "fd00::2"), a_node("gpu-3")]
+    found = findings(replace(GOOD, nodes=nodes), Plan([NETWORKS], IMAGES))
+    assert of(found, "networks") == []
 
 
 def test_a_good_cluster_is_all_ok() -> None:
@@ -130,6 +147,14 @@ def test_a_good_cluster_is_all_ok() -> None:
             Level.WARNING,
             "Muster's services find no place",
         ),
+        (
+            {"nodes": [at("gpu-1", "10.1.2.3"), at("gpu-2", "100.64.0.2"), at("gpu-3")]},
+            Plan([NETWORKS], IMAGES),
+            "networks",
+            Level.WARNING,
+            "REST may read no logs from gpu-2 (100.64.0.2), gpu-3 (203.0.113.7)",
+        ),
+        ({}, Plan([NO_NETWORK], IMAGES), "networks", Level.REFUSAL, "10.0.0.1/8 has host bits set"),
         ({"nodes": [a_node(gpus=8)]}, PLAN, "GPUs", Level.WARNING, "no RuntimeClass nvidia"),
         (
             {"nodes": [a_node(gpus=8)], "runtime_classes": [NVIDIA]},

@@ -7,6 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from muster import taints
+from muster.addresses import is_within, networks_of
 from muster.settings import names_in
 
 from cli.deploy.cluster_file import commands, differences, file_in
@@ -37,6 +38,7 @@ RUNTIME_CLASS = "nvidia"
 GPU_MODE = "MUSTER_KUBE_GPU_MODE"
 VISIBLE_DEVICES, NO_GPUS = "visible-devices", "none"
 TAINTS_SETTING = "MUSTER_KUBE_TOLERATED_TAINTS"
+NETWORKS_SETTING = "MUSTER_AGENT_NETWORKS"
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 VERBS = ("create", "patch", "delete")
 
@@ -252,10 +254,42 @@ def _nodes(cluster: Cluster, plan: Plan) -> Iterator[Finding]:
             wrong.setdefault(problem, []).append(name_of(node))
     for (level, text, fix), names in wrong.items():
         yield Finding("nodes", level, f"{text}: {some(names)}", fix)
+    yield from _addresses(found, agent_setting(plan.objects, NETWORKS_SETTING))
     runtimes = sorted({_info(each, "containerRuntimeVersion") for each in found} - {""})
     if not wrong:
         with_runtime = f", {some(runtimes)}" if runtimes else ""
         yield Finding("nodes", Level.OK, f"{len(found)} for jobs{with_runtime}")
+
+
+def _addresses(nodes: Sequence[Json], setting: str | None) -> Iterator[Finding]:
+    """REST reads logs only from agents in these networks. An agent has its node's address."""
+    if setting is None:
+        return
+    try:
+        networks = networks_of(setting)
+    except ValueError as error:
+        text = f"{NETWORKS_SETTING}: {error}"
+        yield Finding("networks", Level.REFUSAL, text, "Write networks as 10.0.0.0/8,fd00::/8.")
+        return
+    outside = [
+        f"{name_of(each)} ({address})"
+        for each in nodes
+        if (address := _host_address(each)) and not is_within(address, networks)
+    ]
+    if outside:
+        text = f"REST may read no logs from {some(outside)}"
+        fix = f"Name the network of these nodes in {NETWORKS_SETTING}, in your overlay."
+        yield Finding("networks", Level.WARNING, text, fix)
+
+
+def _host_address(node: Json) -> str | None:
+    """As kubelet gives it to pods on the host's network."""
+    found = node.get("status", {}).get("addresses") or ()
+    for kind in ("InternalIP", "ExternalIP"):
+        for each in found:
+            if each["type"] == kind:
+                return str(each["address"])
+    return None
 
 
 def _of_node(node: Json, tolerated: Sequence[str]) -> Iterator[tuple[Level, str, str]]:
