@@ -129,7 +129,11 @@ async def test_a_login_that_is_no_json_is_refused(rest: Any) -> None:
 
 
 async def test_a_forwarded_address_counts_from_trusted_proxies_only(start_rest: Any) -> None:
-    for trusted, address in (("", "127.0.0.1"), ("127.0.0.1", "192.0.2.7")):
+    for trusted, address in (
+        ("", "127.0.0.1"),
+        ("127.0.0.1", "192.0.2.7"),
+        ("10.0.0.0/8,127.0.0.0/8", "192.0.2.7"),
+    ):
         async with start_rest(http_trusted_proxies=trusted) as rest:
             forwarded = {"X-Forwarded-For": "192.0.2.7"}
             await rest.client.post("/api/v2/tokens/application", headers=forwarded)

@@ -140,8 +140,8 @@ class ServiceSettings(KafkaSettings):
     )
     http_trusted_proxies: str = Field(
         "",
-        description="Proxies whose X-Forwarded headers are used: addresses, separated by commas;"
-        " empty: none.",
+        description="Proxies whose X-Forwarded headers are used: addresses or networks, separated"
+        " by commas; empty: none.",
     )
     metrics_token: SecretStr = Field(
         SecretStr(""),
