@@ -206,6 +206,33 @@ def test_muster_is_installed_and_removed(ready: KubePlane, deploy: Deploy, tmp_p
     assert deploy("status").code == 4
 
 
+def test_an_overlay_that_was_applied_has_to_be_named(
+    ready: KubePlane, deploy: Deploy, tmp_path: Path
+) -> None:
+    mine, minimal = tmp_path / "mine", ROOT / "deploy/k8s/overlays/minimal"
+    mine.mkdir()
+    resources = f"resources: [{os.path.relpath(minimal, mine)}]"
+    own = "{name: settings, namespace: muster-system, behavior: merge, literals: [%s]}"
+    setting = own % "MUSTER_KUBE_HOST_NETWORK=mine"
+    (mine / "kustomization.yaml").write_text(f"{resources}\nconfigMapGenerator: [{setting}]\n")
+    key = ("--key-file", str(tmp_path / "muster.key"))
+    assert applied(deploy, tmp_path, "--overlay", str(mine)).code == 0
+    assert deploy("upgrade", "--yes", "--image", NEW, "--overlay", str(mine), *key).code == 0
+
+    for words in (("rollback", "--yes"), ("upgrade", "--yes", *key), ("check",)):
+        refused = deploy(*words)
+        assert (refused.code, f"overlay is {mine}. Name it by --overlay" in refused.err) == (
+            2,
+            True,
+        )
+    assert images(ready) == {NEW}
+    assert deploy("rollback", "--yes", "--overlay", str(mine)).code == 0
+    assert images(ready) == {OLD}
+
+    assert applied(deploy, tmp_path, "--overlay", str(minimal)).code == 0
+    assert deploy("check").code == 0
+
+
 def test_a_password_of_the_database_comes_by_the_environment(
     ready: KubePlane, deploy: Deploy, tmp_path: Path
 ) -> None:

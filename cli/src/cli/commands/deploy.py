@@ -19,7 +19,9 @@ from cli.deploy.applying import (
     drop_setup,
     images_before,
     let_in,
+    overlay_before,
     remember_images,
+    remember_overlay,
     roll_out,
     take_away,
     take_out,
@@ -184,6 +186,7 @@ def apply(
         remember_images(kubectl, agent, plan.images)
     first, *_ = steps(plan.objects)
     roll_out(kubectl, [first, Step("credentials", [*secrets, *enrolled])], None)
+    remember_overlay(kubectl, _other_than_minimal(overlay))
     if named:
         kubectl.run("label", "nodes", "--overwrite", *named, f"{AGENT_LABEL}=true")
     back = "Then apply again; it goes on there."
@@ -409,6 +412,10 @@ def _plan(kubectl: Kubectl, overlay: Path | None, nodes: tuple[str, ...]) -> Pla
 
 def _refuse_other_installation(kubectl: Kubectl, objects: Sequence[Json]) -> None:
     """The overlay that is taken where none is named may not be the installation's."""
+    if before := overlay_before(kubectl):
+        message = f"The installation's overlay is {before}."
+        fix = f"Name it by --overlay. `--overlay {MINIMAL}` changes to that one."
+        raise CommandError(Exit.USAGE, f"{message} {fix}")
     agent = live_agent(kubectl)
     if agent is None:
         return
@@ -419,6 +426,13 @@ def _refuse_other_installation(kubectl: Kubectl, objects: Sequence[Json]) -> Non
         message = f"The installation's Kafka is {now}, that of the overlay {MINIMAL} {then}."
         fix = "Name the installation's overlay by --overlay."
         raise CommandError(Exit.USAGE, f"{message} {fix}")
+
+
+def _other_than_minimal(overlay: Path | None) -> Path | None:
+    root = checkout_root()
+    if overlay is None or root is None or overlay.resolve() != (root / MINIMAL).resolve():
+        return overlay
+    return None
 
 
 def _refuse_or_warn(kubectl: Kubectl, plan: Plan) -> None:
@@ -451,6 +465,7 @@ def _change_images(
     _show(kubectl, with_marks(objects, live_secrets(kubectl)))
     _confirm("Roll this out?", yes=options.yes)
     remember_images(kubectl, agent, new)
+    remember_overlay(kubectl, _other_than_minimal(options.overlay))
     kubectl.apply(secrets or ())
     marked = with_marks(objects, live_secrets(kubectl))
     back = "`muster deploy rollback` returns to the images before."

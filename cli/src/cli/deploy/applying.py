@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from muster.contracts.acls import agent_user
 
@@ -36,6 +37,7 @@ AGAIN_S = 1.0
 """Between two questions. kubectl's own wait shows neither progress nor what is wrong."""
 SAID_AGAIN_S = 30.0
 IMAGES_BEFORE = "muster/images-before"
+OVERLAY = "muster/overlay"
 STOPPED_FIRST = ("deployments", "daemonsets", "jobs")
 """What makes pods, or has them made. Kafka and PostgreSQL stay until the namespace goes."""
 CLUSTER_SCOPED = (
@@ -119,9 +121,24 @@ def remember_images(kubectl: Kubectl, agent: Json, new: Images) -> None:
 
 def images_before(kubectl: Kubectl) -> Images | None:
     """The images before the last change of them."""
-    namespace = kubectl.get("namespace", SYSTEM) or {"metadata": {}}
-    text = namespace["metadata"].get("annotations", {}).get(IMAGES_BEFORE, "")
+    text = _remembered(kubectl, IMAGES_BEFORE)
     return Images(*text.split()) if text else None
+
+
+def remember_overlay(kubectl: Kubectl, overlay: Path | None) -> None:
+    """Keep of which overlay the installation is. None: the one that is taken without a name."""
+    text = f"{OVERLAY}-" if overlay is None else f"{OVERLAY}={overlay.resolve()}"
+    kubectl.run("annotate", "namespace", SYSTEM, "--overwrite", text)
+
+
+def overlay_before(kubectl: Kubectl) -> str:
+    """The folder of the installation's overlay; empty where none was named."""
+    return _remembered(kubectl, OVERLAY)
+
+
+def _remembered(kubectl: Kubectl, name: str) -> str:
+    namespace = kubectl.get("namespace", SYSTEM) or {"metadata": {}}
+    return str(namespace["metadata"].get("annotations", {}).get(name, ""))
 
 
 def bus_job(objects: Sequence[Json], removed: Sequence[str] = ()) -> Step:
