@@ -7,6 +7,8 @@ from typing import Any
 
 TOLERATED = "muster/only,nvidia.com/gpu"
 """The default of MUSTER_KUBE_TOLERATED_TAINTS."""
+EFFECTS = frozenset({"NoSchedule", "NoExecute"})
+"""Those of taints that keep pods off."""
 FIX = "Remove it, or name its key in MUSTER_KUBE_TOLERATED_TAINTS."
 _OF_CONDITIONS = "node.kubernetes.io/"
 """Kubernetes sets these by the node's conditions, which are read themselves."""
@@ -19,7 +21,7 @@ def keeps_off(node: dict[str, Any], tolerated: Collection[str]) -> str | None:
     for taint in (node.get("spec") or {}).get("taints") or ():
         key, effect = taint["key"], taint.get("effect")
         is_others = not key.startswith(_OF_CONDITIONS) and key not in tolerated
-        if is_others and effect in ("NoSchedule", "NoExecute"):
+        if is_others and effect in EFFECTS:
             value = f"={taint['value']}" if taint.get("value") else ""
             return f"{key}{value}:{effect}"
     return None

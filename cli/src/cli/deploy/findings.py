@@ -231,7 +231,7 @@ def _services(cluster: Cluster) -> Iterator[Finding]:
 def _refuses_all(node: Json) -> bool:
     spec = node.get("spec", {})
     effects = {each.get("effect") for each in spec.get("taints") or ()}
-    return bool(spec.get("unschedulable")) or not effects.isdisjoint(("NoSchedule", "NoExecute"))
+    return bool(spec.get("unschedulable")) or not effects.isdisjoint(taints.EFFECTS)
 
 
 def _nodes(cluster: Cluster, plan: Plan) -> Iterator[Finding]:
