@@ -456,11 +456,12 @@ def test_a_fork_bomb_and_what_fled_from_it_end_with_a_lost_supervisor(
 
 @pytest.mark.xdist_group("cgroups")  # one of them removes empty groups
 def test_control_groups_end_with_their_pod(node: Any) -> None:
-    both = limits("cpu", 1) | limits("memory", 64 * 1024 * 1024)
+    both = limits("cpu", 1) | limits("memory", 256 * 1024 * 1024)
     node.start("until test -e go; do sleep 0.01; done; cat /proc/self/cgroup", cgroups=both)
     start = node.until("pod", Phase.RUNNING).start
     assert len(start.cgroup_dirs) == len(both)
-    assert all(Path(directory).is_dir() for directory in start.cgroup_dirs)
+    is_there = {directory: Path(directory).is_dir() for directory in start.cgroup_dirs}
+    assert all(is_there.values()), (is_there, node.pods.observe("pod"))
     (node.pods.work_path("pod") / "go").touch()
     node.until("pod", Phase.EXITED)
     assert not any(Path(directory).exists() for directory in start.cgroup_dirs)
