@@ -9,10 +9,10 @@ from scheduler.domain.core.forest import Cell, Chain, Forest, Quota
 from scheduler.domain.core.forest import Slot as FixedSlot
 from scheduler.domain.core.ordering import Ordering
 from scheduler.domain.core.shapes import Part, Shape
-from scheduler.domain.newcore.cycle import Core
-from scheduler.domain.newcore.journal import Journal
-from scheduler.domain.newcore.models import Model, Patterns, Resources, Want
-from scheduler.domain.newcore.nodes import Node, Slot, Workload
+from scheduler.domain.core.cycle import Core
+from scheduler.domain.core.journal import Journal
+from scheduler.domain.core.node_models import Model, Patterns, Resources, Want
+from scheduler.domain.core.nodes import Node, Slot, Workload
 
 FIXED = (
     Cell, Chain, FixedSlot, Forest, Journal, Model, Ordering, Part, Patterns, Quota, Resources,

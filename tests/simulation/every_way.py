@@ -2,9 +2,9 @@
 
 from itertools import combinations
 
-from scheduler.domain.newcore.models import NEVER, Want
-from scheduler.domain.newcore.nodes import Binding, Phase, Place, Slot, Workload
-from scheduler.domain.newcore.state import State
+from scheduler.domain.core.node_models import NEVER, Want
+from scheduler.domain.core.nodes import Binding, Phase, Place, Slot, Workload
+from scheduler.domain.core.state import State
 
 MOST_STEPS = 20_000
 

@@ -12,7 +12,7 @@ from core_door import CoreDoor
 from scenes import config, owning, racks
 from scheduler.domain.core.extras import want_more
 from scheduler.domain.core.model import Decision, Gang, Kind, Role, Shrunk
-from scheduler.domain.newcore.cycle import Core
+from scheduler.domain.core.cycle import Core
 
 STREAMS, STEPS, NODES = 20, 60, 6
 

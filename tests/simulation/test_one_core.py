@@ -11,10 +11,10 @@ from oracle.hardware import Hardware
 from random_clusters import a_cluster, a_gang
 from scheduler.domain.core.config import USUAL_ORDER
 from scheduler.domain.core.model import Placed, Preempted
-from scheduler.domain.newcore.audit import drifts
-from scheduler.domain.newcore.cycle import Core
-from scheduler.domain.newcore.nodes import Phase, Workload
-from scheduler.domain.newcore.records import Backfill
+from scheduler.domain.core.audit import drifts
+from scheduler.domain.core.cycle import Core
+from scheduler.domain.core.nodes import Phase, Workload
+from scheduler.domain.core.records import Backfill
 
 CLUSTERS, STEPS = 20, 40
 

@@ -10,9 +10,9 @@ from scenes import RACKS, config, gang, owning
 from scheduler.domain.core.config import Policy
 from scheduler.domain.core.interface import Advice
 from scheduler.domain.core.model import Gang, Kind, Placed, Role
-from scheduler.domain.newcore.advise import Spot, spots_of
-from scheduler.domain.newcore.cycle import Core
-from scheduler.domain.newcore.nodes import Phase
+from scheduler.domain.core.advise import Spot, spots_of
+from scheduler.domain.core.cycle import Core
+from scheduler.domain.core.nodes import Phase
 from test_one_core_answers import POLICIES, a_history, waiting
 from test_one_core_reasons import KEEPING, Scene, a_scene
 

@@ -11,9 +11,9 @@ from random_changes import a_change
 from random_clusters import Traits, a_cluster, a_gang
 from scheduler.domain.core.config import USUAL_ORDER
 from scheduler.domain.core.model import Downgraded, Placed, PodPlace, Preempted, PreemptionCancelled
-from scheduler.domain.newcore.audit import drifts
-from scheduler.domain.newcore.cycle import Core
-from scheduler.domain.newcore.nodes import Phase
+from scheduler.domain.core.audit import drifts
+from scheduler.domain.core.cycle import Core
+from scheduler.domain.core.nodes import Phase
 
 CLUSTERS, STEPS = 12, 40
 KEEPING = {"is_backfilling": True, "assumed_s": 20.0, "order_by": USUAL_ORDER}

@@ -16,8 +16,8 @@ from random_clusters import a_cluster, a_gang
 from scheduler.domain.core.config import USUAL_ORDER
 from scheduler.domain.core.interface import Counterfactual
 from scheduler.domain.core.model import OPPORTUNISTIC, Gang, Placed, Preempted
-from scheduler.domain.newcore.cycle import Core
-from scheduler.domain.newcore.nodes import Phase
+from scheduler.domain.core.cycle import Core
+from scheduler.domain.core.nodes import Phase
 from test_one_core import fault
 
 HISTORIES, STEPS = 4, 40

@@ -9,7 +9,7 @@ from scheduler.domain.core import interface
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.model import Gang, Kind, PodPlace, Restored, Role
 from scheduler.domain.core.old_core import OldCore
-from scheduler.domain.newcore.cycle import Core
+from scheduler.domain.core.cycle import Core
 
 KEEPING = replace(FREE, is_backfilling=True, assumed_s=100.0)
 

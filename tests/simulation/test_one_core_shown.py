@@ -12,8 +12,8 @@ from scheduler.domain.core.interface import NodeState, SlotState
 from scheduler.domain.core.model import Placed
 from scheduler.domain.core.old_core import OldCore
 from scheduler.domain.core.owning import owner_of, pin_owner
-from scheduler.domain.newcore.cycle import Core
-from scheduler.domain.newcore.nodes import Phase
+from scheduler.domain.core.cycle import Core
+from scheduler.domain.core.nodes import Phase
 from test_one_core_again import History
 
 CLUSTERS, STEPS = 20, 40

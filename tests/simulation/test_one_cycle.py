@@ -16,9 +16,9 @@ from scheduler.domain.core.model import (
     Reserved,
     Restored,
 )
-from scheduler.domain.newcore.audit import drifts
-from scheduler.domain.newcore.cycle import Core
-from scheduler.domain.newcore.nodes import Place
+from scheduler.domain.core.audit import drifts
+from scheduler.domain.core.cycle import Core
+from scheduler.domain.core.nodes import Place
 
 KEEPING = replace(FREE, is_backfilling=True, assumed_s=1000.0)
 ONE = (PhysicalCell("old-node", name="n0"),)

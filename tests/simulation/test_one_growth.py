@@ -27,8 +27,8 @@ from scheduler.domain.core.model import (
     Shrunk,
     Upgraded,
 )
-from scheduler.domain.newcore.audit import drifts
-from scheduler.domain.newcore.cycle import Core
+from scheduler.domain.core.audit import drifts
+from scheduler.domain.core.cycle import Core
 
 
 class Scene:

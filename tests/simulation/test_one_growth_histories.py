@@ -24,10 +24,10 @@ from scheduler.domain.core.model import (
     Role,
     Shrunk,
 )
-from scheduler.domain.newcore.audit import drifts
-from scheduler.domain.newcore.cycle import Core
-from scheduler.domain.newcore.nodes import Phase
-from scheduler.domain.newcore.records import Growth, Record
+from scheduler.domain.core.audit import drifts
+from scheduler.domain.core.cycle import Core
+from scheduler.domain.core.nodes import Phase
+from scheduler.domain.core.records import Growth, Record
 from test_one_core import fault, picture, whole
 
 CLUSTERS, STEPS = 20, 40

@@ -8,14 +8,14 @@ from every_way import EveryWay, TooLong
 from oracle.hardware import Hardware
 from random_clusters import a_cluster, a_gang
 from scheduler.domain.core.building import build
-from scheduler.domain.newcore.audit import drifts
-from scheduler.domain.newcore.evict import Cost, CostOf
-from scheduler.domain.newcore.fit import Fit, No, fit
-from scheduler.domain.newcore.gangs import workload_of
-from scheduler.domain.newcore.nodes import Phase, Workload
-from scheduler.domain.newcore.place import Placer
-from scheduler.domain.newcore.state import CLAIMS, State
-from scheduler.domain.newcore.views import When
+from scheduler.domain.core.audit import drifts
+from scheduler.domain.core.evict import Cost, CostOf
+from scheduler.domain.core.fit import Fit, No, fit
+from scheduler.domain.core.gangs import workload_of
+from scheduler.domain.core.nodes import Phase, Workload
+from scheduler.domain.core.place import Placer
+from scheduler.domain.core.state import CLAIMS, State
+from scheduler.domain.core.views import When
 
 CLUSTERS, STEPS = 20, 30
 

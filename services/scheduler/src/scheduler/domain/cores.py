@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 
+from scheduler.domain.core import interface
 from scheduler.domain.core.config import ClusterConfig
-from scheduler.domain.core.interface import Core
-from scheduler.domain.core.old_core import OldCore
+from scheduler.domain.core.cycle import Core
 from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy
 
 
-def core_of(config: ClusterConfig, policies: Mapping[str, OrderPolicy] = BUILT_IN) -> Core:
+def core_of(
+    config: ClusterConfig, policies: Mapping[str, OrderPolicy] = BUILT_IN
+) -> interface.Core:
     """An empty core. Raises ConfigError if the configuration can't be honoured."""
-    return OldCore(config, policies)
+    return Core(config, policies)

@@ -1,30 +1,38 @@
-"""What would have to be otherwise for a waiting gang to start: tried on the one state, of which
-nothing is changed.
+"""Answers to "why": who is ahead of a gang, and what would have to be otherwise for it to start.
 
-What is answered is true; what is not found within the bounds is left out, and that is said.
+Example: a gang of 8 pods waits. In a trial the gangs that end first are taken away, one after the
+other, until it fits. Then all are put back without which it fits as well: the others have to end.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from heapq import nsmallest
+from itertools import islice
+from operator import itemgetter
+from typing import NamedTuple
 
-from scheduler.domain.core.admitting import could_be_placed, may_be_guest, reserved_shares
-from scheduler.domain.core.borrowing import may_borrow, seek_loan
-from scheduler.domain.core.cluster import Cluster
-from scheduler.domain.core.ends import by_end
-from scheduler.domain.core.forestalling import as_if_started, starting_first
-from scheduler.domain.core.holdings import Live, Pod
-from scheduler.domain.core.interface import HEALTH, Fewer
-from scheduler.domain.core.names import wrong_name
-from scheduler.domain.core.passing import first_of
-from scheduler.domain.core.planning import earliest
-from scheduler.domain.core.preempting import FEW, is_alone, room_at_best
-from scheduler.domain.core.removing import without_all
-from scheduler.domain.core.reservation import Reservation, goes_before, may_pass
-from scheduler.domain.core.seeking import Seeker, seeker_of
-from scheduler.domain.core.shortages import quota_short
-from scheduler.domain.core.wellness import all_well
+from scheduler.domain.core.attempt import may_be_opportunistic, places_of, short_of
+from scheduler.domain.core.conditions import heal, unwell
+from scheduler.domain.core.ends import end_of
+from scheduler.domain.core.explain import HEALTH, preempting, quota
+from scheduler.domain.core.fit import QUOTA
+from scheduler.domain.core.gangs import workload_of
+from scheduler.domain.core.interface import (
+    AHEAD_NAMED,
+    Ahead,
+    Counterfactual,
+    End,
+    Ends,
+    Fewer,
+)
+from scheduler.domain.core.lend import Lending
+from scheduler.domain.core.model import OPPORTUNISTIC, Gang, Reason, Role
+from scheduler.domain.core.nodes import Phase, Place, Workload
+from scheduler.domain.core.ordering import Order, Rank
+from scheduler.domain.core.records import Record, Reservation, Run
+from scheduler.domain.core.reserve import beside, lift_all
+from scheduler.domain.core.transitions import Transitions
 
 ENDS_LOOKED = 256
 """Gangs, the first to end, of which some may have to end."""
@@ -32,342 +40,343 @@ ENDS_LOOKED = 256
 SPARED = 16
 """Gangs of those of which it is tried whether it does without their end."""
 
-STEPS = 800
-"""Places that are tried for one part of an answer, of some 40 us each; a look that was begun is
-taken to its end.
-"""
+ENDS, NODES = "ends", "nodes"
 
-SEARCH_STEPS = 100
-"""Of these in one search in every way."""
 
-ENDS, FEWER, OPPORTUNISTIC, NODES = "ends", "fewer", "opportunistic", "nodes"
-BORROWING = "borrowing"
+class _Ending(NamedTuple):
+    """A gang that runs, and when it is expected to end."""
 
-Spot: TypeAlias = tuple[str, int, int]
-"""Of a place that was found: the machine, the number of its node's GPUs (-1: none), and these."""
+    at: float
+    gang: str
+    gpus: int
+    workload: Workload
+
+
+# Who is ahead.
+
+
+def everyone(gangs: Transitions) -> list[Workload]:
+    """All that wait, or have a nominated placement, in order."""
+    found = [each for group in _groups(gangs) for each in group.first(group.count)]
+    return [workload for _, workload in sorted(found, key=itemgetter(0))]
+
+
+def everywhere(gangs: Transitions, part: Record) -> Ahead:
+    """Who is ahead of a gang, or of what one is to grow by, among all."""
+    return _ahead(gangs, part, list(_groups(gangs)))
+
+
+def inside(gangs: Transitions, part: Record) -> Ahead:
+    """Among those of its virtual cluster and class without a nominated placement."""
+    account = _account(part.workload)
+    same = [each for each in _groups(gangs) if _account(each.of) == account]
+    return _ahead(gangs, part, [each for each in same if each.of.phase is Phase.WAITING])
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
-    """It starts, or its preemption is published, when these ``gangs`` have ended, expected at
-    ``at``: if nobody who comes before it waited any more. None: only those are in its way.
-    ``is_least``: none of them may be left out.
+class _Group:
+    """Gangs of one class and user that wait, in order. ``of``: one of them."""
+
+    of: Workload
+    orders: Sequence[tuple[Order, Workload]]
+    rank_of: Callable[[Order], Rank]
+
+    @property
+    def count(self) -> int:
+        """How many they are."""
+        return len(self.orders)
+
+    def before(self, rank: Rank) -> int:
+        """How many of them come before a gang of this rank."""
+        return bisect_left(self.orders, rank, key=lambda each: self.rank_of(each[0]))
+
+    def first(self, count: int) -> list[tuple[Rank, Workload]]:
+        """The first of them, with their ranks."""
+        return [(self.rank_of(order), each) for order, each in islice(self.orders, count)]
+
+
+def _groups(gangs: Transitions) -> Iterator[_Group]:
+    """All that wait; and each that has a nominated placement."""
+    queue = gangs.queue
+    for found in queue.classes.values():
+        for orders, rank_of in () if found.is_surplus else queue.in_order(found):
+            yield _Group(orders[0][1], orders, rank_of)
+    for record in gangs.records.nominated:
+        rank_of = gangs.usage.rank_as(record.workload.gang, queue.now)
+        yield _Group(record.workload, [(record.order, record.workload)], rank_of)
+
+
+def _ahead(gangs: Transitions, part: Record, groups: Sequence[_Group]) -> Ahead:
+    """Of these groups."""
+    own = gangs.queue.rank_of(part.workload, part.order)
+    counted = [(group, group.before(own)) for group in groups]
+    before = sum(count for _, count in counted)
+    gpus = sum(count * gpus_wanted(group.of) for group, count in counted)
+    heads = [(group.first(1)[0][0], group, count) for group, count in counted if count]
+    first = [
+        each
+        for _, group, count in nsmallest(AHEAD_NAMED, heads, key=itemgetter(0))
+        for each in group.first(min(count, AHEAD_NAMED))
+    ]
+    named = nsmallest(AHEAD_NAMED, first, key=itemgetter(0))
+    waiting = sum(group.count for group, _ in counted)
+    names = tuple((workload.gang.id, gpus_wanted(workload)) for _, workload in named)
+    return Ahead(before + 1, waiting, gpus, names)
+
+
+def reason_of(gangs: Transitions, record: Record) -> Reason | None:
+    """As of the last cycle; of quota with the numbers of now."""
+    workload, state = record.workload, gangs.state
+    if workload.phase is Phase.NOMINATED:
+        return preempting(gangs.records, workload)
+    if record.misnamed is not None:
+        return record.misnamed
+    reason = gangs.queue.class_of(workload).reason
+    if reason is None or reason.code != QUOTA:
+        return reason
+    with state.trial():
+        lift_all(state, _reservations(gangs, record))
+        short = short_of(state, workload)
+    return reason if short is None else quota(workload, short)
+
+
+def part_of(record: Record) -> Record | None:
+    """What of a gang waits or is nominated: all of it, or what it is to grow by."""
+    parts = (record, None if record.growth is None else record.growth.asking)
+    phases = Phase.WAITING, Phase.NOMINATED
+    return next((each for each in parts if each and each.workload.phase in phases), None)
+
+
+def _account(workload: Workload) -> tuple[str, bool]:
+    """Its virtual cluster and class."""
+    return workload.gang.virtual_cluster, workload.gang.priority == OPPORTUNISTIC
+
+
+def gpus_wanted(workload: Workload) -> int:
+    """By all its pods."""
+    return sum(want.gpus * len(pods) for want, pods in workload.wants)
+
+
+def _reservations(gangs: Transitions, record: Record) -> list[Reservation]:
+    """Its own, and those of other gangs of its virtual cluster."""
+    found = beside(gangs.records, record.workload)
+    return found if record.reservation is None else [*found, record.reservation]
+
+
+# What would have to be otherwise.
+
+
+def answer(gangs: Transitions, lending: Lending, record: Record) -> Counterfactual | None:
+    """What would let a waiting gang start; None: it has a nominated placement, or does not wait.
+    Nothing is changed.
     """
-
-    gangs: tuple[Live, ...]
-    at: float
-    is_least: bool = True
-
-
-@dataclass(slots=True)
-class Answer:
-    """``ends``, ``fewer``: None where there is nothing of that kind. ``is_opportunistic``: with
-    priority -1 it would start now; None: not asked. ``is_borrowing``: the same if it might borrow,
-    of the virtual cluster ``lender``. ``nodes``: if they were well, it would start
-    or its preemption be published. ``left_out``: parts that were not found within the bounds.
-    """
-
-    ends: Ends | None = None
-    fewer: Fewer | None = None
-    is_opportunistic: bool | None = None
-    is_borrowing: bool | None = None
-    lender: str | None = None
-    nodes: tuple[str, ...] = ()
-    left_out: list[str] = field(default_factory=list)
-
-
-def answer(cluster: Cluster, live: Live) -> Answer:
-    """Of a gang in the queue, between two cycles: in the midst of one all is left out."""
-    found = Answer()
-    if cluster.under_way is not None:
-        found.left_out = [ENDS, FEWER, OPPORTUNISTIC, BORROWING]
+    found, part = Counterfactual(), part_of(record)
+    if part is None or part.workload.phase is Phase.NOMINATED:
+        return None
+    if part.misnamed is not None:
         return found
-    if wrong_name(cluster.hardware, live) is not None or live.lender is not None:
-        return found
-    for part in (_opportunistic, _borrowing, _fewer, _ends, _nodes):
-        with asking(cluster):
-            part(cluster, live, found)
+    asked = _Asked(gangs, lending, part)
+    if part is record:
+        found.is_opportunistic = asked.starts_as_opportunistic()
+        found.is_borrowing, found.lender = asked.borrows()
+        found.fewer = asked.starts_with_fewer()
+    found.ends, is_all = asked.starts_after_ends()
+    if found.ends is None and not is_all:
+        found.left_out.append(ENDS)
+    reason = reason_of(gangs, part)
+    if reason is not None and reason.code == HEALTH:
+        found.nodes = asked.starts_with_nodes()
+        if not found.nodes:
+            found.left_out.append(NODES)
     return found
 
 
-@contextmanager
-def asking(cluster: Cluster, steps: int = STEPS) -> Iterator[None]:
-    """What is done is undone exactly: nobody notices."""
-    hardware = cluster.hardware
-    versions, limit, searches = hardware.versions(), hardware.limit, hardware.searches_left
-    hardware.limit, hardware.searches_left = hardware.steps + steps, 0
-    try:
-        yield
-    finally:
-        hardware.unchanged(versions)
-        hardware.limit, hardware.searches_left = limit, searches
+class _Asked:
+    """One gang that waits. Every method leaves the state as it was."""
 
+    def __init__(self, gangs: Transitions, lending: Lending, record: Record) -> None:
+        self._gangs = gangs
+        self._state = gangs.state
+        self._lending = lending
+        self._record = record
+        self._workload = record.workload
+        self._others = beside(gangs.records, record.workload)
+        self._all = _reservations(gangs, record)
+        self._costs = replace(gangs.costs)  # they note when somebody is to be tried again
 
-@contextmanager
-def _set_aside(cluster: Cluster, reservations: Sequence[Reservation]) -> Iterator[None]:
-    """What is kept is free for the moment; then it is in the very cells in which it was."""
-    taken = [(each.live, pod, pod.bindings) for each in reservations for pod in each.held]
-    lent = [(each, each.lent) for each in reservations]
-    for each in reservations:
-        cluster.reservations.call_in(each)
-    for live, pod, _ in reversed(taken):
-        cluster.charges.count(live, pod, -1)
-        cluster.hardware.discharge(pod)
-    try:
-        yield
-    finally:
-        for live, pod, bindings in taken:
-            cluster.hardware.recharge(pod, bindings)
-            cluster.charges.count(live, pod, 1)
-        for each, gangs in lent:
-            cluster.reservations.lend_again(each, gangs)
+    # It asks anew.
 
+    def starts_as_opportunistic(self) -> bool | None:
+        """With priority -1; None: not asked."""
+        gang = self._workload.gang
+        has_pin = any(want.kind.pin for want, _ in self._workload.wants)
+        if gang.priority == OPPORTUNISTIC or has_pin or self._gives_up():
+            return None
+        return self._starts_now(replace(gang, priority=OPPORTUNISTIC, roles=self._roles()))
 
-# Fewer pods, or no guarantee.
+    def borrows(self) -> tuple[bool | None, str | None]:
+        """If it might borrow, and of which virtual cluster; None: not asked."""
+        gang, has_pin = self._workload.gang, any(want.kind.pin for want, _ in self._workload.wants)
+        is_asked = gang.priority != OPPORTUNISTIC and not gang.is_borrowing and not has_pin
+        if not is_asked or self._record.reservation is not None or self._gives_up():
+            return None, None
+        with self._state.trial():
+            borrowers = self._gangs.records.borrowers()
+            lender = self._lending.borrow(replace(self._workload), borrowers)
+        return lender is not None, lender
 
-
-def _opportunistic(cluster: Cluster, live: Live, found: Answer) -> None:
-    """Not asked where others would have what it gives up, or come before it then."""
-    is_new = not live.pods and not live.strangers
-    if live.is_guest or not is_new or _gives_up(cluster, live):
-        return
-    if all(role.kind.pin is None for role in live.waiting):
-        own = [each for each in cluster.reservations.of(live.owner) if each.live is live]
-        with _set_aside(cluster, own):
-            found.is_opportunistic = _place(cluster, live, is_guest=True) is not None
-
-
-def _borrowing(cluster: Cluster, live: Live, found: Answer) -> None:
-    """Asked like that; not of gangs that may borrow, which somebody would lend to; nor of those for
-    which cells are kept, as the same are perhaps kept for it elsewhere before anybody lends.
-    """
-    if (
-        live.is_kept_for
-        or _gives_up(cluster, live)
-        or live.gang.is_borrowing
-        or not may_borrow(live)
-    ):
-        return
-    loan = seek_loan(cluster, live)
-    found.is_borrowing = loan is not None
-    if loan is not None:
-        found.lender, seeker = loan
-        seeker.undo()
-
-
-def _gives_up(cluster: Cluster, live: Live) -> bool:
-    """Others that wait may come before it when it asks anew, or have what is kept for it."""
-    is_alone = len(cluster.queue.gangs) == 1 and not cluster.reserved
-    return not is_alone and (live.is_kept_for or cluster.policy.is_strict)
-
-
-def _fewer(cluster: Cluster, live: Live, found: Answer) -> None:
-    """Of the role with the most pods."""
-    number = max(range(len(live.waiting)), key=lambda each: len(live.waiting[each].pods))
-    role, roles = live.waiting[number], live.waiting
-    if live.pods or live.strangers or not _keeps_its_turn(cluster, live):
-        return
-    fits, fails = 0, len(role.pods)
-    try:
-        while fits + 1 < fails and not cluster.hardware.is_late:
+    def starts_with_fewer(self) -> Fewer | None:
+        """The most pods of its role with the most pods with which it starts at nobody's cost."""
+        roles = self._roles()
+        number = max(range(len(roles)), key=lambda each: len(roles[each].pods))
+        role, gang = roles[number], self._workload.gang
+        fits, fails = 0, len(role.pods)
+        if self._loses_its_turn():
+            return None
+        while fits + 1 < fails:
             count = (fits + fails) // 2
-            less = replace(role, pods=role.pods[:count])
-            live.waiting = (*roles[:number], less, *roles[number + 1 :])
-            fits, fails = (count, fails) if _starts_now(cluster, live) else (fits, count)
-    finally:
-        live.waiting = roles
-    if fits + 1 < fails:
-        found.left_out.append(FEWER)
-    elif fits:
-        found.fewer = Fewer(role.name, fits, len(role.pods))
+            less = replace(role, pods=role.pods[:count], least=None)
+            asked = replace(gang, roles=(*roles[:number], less, *roles[number + 1 :]))
+            fits, fails = (count, fails) if self._starts_now(asked) else (fits, count)
+        return Fewer(role.name, fits, len(role.pods)) if fits else None
 
+    def _roles(self) -> tuple[Role, ...]:
+        """With the pods that it still wants."""
+        wanted = {pod for _, pods in self._workload.wants for pod in pods}
+        roles = (
+            replace(role, pods=tuple(pod for pod in role.pods if pod in wanted), least=None)
+            for role in self._workload.gang.roles
+        )
+        return tuple(role for role in roles if role.pods)
 
-def _keeps_its_turn(cluster: Cluster, live: Live) -> bool:
-    """When it asks anew nobody gets before it: of its virtual cluster where nobody may pass; of any
-    where it gives up what is kept for it.
-    """
-    if cluster.policy.is_strict:
-        if first_of(cluster, live) is not live:
+    def _gives_up(self) -> bool:
+        """Others that wait may come before it then, or get what is reserved for it."""
+        is_first = self._record.reservation is not None or self._gangs.policy.is_strict
+        return is_first and len(everyone(self._gangs)) > 1
+
+    def _loses_its_turn(self) -> bool:
+        """The same of one that keeps its rank."""
+        if self._record.reservation is None and not self._gangs.policy.is_strict:
             return False
-        ahead = cluster.forecast.ahead(cluster, live)
-        if ahead is None or ahead.position > 1:
-            return False
-    own = cluster.rank_of(live)
-    lines = cluster.queue.lines.values()
-    return not live.is_kept_for or all(cluster.rank(line) >= own for line in lines)
+        return everyone(self._gangs)[0] is not self._workload
 
+    def _starts_now(self, gang: Gang) -> bool:
+        asked = workload_of(self._state, gang, gang.roles)
+        with self._state.trial():
+            if self._record.reservation is not None:
+                lift_all(self._state, [self._record.reservation])
+            return bool(places_of(self._state, asked, self._others, self._costs, is_free=True))
 
-def _starts_now(cluster: Cluster, live: Live) -> bool:
-    """As `passing.tries` would have it, at nobody's cost."""
-    if may_be_guest(live):
-        with reserved_shares(cluster, live):
-            found = _place(cluster, live, is_guest=True)
-        if found or live.is_guest:
-            return found is not None
-    others = cluster.reservations.of(live.owner)
-    behind = [each for each in others if goes_before(live, each)]
-    with _set_aside(cluster, behind):
-        if not quota_short(cluster, live) and _place(cluster, live, is_guest=False):
-            return True
-        before = [each for each in others if each not in behind]
-        passed = [each for each in before if may_pass(live, each, cluster.policy, cluster.now)]
-        if not passed or could_be_placed(cluster, live):
-            return False  # others have to leave before it goes to kept cells
-    with _set_aside(cluster, passed):
-        return _place(cluster, live, is_guest=False) is not None
+    # Others end.
 
+    def starts_after_ends(self) -> tuple[Ends | None, bool]:
+        """Who has to end; and whether all were looked at."""
+        every = self._in_the_way()
+        ends = nsmallest(ENDS_LOOKED, every)
+        with self._state.trial():
+            lift_all(self._state, self._all)
+            places = self._look()
+            found = Ends((), self._costs.now) if places else self._fewest(ends)
+        return found, len(ends) == len(every)
 
-# Who has to end.
-
-
-def _ends(cluster: Cluster, live: Live, found: Answer) -> None:
-    charges, hardware = cluster.charges, cluster.hardware
-    if live.is_guest:
-        owners = list(charges.guaranteed)
-        some = [each for owner in owners for each in charges.charged_to(owner)]
-        some += [cluster.gangs[gang] for gang in charges.guests]
-        some = [each for each in some if each.id not in cluster.reserved]
-    else:
-        with _set_aside(cluster, cluster.reservations.of(live.owner)):
-            stays, least = cluster.preemptions.held_by(live), live.gang.priority
-            some = [e for e in charges.charged_to(live.owner) if e.rank >= least or e.id in stays]
-            some += charges.spared_by(live)
-    some = [each for each in some if each is not live]
-    every = by_end(some, cluster.policy, cluster.now)
-    ends = every[:ENDS_LOOKED]
-    with _set_aside(cluster, cluster.reservations.of(live.owner)):
-        if live.is_guest:
-            found.ends = _of_these(cluster, live, ends)
+    def _in_the_way(self) -> list[_Ending]:
+        """Gangs that it can't make leave, with their ends."""
+        records, workload = self._gangs.records, self._workload
+        if workload.is_opportunistic or may_be_opportunistic(workload):
+            some = [each for each in records.all.values() if each.run is not None]
         else:
-            with hardware.ahead():
-                found.ends = _of_these(cluster, live, ends)
-                if found.ends is not None and found.ends.gangs:
-                    found.ends = _beside_those_who_start(cluster, live, some, found.ends)
-    if found.ends is None and (hardware.is_late or len(ends) < len(every)):
-        found.left_out.append(ENDS)
+            cost_of = self._costs.of(workload)
+            some = [
+                each
+                for each in records.charged_to(workload.owner)
+                if each.workload.priority >= workload.priority or cost_of(each.workload) is None
+            ]
+            some += [each for each in records.nominated if each.workload.owner == workload.owner]
+        return [self._end_of(each) for each in some if each.workload.phase is not Phase.LEAVING]
+
+    def _end_of(self, record: Record) -> _Ending:
+        began = None if record.run is None else record.run.started_at
+        at = end_of(record.workload.gang, began, self._gangs.policy, self._costs.now)
+        return _Ending(at, record.id, record.workload.gpus, record.workload)
+
+    def _look(self) -> tuple[Place, ...]:
+        """Its places in the next cycle, perhaps after others have left."""
+        with self._state.trial():
+            for record in self._gangs.records.nominated:  # they start first
+                other = record.workload
+                if other.phase is Phase.NOMINATED and self._state.start(other):
+                    self._state.journal.set(record, "run", Run(self._costs.now))
+            return places_of(self._state, self._workload, (), self._costs)
+
+    def _fewest(self, ends: Sequence[_Ending]) -> Ends | None:
+        """As few as serve of the first to end; of these all that are needed."""
+        fails, fits, step = 0, len(ends) + 1, 1
+        places: tuple[Place, ...] = ()
+        with self._state.trial():
+            while fails + 1 < fits and fails < len(ends):
+                number = (fails + fits) // 2 if places else min(fails + step, len(ends))
+                with self._state.trial() as trial:
+                    self._remove(ends[fails:number])
+                    found = self._look()
+                    if found:
+                        places, fits = found, number
+                    else:
+                        trial.commit()
+                        fails, step = number, 2 * step
+        return self._needed(ends[:fits], places) if places else None
+
+    def _needed(self, ends: Sequence[_Ending], places: Sequence[Place]) -> Ends:
+        for is_there in (_is_on_leaves, _is_on_nodes):
+            there = [end for end in ends if is_there(end.workload, places)]
+            if len(there) < len(ends) and self._fits_without(there):
+                ends = there
+                break
+        is_least = len(ends) <= SPARED
+        for end in ends[: -SPARED - 1 : -1]:  # those that end last first
+            fewer = [each for each in ends if each is not end]
+            if self._fits_without(fewer):
+                ends = fewer
+        at = max((end.at for end in ends), default=self._costs.now)
+        gangs = (End(end.gang, end.gpus, end.at) for end in ends)
+        return Ends(tuple(gangs), at, is_least)
+
+    def _fits_without(self, ends: Collection[_Ending]) -> bool:
+        with self._state.trial():
+            self._remove(ends)
+            return bool(self._look())
+
+    def _remove(self, ends: Collection[_Ending]) -> None:
+        with self._state.unnoticed():
+            for end in ends:
+                for child in self._gangs.records.of(end.workload).children:
+                    self._state.remove(child.workload)
+                self._state.remove(end.workload)
+
+    # Nodes are healthy.
+
+    def starts_with_nodes(self) -> tuple[str, ...]:
+        """Those of the place that it would have if all were; none if that is not enough."""
+        bad = unwell(self._state)
+        with self._state.trial():
+            lift_all(self._state, self._all)
+            with self._state.trial():
+                heal(self._state, bad)
+                there = {place.slot.node for place in self._look()}
+            some = [node for node in bad if node in there]
+            heal(self._state, some)
+            is_enough = bool(some) and bool(self._look())
+        return tuple(node.name for node in some) if is_enough else ()
 
 
-def _beside_those_who_start(
-    cluster: Cluster, live: Live, some: Sequence[Live], found: Ends
-) -> Ends | None:
-    """The same where others have what it would get, as they start first: these have to end too."""
-    first = starting_first(cluster, live, found.gangs)
-    if not first:
-        return found
-    ends = by_end((*some, *first), cluster.policy, cluster.now)[:ENDS_LOOKED]
-    with as_if_started(cluster, live, first):
-        again = _of_these(cluster, live, ends)
-    return None if again is None else replace(again, is_least=False)
-
-
-Look: TypeAlias = Callable[[], "list[Spot] | None"]
-
-
-def _of_these(cluster: Cluster, live: Live, ends: Sequence[tuple[float, str, Live]]) -> Ends | None:
-    def look() -> list[Spot] | None:
-        return None if cluster.hardware.is_late else _room(cluster, live)
-
-    if look() is not None:
-        return Ends((), cluster.now)
-    found = earliest(cluster, ends, look)
-    if found is None:
-        return None
-    spots, number = found
-    gangs = [other for _, _, other in ends[:number]]
-    there = [other for other in gangs if _is_in(other, spots)]
-    if len(there) < len(gangs) and _fits_without(cluster, there, look):
-        gangs = there
-    is_least = len(gangs) <= SPARED
-    for other in gangs[-1 : -SPARED - 1 : -1]:  # who ends last first
-        if cluster.hardware.is_late:
-            is_least = False
-            break
-        fewer = [each for each in gangs if each is not other]
-        if _fits_without(cluster, fewer, look):
-            gangs = fewer
-    left = {other.id for other in gangs}
-    at = max((end for end, gang, _ in ends if gang in left), default=cluster.now)
-    return Ends(tuple(gangs), at, is_least)
-
-
-def _fits_without(cluster: Cluster, gangs: Sequence[Live], look: Look) -> bool:
-    with without_all(cluster, gangs):
-        return look() is not None
-
-
-def _is_in(other: Live, spots: Sequence[Spot]) -> bool:
-    """It has something of the place that was found, or of its machine where no GPU is wanted."""
+def _is_on_leaves(workload: Workload, places: Sequence[Place]) -> bool:
+    wanted = [(place.slot, place.charge | place.gpus) for place in places]
     return any(
-        pod.machine.name == name
-        and (number < 0 or (pod.state is not None and _overlaps(pod, number, mask)))
-        for pod in other.pods.values()
-        for name, number, mask in spots
+        mine.slot is slot and (mine.charge | mine.gpus) & leaves
+        for mine in workload.places
+        for slot, leaves in wanted
     )
 
 
-def _overlaps(pod: Pod, number: int, mask: int) -> bool:
-    state = pod.state
-    return state is not None and state.slot.number == number and (pod.leaves | pod.gpus) & mask != 0
-
-
-# Which nodes would have to be well.
-
-
-def _nodes(cluster: Cluster, live: Live, found: Answer) -> None:
-    """Those of the place that it would have if all were well."""
-    line, hardware = cluster.queue.gangs.get(live.id), cluster.hardware
-    if line is None or line.reason is None or line.reason.code != HEALTH:
-        return
-    bad = [hardware.unwell[number] for number in sorted(hardware.unwell)]
-    with _set_aside(cluster, cluster.reservations.of(live.owner)):
-        with all_well(hardware, bad):
-            spots = _room(cluster, live)
-        names = {name for name, *_ in spots or ()}
-        some = [machine for machine in bad if machine.name in names]
-        with all_well(hardware, some):
-            is_enough = bool(some) and _room(cluster, live) is not None
-    if is_enough:
-        found.nodes = tuple(machine.name for machine in some)
-    else:
-        found.left_out.append(NODES)
-
-
-# A place.
-
-
-def _room(cluster: Cluster, live: Live) -> list[Spot] | None:
-    """Its place, perhaps after others had to leave for it."""
-    if may_be_guest(live) and (found := _place(cluster, live, is_guest=True)) is not None:
-        return found
-    if live.is_guest or quota_short(cluster, live):
-        return None
-    found = _place(cluster, live, is_guest=False)
-    if found is not None or is_alone(cluster, live):
-        return found
-    with cluster.preemptions.kept_off(live):
-        pods = room_at_best(cluster, live, _seeker(cluster, live, is_guest=False), FEW)
-    return None if pods is None else _spots(pods)
-
-
-def _place(cluster: Cluster, live: Live, *, is_guest: bool) -> list[Spot] | None:
-    """Its place at nobody's cost; never empty."""
-    seeker = _seeker(cluster, live, is_guest=is_guest)
-    try:
-        return _spots(seeker.pods) if seeker.place(live.waiting) else None
-    finally:
-        seeker.undo()
-
-
-def _seeker(cluster: Cluster, live: Live, *, is_guest: bool) -> Seeker:
-    seeker = seeker_of(cluster, live, is_guest=is_guest)
-    seeker.search_steps = SEARCH_STEPS
-    return seeker
-
-
-def _spots(pods: Sequence[Pod]) -> list[Spot]:
-    return [
-        (pod.machine.name, -1, 0)
-        if pod.state is None
-        else (pod.machine.name, pod.state.slot.number, pod.leaves | pod.gpus)
-        for pod in pods
-    ]
+def _is_on_nodes(workload: Workload, places: Sequence[Place]) -> bool:
+    nodes = [place.slot.node for place in places]
+    return any(mine.slot.node in nodes for mine in workload.places)

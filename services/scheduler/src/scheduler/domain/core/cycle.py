@@ -1,321 +1,330 @@
-"""One cycle: everything that waits is placed, gets its preemption published, or is told why not.
+"""The core: gangs come and go, and each cycle decides about all that wait.
 
-It goes by steps, a gang in each, and may be left after any of them to be gone on with later.
+`Core.cycle` reads as the rules do. Everything that it asks is `fit` under a trial.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from math import inf, nextafter
 
-from scheduler.domain.core.admitting import attempts
-from scheduler.domain.core.aside import put_aside
-from scheduler.domain.core.borrowing import lend
-from scheduler.domain.core.cluster import Cluster
-from scheduler.domain.core.extras import NO_ROOM
-from scheduler.domain.core.holdings import Live, Order
-from scheduler.domain.core.model import Decision, Deferred, Reason, Refused
-from scheduler.domain.core.passing import first_of, keep, tries
-from scheduler.domain.core.queue import Line, Stamp
-from scheduler.domain.core.reasons import Explainer, preempting, unsettled
-from scheduler.domain.core.refusing import refusal
-from scheduler.domain.core.starting import preempt, start_if_free
-from scheduler.domain.core.tried import Tried
-from scheduler.domain.core.upgrading import upgrade
-from scheduler.domain.core.waking import Waking, held_back, soon_to_start
+from scheduler.domain.core.admit import Admission
+from scheduler.domain.core.audit import drifts
+from scheduler.domain.core.building import build
+from scheduler.domain.core.carry import carry_over
+from scheduler.domain.core.conditions import Conditions
+from scheduler.domain.core.config import ClusterConfig
+from scheduler.domain.core.costs import Costs
+from scheduler.domain.core.forest import Forest
+from scheduler.domain.core.gangs import parted, workload_of
+from scheduler.domain.core.grow import Children
+from scheduler.domain.core.interface import Drift, GangState, Leaving
+from scheduler.domain.core.lend import Lending
+from scheduler.domain.core.model import Decision, Gang, Restored, Role
+from scheduler.domain.core.nodes import Workload
+from scheduler.domain.core.ordering import BUILT_IN, Order, OrderPolicy, ordering_of
+from scheduler.domain.core.plan import Planner
+from scheduler.domain.core.publish import Publisher
+from scheduler.domain.core.questions import Questions
+from scheduler.domain.core.queue import Queue
+from scheduler.domain.core.records import Growth, Record, Records
+from scheduler.domain.core.refuse import misnaming
+from scheduler.domain.core.restore import exported, state_of
+from scheduler.domain.core.rows import Rows
+from scheduler.domain.core.show import Cells
+from scheduler.domain.core.state import State, pods_in
+from scheduler.domain.core.transitions import Transitions, first_of
+from scheduler.domain.core.usage import Usage
+from scheduler.domain.core.wake import is_due, wake
 
-EXPLAINED = 32
-"""Lines whose reason may have become another one because others were placed are all looked at again
-in every cycle where they are so few; of more, one (`Rechecks`).
-"""
-
-EXPLAINED_AT_ONCE = 4
-"""Lines whose reasons are found in one step: in each nothing is kept, and all nodes are well, in
-thought.
-"""
-
-UNEXPLAINED = Reason("waiting", "Nobody asks why.", {})
-"""What gangs are told where nobody reads why they wait."""
-
-SEARCHES = 4
-"""Gangs for which places are sought in every way on many nodes, in one cycle at the most."""
-
-
-def run_cycle(
-    cluster: Cluster, now: float, is_enough: Callable[[int], bool] | None = None
-) -> list[Decision]:
-    """Decide about everything that waits. The cluster is changed accordingly.
-
-    ``is_enough`` is asked before every step, with the number of decisions so far. When it says so
-    the cycle is `under_way`, and the next call goes on with it; until it is over nothing else may
-    change the cluster, so that everybody is tried however much changes.
-    """
-    cluster.cycles += 1
-    cluster.at = now
-    if cluster.under_way is None:
-        cluster.now = now
-    steps, cluster.under_way = cluster.under_way or _steps(cluster, cluster.now), None
-    decisions: list[Decision] = []
-    if is_enough is None:
-        for decided in steps:
-            decisions += decided
-        return decisions
-    while not is_enough(len(decisions)):
-        step = next(steps, None)
-        if step is None:
-            return decisions
-        decisions += step
-    cluster.under_way = steps
-    return decisions
+ROUNDS = 4
+"""Waiting gangs are tried so often in one cycle, where decisions free something for others."""
 
 
-def _steps(cluster: Cluster, began: float) -> Iterator[list[Decision]]:
-    """``began``: when the first part of the cycle was run."""
-    _note_time(cluster, began)
-    # 1. What was undone since the last cycle is said.
-    decisions, cluster.said = cluster.said, []
-    # 2. Who is on a drained node leaves.
-    if cluster.nodes.draining:
-        decisions += _drain(cluster)
-    # 3. Reservations whose place is free by now start; those whose place has turned bad end.
-    if cluster.reserved:
-        decisions += _start_reserved(cluster)
-    if decisions:
-        yield decisions
-    # 4. Who waits, in order: any gang that fits may pass one that does not.
-    failed: list[Line] = []
-    is_over = not cluster.queue.lines
-    while not is_over:
-        before = cluster.stamps.progress()
-        yield from _admit(cluster, failed)
-        is_over = not cluster.queue.lines or before == cluster.stamps.progress()
-    if cluster.is_keeping and (cluster.queue.tried or cluster.reservations.by_gang):
-        version = cluster.reservations.version
-        yield from _keep(cluster)
-        if version != cluster.reservations.version:  # who would not be gone in time may be now
-            yield from _admit(cluster, failed)
-            yield from _keep(cluster)
-    # 5. Downgraded gangs get their cells again where there is room; then they may grow in them.
-    if cluster.downgraded.gangs or cluster.charges.loans.gangs:
-        before = cluster.stamps.progress()
-        yield upgrade(cluster)
-        if cluster.queue.added or before != cluster.stamps.progress():
-            yield from _admit(cluster, failed)
-    # 6. Who waits is told why, where that is new; who could never be placed is refused.
-    if cluster.queue.lines or cluster.reserved:
-        yield from _explain(cluster, failed, began)
-    # Who was refused was perhaps the first, whom nobody may pass.
-    while cluster.policy.is_strict and cluster.queue.try_firsts(
-        cluster.rank, soon_to_start(cluster)
-    ):
-        failed.clear()
-        yield from _admit(cluster, failed)
-        yield from _explain(cluster, failed, began)
+class Core:
+    """Implements `interface.Core`. ``is_settled``: gangs that can never start are refused."""
 
+    def __init__(
+        self, config: ClusterConfig, policies: Mapping[str, OrderPolicy] = BUILT_IN
+    ) -> None:
+        self.policy = config.policy
+        self.policies = policies
+        self.state = State(build(config))
+        self.nodes = Conditions(self.state)
+        self.is_settled = True
+        self.cycles = 0
+        self._ordering = ordering_of(config.policy, policies)
+        usage = Usage(self.state, config.policy, self._ordering)
+        records = Records()
+        queue = Queue(self.state, usage)
+        self._gangs = Transitions(
+            self.state,
+            records,
+            queue,
+            usage,
+            Costs(records, config.policy),
+            config.policy,
+            Children(self.state, records, queue, usage),
+        )
+        self._lending = Lending(self.state, config.virtual_clusters)
+        self._planner = Planner(self._gangs)
+        self._publisher = Publisher(self._gangs)
+        self.cells = Cells(self.state, records)
+        self.rows = Rows(self._gangs)
+        self.questions = Questions(self._gangs, self._lending)
+        self._pending: list[Decision] = []
+        self._rest: Iterator[list[Decision]] | None = None
 
-def _note_time(cluster: Cluster, began: float) -> None:
-    """What has come of time alone. Gangs with kept cells are tried when their time has come, or
-    others should be gone from there.
-    """
-    cluster.hardware.searches_left = SEARCHES
-    cluster.usage.settle(began)
-    cluster.preemptions.begin_cycle(began)
-    if cluster.saving.next:
-        for live in cluster.saving.due(began, cluster.gangs):
-            cluster.looked_at_anew(live)
-    if cluster.reservations.by_gang:
-        for live in cluster.reservations.due(began):
-            cluster.queue.added[cluster.queue.gangs[live.id]] = None
+    @property
+    def forest(self) -> Forest:
+        """The cluster by its configuration."""
+        return self.state.forest
 
+    @property
+    def explained(self) -> int:
+        """How many reasons were found."""
+        return self._publisher.explained
 
-def _admit(cluster: Cluster, failed: list[Line]) -> Iterator[list[Decision]]:
-    """Every line that may have become placeable, in order."""
-    waking, is_keeping = Waking(cluster), cluster.is_keeping
-    tried, kept = cluster.queue.tried, cluster.reservations.by_gang
-    loans, class_tried = cluster.charges.loans, 0.0
-    known = Tried(cluster)
-    ranked = cluster.usage.ranked
-    for line, gang in cluster.queue.candidates(waking.woken, waking.is_idle, cluster.rank, ranked):
-        waking.tried(line)
-        live = cluster.gangs[gang]
-        if loans.lines and live.order[0][0] > class_tried:  # who could not be placed may borrow
-            class_tried = live.order[0][0]
-            yield from lend(cluster, class_tried)
-        if cluster.policy.is_strict and first_of(cluster, live) is not live:
-            _set_aside(cluster, line, live, failed)
-            continue
-        if is_keeping and (tried or kept) and (said := keep(cluster, live.owner, live)):
-            yield said
-        line = cluster.queue.gangs[gang]  # another by now, if cells are kept for it no longer
-        if known.is_vain(live):
-            _set_aside(cluster, line, live, failed)
-            yield []
-            continue
-        versions = cluster.hardware.versions()
-        for found in tries(cluster, live) if kept else attempts(cluster, live):
-            if found is not None:
-                if cluster.said:  # what others had reserved is lost, which may free a place
-                    found = [*found, *_said(cluster), *_start_reserved(cluster)]
-                yield found
-                break
-            yield []
-        else:
-            cluster.hardware.unchanged(versions)
-            _set_aside(cluster, line, live, failed)
-            known.note_vain(live, line.groups)
-            yield []
-    if loans.lines:
-        yield from lend(cluster)
+    @property
+    def is_explaining(self) -> bool:
+        """Waiting gangs get reasons."""
+        return self._publisher.is_explaining
 
+    @is_explaining.setter
+    def is_explaining(self, is_explaining: bool) -> None:
+        self._publisher.is_explaining = is_explaining
 
-def _keep(cluster: Cluster) -> Iterator[list[Decision]]:
-    """For the first of every virtual cluster, and what has become free of what is kept."""
-    owners = {owner for owner, is_guest in cluster.queue.tried if not is_guest}
-    for owner in sorted(owners.union(cluster.reservations.owners())):
-        yield keep(cluster, owner)
+    @property
+    def is_under_way(self) -> bool:
+        """The rest of a cycle is to come, before anything else changes."""
+        return self._rest is not None
 
+    @property
+    def gangs(self) -> Mapping[str, Record]:
+        """All that are not over, by id."""
+        return self._gangs.records.all
 
-def _set_aside(cluster: Cluster, line: Line, live: Live, failed: list[Line]) -> None:
-    """Its first gang can't be placed, which is to be explained."""
-    put_aside(cluster, line)
-    if live.extra_of is not None:
-        line.reason = NO_ROOM
-    else:
-        failed.append(line)
+    def workloads(self) -> Iterator[Workload]:
+        """All that may have places."""
+        for record in (*self.gangs.values(), *self._gangs.records.children.values()):
+            yield record.workload
+            if record.reservation is not None:
+                yield record.reservation.hold
+        yield from (kept.hold for kept in self._gangs.records.kept)
 
+    # Gangs come and go. Unknown ones are ignored.
 
-def _said(cluster: Cluster) -> list[Decision]:
-    said, cluster.said = cluster.said, []
-    return said
+    def request(self, gang: Gang) -> None:
+        """A gang wants its pods."""
+        needed, spare = parted(gang.roles)
+        workload = workload_of(self.state, gang, needed)
+        order, wrong = self._ordering.order(gang), misnaming(self.state, workload)
+        growth = Growth(spare=spare) if spare else None
+        self._pending += self._gangs.add(Record(workload, order, wrong, growth=growth))
 
+    def grow(self, gang: str, roles: Sequence[Role]) -> None:
+        """A gang wants more pods, all of them at once or none."""
+        record = self.gangs.get(gang)
+        if record is not None:
+            self._pending += self._gangs.grow(record, roles)
 
-def _drain(cluster: Cluster) -> list[Decision]:
-    decisions: list[Decision] = []
-    for node in sorted(cluster.nodes.draining):
-        machine = cluster.hardware.machines[node]
-        for gang in sorted(machine.pods):
-            live = cluster.gangs[gang]
-            if live.is_leaving:
+    def want_more(self, gang: str, roles: Sequence[Role]) -> None:
+        """A gang wants more pods that it can do without, as many as can be had without cost."""
+        record = self.gangs.get(gang)
+        if record is not None:
+            self._gangs.want_more(record, roles)
+
+    def withdraw(self, gang: str) -> None:
+        """A gang is not wanted any more."""
+        self.release(gang)
+
+    def release(self, gang: str) -> None:
+        """A gang is over: what it held is free at once."""
+        record = self.gangs.get(gang)
+        if record is not None:
+            self._gangs.release(record)
+            self._drop_pending(gang)
+
+    def requeue(self, gang: str, until: float) -> None:
+        """A gang is over by the platform's fault: a node was lost, a GPU is bad. What is healthy of
+        its cells is kept until then for its job's next attempt.
+        """
+        record = self.gangs.get(gang)
+        if record is not None:
+            self._gangs.requeue(record, until)
+            self._drop_pending(gang)
+
+    def _drop_pending(self, gang: str) -> None:
+        """Nothing is published of a gang that is over."""
+        self._pending = [each for each in self._pending if each.gang != gang]
+
+    def release_pod(self, gang: str, pod: str) -> None:
+        """One pod is over; with its last pod the gang."""
+        record = self.gangs.get(gang)
+        if record is not None:
+            self._pending += self._gangs.release_pod(record, pod)
+
+    def checkpointed(self, gang: str, at: float) -> bool:
+        """A gang's work up to then is saved. Whether it runs, and had not saved so much."""
+        record = self.gangs.get(gang)
+        return record is not None and record.run is not None and record.run.checkpointed(at)
+
+    def restore(self, restored: Restored, now: float = 0.0) -> None:
+        """A gang was placed before. Where it can't have its cells again it is downgraded; the next
+        cycle publishes that.
+        """
+        self._gangs.costs.now = max(self._gangs.costs.now, now)
+        self._pending += self._gangs.restore(restored, self._ordering.order(restored.gang))
+
+    def note_told(self, gang: str, code: str | None) -> None:
+        """The code of a gang's last published reason."""
+        record = self.gangs.get(gang)
+        if record is not None:
+            asking = None if record.growth is None else record.growth.asking
+            (asking or record).published = code
+
+    def forget(self, gang: str) -> None:
+        """As if the gang had never been there."""
+        self.release(gang)
+        self._gangs.usage.forget(gang)
+
+    def exported(self, gang: str) -> Restored:
+        """All that is kept of a gang that has places."""
+        return exported(self.gangs[gang])
+
+    def gang(self, gang: str) -> GangState | None:
+        """A gang as it is shown; None: there is none of this id."""
+        record = self.gangs.get(gang)
+        return None if record is None else state_of(record)
+
+    def gang_ids(self) -> Collection[str]:
+        """All that are not over."""
+        return self.gangs.keys()
+
+    def leaving(self) -> list[Leaving]:
+        """Gangs that were told to leave, and pods that leave alone."""
+        found: list[Leaving] = []
+        for record in self.gangs.values():
+            if record.leaves_by is not None:
+                found.append(Leaving(record.id, None, record.leaves_by))
                 continue
-            if live.reserved:
-                cluster.cancel(live)
-                decisions += _said(cluster)
-                if gang not in machine.pods:
-                    cluster.enqueue(live)
-                    continue
-            cluster.withdraw_cells(live)
-            decisions.append(preempt(cluster, live, None, cluster.at))
-    return decisions
+            for child in record.children:
+                if child.leaves_by is not None:
+                    (pod,) = pods_in(child.workload.wants)
+                    found.append(Leaving(record.id, pod, child.leaves_by))
+        return found
 
+    # Another configuration.
 
-def _start_reserved(cluster: Cluster) -> list[Decision]:
-    decisions: list[Decision] = []
-    waiting = [cluster.gangs[gang] for gang in cluster.reserved]
-    awaited = {cluster.gangs[gang].preempted_for for gang in cluster.told_to_leave}
-    for live in sorted(waiting, key=lambda live: live.order):
-        pods = [live.pods[name] for name in live.reserved]
-        if any(pod.state is not None and pod.leaves & ~pod.state.usable for pod in pods) or any(
-            not pod.machine.is_open for pod in pods
-        ):
-            cluster.cancel(live)
-            cluster.enqueue(live)
-            decisions += _said(cluster)
-        elif live.id not in awaited:
-            decisions += start_if_free(cluster, live, cluster.at)
-    return decisions
+    def changed(self, config: ClusterConfig, now: float) -> "Core":
+        """A core of another configuration with the same gangs: what runs stays where it is. This
+        one is only read. Raises ConfigError.
+        """
+        fresh = Core(config, self.policies)
+        fresh.is_settled, fresh.is_explaining = self.is_settled, self.is_explaining
+        fresh.cycles = self.cycles
+        fresh.nodes.take_over(self.nodes)
+        fresh._gangs.costs.now = fresh._gangs.queue.now = now
 
+        def order_of(record: Record) -> Order:
+            gang = record.workload.gang
+            order, is_same = fresh._ordering.order(gang), self._ordering.order(gang) == record.order
+            return order if is_same else first_of(order)
 
-def _explain(cluster: Cluster, failed: list[Line], began: float) -> Iterator[list[Decision]]:
-    decisions: list[Decision] = []
-    for gang in sorted(cluster.reserved):
-        live = cluster.gangs[gang]
-        if live.told != "preempting":
-            live.told = "preempting"
-            decisions.append(Deferred(gang, preempting(cluster, live)))
-    if decisions:
-        yield decisions
-    state = cluster.stamps.state()
-    apart = (line for line in cluster.queue.news if line.reason is None and line.groups)
-    again = _rechecked(cluster, state, began) if cluster.is_explaining else ()
-    some = dict.fromkeys((*failed, *apart, *again, *_outdated(cluster, state)))
-    lines = sorted((line for line in some if line.waiting), key=lambda line: line.waiting[0])
-    explainer, others = Explainer(cluster), list[Line]()
-    for line in lines:
-        versions = cluster.hardware.versions()
-        refused = refusal(cluster, line)
-        cluster.hardware.unchanged(versions)
-        if refused is None:
-            others.append(line)
-        elif cluster.is_settled:
-            yield _refuse(cluster, line, refused)
-        else:
-            cluster.queue.explain(line, unsettled(refused), state)
-            yield []
-    if not cluster.is_explaining:
-        for line in others:
-            cluster.queue.explain(line, UNEXPLAINED, state)
-        others.clear()
-    for alike in _at_once(others):
-        versions = cluster.hardware.versions()
-        for line, reason in explainer.reasons(alike):
-            cluster.queue.explain(line, reason, state)
-        cluster.hardware.unchanged(versions)
-        yield []
-    yield _tell(cluster)
+        fresh._pending = [*self._pending, *carry_over(self._gangs, fresh._gangs, order_of)]
+        return fresh
 
+    # The cycle.
 
-def _at_once(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:
-    """So many at a time, of one virtual cluster: of no other anything is thought away."""
-    of_owners: dict[str, list[Line]] = {}
-    for line in lines:
-        of_owners.setdefault(line.key[0], []).append(line)
-    for of_owner in of_owners.values():
-        for first in range(0, len(of_owner), EXPLAINED_AT_ONCE):
-            yield of_owner[first : first + EXPLAINED_AT_ONCE]
+    def settle(self, is_settled: bool) -> None:
+        """Whether gangs that can never start are refused from now on."""
+        if is_settled != self.is_settled:
+            self.is_settled = is_settled
+            for found in self._gangs.queue.classes.values():
+                found.reason = None
+                self._gangs.queue.try_again(found)
 
+    def wakes_at(self) -> float | None:
+        """When a cycle is due without an event; None: never."""
+        costs, records = self._gangs.costs, self._gangs.records
+        starts = (each.starts_at for each in (*records.reservations(), *records.kept))
+        overstays = (each.backfill.until for each in records.backfilled if each.backfill)
+        later = (until for until in overstays if until > costs.now)
+        at = min((*(nextafter(start, inf) for start in starts), *later, costs.again_at))
+        return None if at == inf else max(at, costs.now)
 
-def _rechecked(cluster: Cluster, state: Stamp, began: float) -> list[Line]:
-    """Lines whose reason may be another one by now, a bounded number: the same in however many
-    parts, and when, the cycle is run.
-    """
-    rechecks, more = cluster.queue.rechecks, held_back(cluster)
-    for line in more:
-        rechecks.add(line)
-    due = rechecks.due(began, EXPLAINED)
-    for line in more:
-        rechecks.discard(line)
-    return [line for line in due if line.explained != state]
+    def idle_cycles(self) -> float:
+        """How many cycles without an event, one after the other, may still lead to a decision."""
+        records = self._gangs.records
+        if self._gangs.costs.again_at < inf:
+            return inf
+        return len(records.reserved) + len(records.kept) or -1
 
+    def unpublished(self) -> set[str]:
+        """Gangs about which the next cycle publishes what happened since the last one."""
+        return {decision.gang for decision in self._pending}
 
-def _outdated(cluster: Cluster, state: Stamp) -> list[Line]:
-    """Lines with gangs to be told a reason that was found in another state."""
-    return [
-        line
-        for line in cluster.queue.news
-        if line.untold and line.reason is not None and line.explained != state
-    ]
+    def was_tried(self) -> bool:
+        """Gangs wait, and none for the next cycle."""
+        queue = self._gangs.queue
+        return bool(queue.classes) and not queue.ready and not self.is_under_way
 
+    def note_tried(self, *, is_settled: bool) -> None:
+        """All is as after a cycle: gangs with a published reason were tried."""
+        self.is_settled = is_settled
+        self._gangs.queue.note_tried(lambda each: self._gangs.records.of(each).published)
+        self.state.freed.clear()
 
-def _refuse(cluster: Cluster, line: Line, reason: Reason) -> list[Decision]:
-    decisions: list[Decision] = []
-    for _, gang in list(line.waiting):
-        live = cluster.gangs[gang]
-        cluster.queue.remove(live)
-        live.waiting = ()
-        decisions.append(Refused(gang, reason))
-        if not live.pods and not live.strangers:
-            cluster.release(gang)
-    return decisions
+    def catch_up(self, limit: int) -> bool:
+        """Nothing is put off."""
+        return limit >= 0
 
+    def audit(self) -> Generator[None, None, list[Drift]]:
+        """Compare accounting with placements, in one step."""
+        yield
+        found = drifts(self.state, [*self.workloads()])
+        return [Drift("", "state", 1, text) for text in found]
 
-def _tell(cluster: Cluster) -> list[Decision]:
-    """Who was not told the code of its line is told now, in order."""
-    told: list[tuple[Order, Deferred]] = []
-    for line in list(cluster.queue.news):
-        if line.reason is None:
-            continue
-        del cluster.queue.news[line]
-        for gang in line.untold:
-            live = cluster.gangs[gang]
-            if live.told != line.reason.code:
-                live.told = line.reason.code
-                told.append((live.order, Deferred(gang, line.reason)))
-        line.untold.clear()
-    return [deferred for _, deferred in sorted(told, key=lambda each: each[0])]
+    def cycle(self, now: float, is_enough: Callable[[int], bool] | None = None) -> list[Decision]:
+        """Decide about all that wait, or the rest of that. ``is_enough`` is asked between gangs,
+        with the number of decisions so far. All parts go by the time of the first.
+        """
+        self.cycles += 1
+        steps, self._rest = self._rest or self._steps(now), None
+        decisions: list[Decision] = []
+        while is_enough is None or not is_enough(len(decisions)):
+            step = next(steps, None)
+            if step is None:
+                return decisions
+            decisions += step
+        self._rest = steps
+        return decisions
+
+    def _steps(self, now: float) -> Iterator[list[Decision]]:
+        """The steps of a cycle, which may be left after each gang."""
+        gangs = self._gangs
+        pending, self._pending = self._pending, []
+        gangs.begin(now)
+        admission = Admission(gangs, self._lending, now)
+        # 1. Gangs on drained nodes are preempted.
+        yield [*pending, *gangs.drain(self.nodes.draining, now)]
+        for _ in range(ROUNDS):
+            # 2. Nominated gangs start where the victims have left, or lose a place that is bad.
+            # 3. Classes are woken that may be helped by what has become free.
+            if self.state.freed or is_due(gangs, now):
+                yield list(wake(gangs, now))
+            if not gangs.queue.ready:
+                break
+            # 4. Guaranteed gangs, in order: placed, or others leave for them, or not.
+            yield from admission.admit(is_opportunistic=False)
+            # 5. Those that may borrow are placed in others' idle quota.
+            yield from admission.borrow()
+            # 6. Opportunistic gangs, in order.
+            yield from admission.admit(is_opportunistic=True)
+        # 7. Gangs outside of their own cells get some where there is room, oldest first.
+        yield list(gangs.upgrade())
+        if gangs.queue.ready:  # what these gangs wait to grow by
+            yield from admission.admit(is_opportunistic=False)
+        # 8. The first of each virtual cluster that can't start gets a reservation.
+        if self.policy.is_keeping and admission.tried:
+            yield from self._planner.plan(admission.tried, now)
+        # 9. Waiting gangs' reasons are published, where they are new.
+        yield list(self._publisher.publish(admission.tried, is_settled=self.is_settled))

@@ -1,10 +1,8 @@
-"""When gangs that run will end, as far as anybody knows."""
+"""When gangs that run will end, as far as anybody knows, and how far their work is saved."""
 
-from collections.abc import Iterable
 from math import ceil, floor, log10
 
 from scheduler.domain.core.config import Policy
-from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.model import Gang
 
 LEAVES_S = 1.0
@@ -12,11 +10,6 @@ LEAVES_S = 1.0
 
 DIGITS = 2
 """Waiting gangs that run at most as long, to so many digits, may be in one line."""
-
-
-def ends_at(live: Live, policy: Policy, now: float) -> float:
-    """When a gang will end, as `end_of` has it."""
-    return end_of(live.gang, live.started_at, policy, now)
 
 
 def end_of(gang: Gang, started_at: float | None, policy: Policy, now: float) -> float:
@@ -42,11 +35,6 @@ def leaving_s(policy: Policy) -> float:
     return max(policy.grace_s, LEAVES_S)
 
 
-def by_end(gangs: Iterable[Live], policy: Policy, now: float) -> list[tuple[float, str, Live]]:
-    """Gangs with their ends and ids, the first to end first."""
-    return sorted((ends_at(live, policy, now), live.id, live) for live in gangs)
-
-
 def bounds_of(gang: Gang) -> tuple[float | None, float | None]:
     """How long it runs by its limit, and by what it expects, at the most: rounded up to `DIGITS`
     digits.
@@ -55,10 +43,9 @@ def bounds_of(gang: Gang) -> tuple[float | None, float | None]:
     return limit_s and _rounded_up(limit_s), run_s and _rounded_up(run_s)
 
 
-def lasts_s(gang: Gang) -> float | None:
-    """How long a waiting gang will run at the most: by its limit, else by what it expects."""
-    limit_s, run_s = bounds_of(gang)
-    return limit_s or run_s
+def saved_s(ran_s: float, every_s: float | None) -> float:
+    """Seconds of a run that are saved by what is saved whenever it has run for so long again."""
+    return 0.0 if every_s is None else min(ran_s, ran_s // every_s * every_s)
 
 
 def _rounded_up(seconds: float) -> float:

@@ -4,14 +4,7 @@ from collections.abc import Iterable
 
 from scheduler.domain.core.config import listed
 from scheduler.domain.core.forest import Forest
-from scheduler.domain.core.hardware import Hardware
-from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.model import OPPORTUNISTIC, Gang, Kind
-
-
-def wrong_name(hardware: Hardware, live: Live) -> tuple[str, str] | None:
-    """The first wrong name of what a gang waits for, as `wrong_in` tells it."""
-    return wrong_in(hardware.forest, live.gang, (role.kind for role in live.waiting))
 
 
 def wrong_in(forest: Forest, gang: Gang, kinds: Iterable[Kind]) -> tuple[str, str] | None:

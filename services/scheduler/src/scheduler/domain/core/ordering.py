@@ -12,7 +12,6 @@ from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from scheduler.domain.core.config import FAIR_SHARE, Finding, Policy, listed
 from scheduler.domain.core.forest import ConfigError
-from scheduler.domain.core.holdings import Order
 from scheduler.domain.core.model import OPPORTUNISTIC, Gang
 
 
@@ -29,6 +28,11 @@ class UserUsage(NamedTuple):
     weight: float
     now: Mapping[str, float]
     lately: Mapping[str, float]
+
+
+Order: TypeAlias = tuple[tuple[float, ...], str]
+"""By what of the policies of the order stays the same while it waits, then by id: low ones first.
+"""
 
 
 @runtime_checkable

@@ -1,333 +1,285 @@
-"""The gangs that wait, in order, those that want the same in one line.
+"""Waiting workloads, in classes: of one virtual cluster those that want the same start alike, or
+wait for the same reason.
 
-Within a cycle room only shrinks: when the first of a line can't be placed, no later one can.
-Between cycles a line is tried again only after something changed that could help it (`waking`).
+Example: 400 jobs of one pod with 8 GPUs wait in `research` at priority 5. They are one class. Its
+first fails, so none of the others is tried until something is free that could help.
 """
 
-from bisect import bisect_left, insort
-from collections import defaultdict
-from collections.abc import Callable, Collection, Container, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from itertools import islice
+from operator import itemgetter
 
-from scheduler.domain.core.holdings import Live, Order
-from scheduler.domain.core.model import OPPORTUNISTIC, Kind, Reason, UserKey
-from scheduler.domain.core.ordering import Rank
-from scheduler.domain.core.owning import owner_of
-from scheduler.domain.core.rechecks import Rechecks
+from scheduler.domain.core.ends import bounds_of
+from scheduler.domain.core.fit import QUOTA, ROOM, No
+from scheduler.domain.core.model import Reason
+from scheduler.domain.core.node_models import NEVER, Want
+from scheduler.domain.core.nodes import Phase, Slot, Workload
+from scheduler.domain.core.ordering import Order, Rank
+from scheduler.domain.core.shortage import Wanted, shortage, wanted
+from scheduler.domain.core.state import State, claimable
+from scheduler.domain.core.usage import Usage
+from scheduler.domain.core.views import When
 
-Shape = tuple[tuple[Kind, int], ...]
-"""Pods that want the same, counted."""
-
-SHAPES_REMEMBERED = 10_000
-"""Of which it is known whether they could be placed at all, or on the nodes that are well."""
-
-Apart = tuple[str | float | None, ...]
-"""What else keeps gangs apart that want the same: how long they run at most, and whose they are."""
-
-Key = tuple[str, int, Shape, str, Apart, frozenset[str] | None, str]
-"""Owner, priority, shape, what is near, what keeps apart, allowed nodes, and the gang itself where
-it grows, cells are kept for it, or its job is kept off others; or that it may borrow.
-"""
-
-Place = tuple[str, bool]
-"""Owner, and whether opportunistic gangs."""
-
-FirstRanks = tuple[float, ...]
-"""Ranks of a gang by the first of the policies of the order."""
-
-Stamp = tuple[int, ...]
-
-GroupKey = tuple[str, int]
-"""Owner and priority."""
-
-Want = tuple[tuple[object, ...], Kind, int]
-"""What the room for such pods depends on, their kind, and how many they are."""
-
-Need = tuple[int, int, tuple[tuple[tuple[object, ...], int], ...]]
-"""Leaves that a gang needs of its quota at the least, GPUs that its smallest pod wants, and what
-the room for its pods depends on with how many they are: lines with the same need are helped alike.
-"""
-
-GUESTS: GroupKey = ("", OPPORTUNISTIC)
-"""The group of gangs that are placed as guests, whoever they are."""
-
-PASSING = "\n"
-"""Before the owner in the group of gangs that may go on cells that are kept for others in time."""
-
-BORROWING = "\n"
-"""In the key of gangs that may borrow, which others that want the same may not."""
-
-COMMON: GroupKey = ("", 0)
-"""The group of gangs with cells that may wait for what is in nobody's quota (`Freed`)."""
+Key = tuple[object, ...]
 
 
-@dataclass(slots=True, eq=False)
-class Line:
-    """Waiting gangs of one key. ``groups``: whose changes help it, from its first failure on;
-    ``leaves``: of its quota that one of them needs at the least; ``least_gpus``: that its smallest
-    pod wants; ``wants``: its pods by kind; ``need``: all three.
-
-    ``reason``: why its first could not be placed, found in the state ``explained``. ``untold``:
-    gangs that were not told the reason's code. ``mark``: its place in `Rechecks`, if any.
+@dataclass(eq=False)
+class WorkloadClass:
+    """``no``: what its first failed on; None while it is to be tried. ``is_hopeless``: no end of
+    others would help its first. ``reason``: what was published for its gangs. ``wanted``: of quota;
+    ``leaves_of_pod``: that the smallest pod takes at least.
     """
 
     key: Key
-    groups: tuple[GroupKey, ...] = ()
-    leaves: int = 0
-    least_gpus: int = 0
-    wants: tuple[Want, ...] = ()
-    need: Need = (0, 0, ())
-    waiting: list[Order] = field(default_factory=list)
+    wants: tuple[tuple[Want, int], ...]
+    owner: str | None
+    priority: int
+    wanted: Wanted
+    leaves_of_pod: int
+    is_borrowing: bool = False
+    is_surplus: bool = False
+    no: No | None = None
+    is_hopeless: bool = False
     reason: Reason | None = None
-    untold: set[str] = field(default_factory=set)
-    explained: Stamp | None = None
-    mark: bytes = b""
+    _by_user: dict[str, list[tuple[Order, int, Workload]]] = field(default_factory=dict)
+    _pushed: int = 0
+
+    @property
+    def is_opportunistic(self) -> bool:
+        """Its gangs want no cells."""
+        return self.owner is None
+
+    def push(self, workload: Workload, order: Order, user: str) -> None:
+        """A workload waits. ``user``: gangs of one keep their order among one another."""
+        self._pushed += 1  # one that waits again may be in the heap still
+        heappush(self._by_user.setdefault(user, []), (order, self._pushed, workload))
+
+    def heads(self) -> Iterator[tuple[Order, Workload]]:
+        """The first of each user that waits."""
+        for user in list(self._by_user):
+            heap = self._by_user[user]
+            while heap and heap[0][2].phase is not Phase.WAITING:
+                heappop(heap)
+            if heap:
+                yield heap[0][0], heap[0][2]
+            else:
+                del self._by_user[user]
+
+    def waiting(self) -> Iterator[Workload]:
+        """All that wait, in no order."""
+        for orders in self.by_user():
+            yield from orders
+
+    def by_user(self) -> Iterator[dict[Workload, Order]]:
+        """The same of each user."""
+        for heap in self._by_user.values():
+            yield {each: order for order, _, each in heap if each.phase is Phase.WAITING}
 
 
-@dataclass(slots=True, eq=False)
-class Group:
-    """Lines that the same changes help, by what they need. ``seen``: the stamp under which all of
-    them failed.
-    """
-
-    key: GroupKey
-    lines: dict[Need, dict[Line, None]] = field(default_factory=dict)
-    seen: Stamp | None = None
-
-
-@dataclass(slots=True, eq=False)
 class Queue:
-    """Every waiting gang. ``added``: lines to be tried in any case; ``news``: those with gangs that
-    were not told; ``rechecks``: those whose reason may become another one without their help. Sets
-    of lines are kept in the order in which they came. ``explained``: raised whenever a line's
-    reason is looked for; ``version``: whenever who waits changes. ``tried``: in vain, of a virtual
-    cluster's gangs of one class.
-    ``orders``: of each user's gangs of one virtual cluster and class, in order.
-    ``changes``: by owner, raised when there are more of these, or the first of one waits no longer;
-    ``firsts``: who was tried as the first, where nobody may pass. ``ahead``: by owner, what
-    `ahead_of` was asked last, and the lines that it found.
+    """``classes``: those in which some wait. ``ready``: those whose first is to be tried. ``new``:
+    workloads that came since reasons were published, with their classes. ``now``: the cycle's time.
+    ``has_users``: ranks change with what users use.
     """
 
-    lines: dict[Key, Line] = field(default_factory=dict)
-    gangs: dict[str, Line] = field(default_factory=dict)
-    orders: defaultdict[UserKey, list[Order]] = field(default_factory=lambda: defaultdict(list))
-    groups: dict[GroupKey, Group] = field(default_factory=dict)
-    added: dict[Line, None] = field(default_factory=dict)
-    news: dict[Line, None] = field(default_factory=dict)
-    rechecks: Rechecks = field(default_factory=Rechecks)
-    explained: int = 0
-    version: int = 0
-    tried: dict[Place, dict[Line, None]] = field(default_factory=dict)
-    firsts: dict[Place, str] = field(default_factory=dict)
-    changes: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
-    ahead: dict[str, tuple[FirstRanks, dict[Line, None]]] = field(default_factory=dict)
+    def __init__(self, state: State, usage: Usage) -> None:
+        self.classes: dict[Key, WorkloadClass] = {}
+        self.ready: dict[WorkloadClass, None] = {}
+        self.new: dict[Workload, WorkloadClass] = {}
+        self.now = 0.0
+        self._state = state
+        self.has_users = usage.is_kept
+        self._usage = usage
 
-    def add(self, live: Live, key: Key) -> None:
-        """A gang waits from now on."""
-        line = self.lines.get(key)
-        if line is None:
-            line = self.lines[key] = Line(key)
-        insort(line.waiting, live.order)
-        insort(self.orders[live.account], live.order)
-        if line.groups and line.waiting[0] is live.order:
-            self._note_ahead(line)
-            if live.order[0][:2] < line.waiting[1][0][:2]:  # perhaps before who has cells kept
-                self.changes[key[0]] += 1
-                self.added[line] = None
-        self.version += 1
-        if line.reason is None:  # else the same holds for it as for the others in the line
-            self.added[line] = None
-        if live.extra_of is None:
-            self.news[line] = None
-            line.untold.add(live.id)
-        self.gangs[live.id] = line
+    def rank_of(self, workload: Workload, order: Order) -> Rank:
+        """The workload's place among all that wait, now."""
+        return self._usage.rank_of(workload.gang, order, self.now)
 
-    def remove(self, live: Live) -> None:
-        """The gang does not wait any more."""
-        line = self.gangs.pop(live.id, None)
-        if line is None:
-            return
-        self.version += 1
-        if self.firsts and self.firsts.get(place := place_of(line.key)) == live.id:
-            del self.firsts[place]  # if it comes again, as another, it is tried again
-        orders = self.orders[live.account]
-        del orders[bisect_left(orders, live.order)]
-        if not orders:
-            del self.orders[live.account]
-        index = bisect_left(line.waiting, live.order)
-        del line.waiting[index]
-        if index == 0 and line.groups:
-            self.changes[line.key[0]] += 1
-        line.untold.discard(live.id)
-        if line.waiting:
-            return
-        del self.lines[line.key]
-        if line.groups:
-            place = place_of(line.key)
-            del self.tried[place][line]
-            if not self.tried[place]:
-                del self.tried[place]
-        self.news.pop(line, None)
-        self.added.pop(line, None)
-        if line.mark:
-            self.rechecks.discard(line)
-        for name in line.groups:
-            group = self.groups[name]
-            del group.lines[line.need][line]
-            if not group.lines[line.need]:
-                del group.lines[line.need]
-            if not group.lines:
-                del self.groups[name]
+    def in_order(
+        self, found: WorkloadClass
+    ) -> Iterator[tuple[list[tuple[Order, Workload]], Callable[[Order], Rank]]]:
+        """All of a class that wait: those of each user in order, and what their ranks are."""
+        for orders in found.by_user():
+            for first in islice(orders, 1):
+                some = [(order, workload) for workload, order in orders.items()]
+                some.sort(key=itemgetter(0))
+                yield some, self._usage.rank_as(first.gang, self.now)
 
-    def put_aside(
-        self, line: Line, groups: Sequence[GroupKey], leaves: int, wants: Sequence[Want]
-    ) -> None:
-        """The line failed: from now on it is tried when one of these groups is helped."""
-        line.groups, line.leaves, line.wants = tuple(groups), leaves, tuple(wants)
-        line.least_gpus = min(kind.gpus for kind, _ in line.key[2])
-        line.need = leaves, line.least_gpus, tuple((what, count) for what, _, count in wants)
-        self.changes[line.key[0]] += 1
-        self.tried.setdefault(place_of(line.key), {})[line] = None
-        self._note_ahead(line)
-        for name in groups:
-            group = self.groups.get(name)
-            if group is None:
-                group = self.groups[name] = Group(name)
-            group.lines.setdefault(line.need, {})[line] = None
+    def head(self, found: WorkloadClass) -> tuple[Rank, Workload] | None:
+        """The first of a class, with its rank."""
+        best: tuple[Rank, Workload] | None = None
+        for order, workload in found.heads():
+            rank = self.rank_of(workload, order)
+            if best is None or rank < best[0]:
+                best = rank, workload
+        return best
 
-    def ahead_of(self, owner: str, ranks: FirstRanks) -> list[Line]:
-        """Lines tried in vain, of a virtual cluster's gangs with quota, whose first goes before
-        these first ranks.
-        """
-        lines, known = self.tried.get((owner, False), {}), self.ahead.get(owner)
-        among = lines if known is None or known[0] != ranks else known[1]
-        found = [
-            line for line in among if line in lines and line.waiting[0][0][: len(ranks)] < ranks
-        ]
-        self.ahead[owner] = ranks, dict.fromkeys(found)
+    def add(self, workload: Workload, order: Order) -> WorkloadClass:
+        """A workload waits."""
+        found = self.new[workload] = self.class_of(workload)
+        found.push(workload, order, workload.gang.user if self.has_users else "")
+        if found.no is None:
+            self.ready[found] = None
         return found
 
-    def _note_ahead(self, line: Line) -> None:
-        """Another gang is the line's first, which was tried in vain."""
-        known = self.ahead.get(line.key[0])
-        if known is not None and line.key[1] != OPPORTUNISTIC:
-            ranks, found = known
-            if line.waiting[0][0][: len(ranks)] < ranks:
-                found[line] = None
-
-    def try_firsts(self, rank: Callable[[Line], Rank], held: Container[Place]) -> bool:
-        """Where nobody may pass: who has become the first of a virtual cluster is tried. Whether
-        anybody has. ``held``: where somebody is still to start for whom others leave.
-        """
-        found = False
-        for place, lines in self.tried.items():
-            if place in held:
-                self.firsts.pop(place, None)
-                continue
-            line = min(lines, key=rank)
-            gang = line.waiting[0][1]
-            if self.firsts.get(place) != gang:
-                self.firsts[place] = gang
-                self.added[line] = None
-                found = True
+    def class_of(self, workload: Workload) -> WorkloadClass:
+        """The class that a workload is in while it waits."""
+        key = _key_of(workload)
+        found = self.classes.get(key)
+        if found is None:
+            wants = tuple((want, len(pods)) for want, pods in workload.wants)
+            found = WorkloadClass(
+                key,
+                wants,
+                workload.owner,
+                workload.priority,
+                wanted(self._state, workload),
+                min((want.least(self._state.models) for want, _ in wants), default=0),
+                workload.gang.is_borrowing,
+                workload.is_surplus,
+            )
+            self.classes[key] = found
         return found
 
-    def explain(self, line: Line, reason: Reason, state: Stamp) -> None:
-        """Why the line's gangs wait."""
-        self.explained += 1
-        if line.reason is None or line.reason.code != reason.code:
-            line.untold.update(gang for _, gang in line.waiting)
-            self.news[line] = None
-        line.reason, line.explained = reason, state
-        # Too little quota stays too little until some is free; who may go without any is told
-        # of bad nodes all the same.
-        if reason.code == "quota" and GUESTS not in line.groups:
-            self.rechecks.discard(line)
-        else:
-            self.rechecks.add(line)
+    def try_again(self, found: WorkloadClass) -> None:
+        """The class's first may be helped by what has changed."""
+        found.no = None
+        self.ready[found] = None
 
-    def candidates(
-        self,
-        woken: Callable[[], Collection[Line]],
-        is_idle: Callable[[Line], bool],
-        rank: Callable[[Line], Rank],
-        ranked: Callable[[], int],
-    ) -> Iterator[tuple[Line, str]]:
-        """The gangs to try now, in order. A gang that still waits when the next is asked for takes
-        its line out. ``woken``: lines that may have been helped since it was last asked; those
-        that are not reached are there again the next time. ``is_idle``: such a line is not helped
-        after all, as things are before it is its turn. ``rank``: of the first of a line, which may
-        fall behind as others are placed; ``ranked``: raised when some may be others than before.
-        """
-        heads: list[tuple[Rank, int, int, Order, Line]] = []
-        inside: set[Line] = set()  # not by key: a line may be left by all and begun anew meanwhile
-        number = 0
-        lines, reached = woken(), None
-        try:
-            while lines or heads:
-                under = ranked()
-                for line in lines:
-                    if line.waiting and line not in inside:
-                        number += 1
-                        inside.add(line)
-                        only = ((), "") if len(lines) == 1 and not heads else None
-                        heappush(heads, (only or rank(line), number, under, line.waiting[0], line))
-                lines = ()
-                if not heads:
-                    break
-                known, _, since, order, reached = heappop(heads)
-                inside.discard(reached)
-                if reached.waiting and reached.waiting[0] == order:
-                    if is_idle(reached):  # of most; their ranks are left alone
-                        reached = None
-                        continue
-                    if heads and since != under and known != rank(reached):
-                        lines, reached = (reached,), None
-                        continue
-                    yield reached, order[1]
-                lines = woken()
-                if reached.waiting and reached.waiting[0] != order:
-                    lines = (reached, *lines)
-                reached = None
-        finally:
-            for *_, line in heads:
-                if line.waiting:
-                    self.added[line] = None
-            if reached is not None and reached.waiting:
-                self.added[reached] = None
+    def note_tried(self, published: Callable[[Workload], str | None]) -> None:
+        """Classes whose gangs have all the same published reason were tried in this state."""
+        self.new.clear()
+        for found in self.classes.values():
+            codes = {published(each) for each in found.waiting()}
+            code = next(iter(codes), None)
+            if code is not None and len(codes) == 1:
+                found.no, found.reason = No(ROOM), Reason(code, "", {})
+                self.ready.pop(found, None)
+
+    def leave(self, workload: Workload) -> None:
+        """A workload waits no longer."""
+        self.new.pop(workload, None)
+        found = self.classes.get(_key_of(workload))
+        if found is not None and next(found.heads(), None) is None:
+            self.forget(found)
+
+    def forget(self, found: WorkloadClass) -> None:
+        """None of the class wait."""
+        self.ready.pop(found, None)
+        if self.classes.get(found.key) is found:  # else there is a new one of the same key
+            del self.classes[found.key]
 
 
-def place_of(key: Key) -> Place:
-    """Where in the queue those of a key are."""
-    return key[0], key[1] == OPPORTUNISTIC
+def _key_of(workload: Workload) -> Key:
+    gang = workload.gang
+    return (
+        gang.virtual_cluster,
+        workload.owner,
+        workload.priority,
+        tuple((want, len(pods)) for want, pods in workload.wants),
+        gang.is_borrowing,
+        workload.parent is not None,
+        workload.is_surplus,
+        bounds_of(gang),
+        gang.allowed_nodes,
+    )
 
 
-def wish_of(line: Line) -> object:
-    """What its first gang has in common with all that want the same and come as far before others
-    by what counts for kept cells: however long they run, and whose they are.
+class Freed:
+    """What has become free, as classes ask: whether it could help any of them."""
+
+    def __init__(self, state: State, freed: Iterable[Slot | str]) -> None:
+        self._state = state
+        self.slots: dict[Slot, None] = {}
+        self._owners: set[str] = set()
+        for each in freed:
+            if isinstance(each, Slot):
+                self.slots[each] = None
+            else:
+                self._owners.add(each)
+        self._most: dict[tuple[str, int], int] = {}
+        self._keys: set[int] | None = None
+
+    def helps(self, waiting: WorkloadClass) -> bool:
+        """The class's first may fit now. A class that lacks quota is noted as such."""
+        if waiting.owner is None or waiting.leaves_of_pod in (0, NEVER):
+            return self._helps_opportunistic(waiting)
+        kinds = [want.kind for want, _ in waiting.wants]
+        if waiting.is_borrowing or any(kind.pin or kind.costs_nothing for kind in kinds):
+            return True  # other quota than its own may help it
+        short = shortage(self._state, waiting.wanted, waiting.priority)
+        if short is not None:
+            waiting.no = No(QUOTA, short._asdict())
+            return False
+        if waiting.no is None or waiting.no.code == QUOTA or waiting.owner in self._owners:
+            return True
+        key = waiting.owner, waiting.priority
+        most = self._most.get(key)
+        if most is None:
+            most = self._most[key] = max(
+                (claimable(slot, *key, may_bind=True).bit_count() for slot in self.slots), default=0
+            )
+        return waiting.leaves_of_pod <= most
+
+    def _helps_opportunistic(self, waiting: WorkloadClass) -> bool:
+        if self._keys is None:
+            self._keys = {
+                self._state.idle(slot.pool, when).key_of(slot)
+                for slot in self.slots
+                for when in (When.NOW, When.SOON)
+            } - {-1}
+        return any(want.rank(key) is not None for want, _ in waiting.wants for key in self._keys)
+
+
+class Sizes:
+    """Sizes of some classes, to compare others with. Only classes of one kind and of the same
+    virtual cluster compare.
     """
-    return line.key[2], kin_of(line)
+
+    def __init__(self) -> None:
+        self._sizes: dict[object, list[tuple[int, Want, int]]] = {}
+
+    def add(self, waiting: WorkloadClass) -> None:
+        """One more of these classes."""
+        if len(waiting.wants) == 1:
+            (want, count) = waiting.wants[0]
+            kept = self._sizes.setdefault(self._key(waiting), [])
+            kept.append((waiting.priority, want, count))
+
+    def has_easier(self, waiting: WorkloadClass) -> bool:
+        """One is no harder to place: of no lower priority, with no more or larger pods."""
+        if len(waiting.wants) != 1:
+            return False
+        want, count = waiting.wants[0]
+        return any(
+            waiting.priority <= priority and count >= others and is_within(other, want)
+            for priority, other, others in self._sizes.get(self._key(waiting), ())
+        )
+
+    def has_harder(self, waiting: WorkloadClass) -> bool:
+        """One is no easier to place."""
+        if len(waiting.wants) != 1:
+            return False
+        want, count = waiting.wants[0]
+        return any(
+            waiting.priority >= priority and count <= others and is_within(want, other)
+            for priority, other, others in self._sizes.get(self._key(waiting), ())
+        )
+
+    def clear(self) -> None:
+        """None is left."""
+        self._sizes.clear()
+
+    @staticmethod
+    def _key(waiting: WorkloadClass) -> object:
+        kind = waiting.wants[0][0].kind
+        return waiting.owner, kind.gpu_types, kind.pin, waiting.key[-2:]
 
 
-def kin_of(line: Line) -> object:
-    """The same with all that may be in the same places, whatever they want there."""
-    owner, priority, _, near, _, *others = line.key
-    return owner, priority, near, *others, line.waiting[0][0][:2]
-
-
-def key_of(live: Live) -> Key:
-    """What its line has in common."""
-    gang = live.gang
-    shape = tuple([(role.kind, len(role.pods)) for role in live.waiting])
-    near = "" if gang.group is None else f"{gang.job}\n{gang.group}"
-    is_alone = live.pods or live.strangers or live.is_kept_for or live.is_paired
-    alone = ""
-    if is_alone:
-        alone = live.id
-    elif gang.is_borrowing:
-        alone = BORROWING
-    if live.extra_of is not None:  # not with what its gang waits for all at once
-        alone = f"{live.extra_of}\n"
-    owner = live.owner if live.lender is None else owner_of(gang.virtual_cluster)
-    return owner, gang.priority, shape, near, live.apart, gang.allowed_nodes, alone
+def is_within(small: Want, large: Want) -> bool:
+    """A pod of one wants no more of anything than a pod of the other."""
+    return small.gpus <= large.gpus and all(
+        a <= b for a, b in zip(small.amounts, large.amounts, strict=True)
+    )

@@ -1,59 +1,82 @@
-"""What users use of the cluster, and have used lately: their accounts, of gangs and their pods."""
+"""What users use of the cluster, and have used lately: accounts of gangs and their places."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from scheduler.domain.core.accounts import Accounts, Amounts
 from scheduler.domain.core.config import Policy
-from scheduler.domain.core.hardware import Hardware
-from scheduler.domain.core.holdings import Live, Pod
-from scheduler.domain.core.model import NO_ONE, Kind
-from scheduler.domain.core.ordering import Ordering
+from scheduler.domain.core.model import NO_ONE, OPPORTUNISTIC, Gang, UserKey
+from scheduler.domain.core.node_models import OTHERS, PORTS
+from scheduler.domain.core.nodes import Place
+from scheduler.domain.core.ordering import Order, Ordering, Rank
+from scheduler.domain.core.state import State
 
 
 class Usage(Accounts):
     """The accounts of a cluster's users."""
 
-    def __init__(self, hardware: Hardware, policy: Policy, ordering: Ordering) -> None:
-        super().__init__(_capacity(hardware) if ordering.has_users else {}, policy, ordering)
-        self._has_more = len(self.numbers) > len(hardware.gpu_types)
+    def __init__(self, state: State, policy: Policy, ordering: Ordering) -> None:
+        super().__init__(_capacity(state) if ordering.has_users else {}, policy, ordering)
+        self._order = ordering
+        self._beside = [
+            (i, self.numbers[name])
+            for i, name in enumerate(state.resources.names)
+            if name in self.numbers
+        ]
 
-    def begin(self, live: Live, pods: Iterable[Pod], now: float) -> None:
+    def begin(self, gang: Gang, places: Iterable[Place], now: float) -> None:
         """Pods of a gang run from now on."""
-        if self.is_kept and live.gang.virtual_cluster != NO_ONE:
-            self.add(live.account, self._amounts(pods, 1), now)
+        if self.is_kept and gang.virtual_cluster != NO_ONE:
+            self.add(key_of(gang), self._amounts(places, 1), now)
 
-    def end(self, live: Live, pods: Iterable[Pod]) -> None:
+    def resume(self, gang: Gang, places: Iterable[Place]) -> None:
+        """Pods of a gang that ran before run on, from the next cycle on."""
+        if self.is_kept and gang.virtual_cluster != NO_ONE:
+            self.leave(gang.id, key_of(gang), self._amounts(places, 1))
+
+    def end(self, gang: Gang, places: Iterable[Place]) -> None:
         """They don't any more."""
-        if self.is_kept and live.gang.virtual_cluster != NO_ONE:
-            self.leave(live.extra_of or live.id, live.account, self._amounts(pods, -1))
+        if self.is_kept and gang.virtual_cluster != NO_ONE:
+            self.leave(gang.id, key_of(gang), self._amounts(places, -1))
 
-    def ranks(self, live: Live, now: float) -> tuple[float, ...]:
-        """The gang's user's, by the orders of users."""
-        return self.ranks_of(live.account, now)
+    def rank_of(self, gang: Gang, order: Order, now: float) -> Rank:
+        """The gang's place among all that wait."""
+        if not self.is_kept:
+            return order
+        return self._order.rank(order, self.ranks_of(key_of(gang), now))
 
-    def _amounts(self, pods: Iterable[Pod], times: int) -> Amounts:
+    def rank_as(self, gang: Gang, now: float) -> Callable[[Order], Rank]:
+        """The same for any gang of its user, virtual cluster and class."""
+        if not self.is_kept:
+            return lambda order: order
+        of_user = self.ranks_of(key_of(gang), now)
+        return lambda order: self._order.rank(order, of_user)
+
+    def _amounts(self, places: Iterable[Place], times: int) -> Amounts:
         """What the pods use, so many times."""
         found: Amounts = []
-        for pod in pods:
-            if pod.state is not None:
-                found.append((self.numbers[pod.state.gpu_type], times * pod.gpus.bit_count()))
-            if self._has_more:
-                found += self._beside_gpus(pod.kind, times)
+        for place in places:
+            leaf = place.slot.pool.leaf
+            if leaf is not None:
+                found.append((self.numbers[leaf], times * place.gpus.bit_count()))
+            found += [(n, times * place.amounts[i]) for i, n in self._beside if place.amounts[i]]
         return found
 
-    def _beside_gpus(self, kind: Kind, times: int) -> Amounts:
-        wants = (("cpu", kind.cpu), ("memoryMB", kind.memory_mb), *kind.resources)
-        numbers = self.numbers
-        return [(numbers[name], times * n) for name, n in wants if n and name in numbers]
+
+def key_of(gang: Gang) -> UserKey:
+    """The account of a gang."""
+    return gang.virtual_cluster, gang.priority == OPPORTUNISTIC, gang.user
 
 
-def _capacity(hardware: Hardware) -> dict[str, int]:
-    """What all nodes have together; 0 where it is not limited."""
+def _capacity(state: State) -> dict[str, int]:
+    """What all nodes have together; 0 where it is not limited. Ports are nobody's share."""
     found: defaultdict[str, int] = defaultdict(int)
-    for machine in hardware.machines.values():
-        for name, amount in zip(machine.sort.names, machine.sort.capacity, strict=True):
-            found[name] += amount
-        for state in machine.slots:
-            found[state.gpu_type] += len(state.slot.gpus)
+    for node in state.nodes.values():
+        totals = state.resources.totals(node.limits)
+        for name, total in zip(state.resources.names, totals, strict=True):
+            found[name] += total or 0
+        for slot in node.slots:
+            if slot.pool.leaf is not None:
+                found[slot.pool.leaf] += slot.shape.leaves
+    found[PORTS] = found[OTHERS] = 0
     return found

@@ -2,24 +2,9 @@
 
 from collections.abc import Iterable
 
-from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.model import OPPORTUNISTIC, Gang, Kind, Numbers, Reason
 
 Wanted = Iterable[tuple[Kind, int]]
-
-
-def wanted(live: Live) -> dict[str, int | float | str | None]:
-    """Of all pods of a gang that wait."""
-    return wanted_of(_waiting(live))
-
-
-def in_words(live: Live) -> str:
-    """The same in words: pods and GPUs."""
-    return words_of(_waiting(live))
-
-
-def _waiting(live: Live) -> Wanted:
-    return ((role.kind, len(role.pods)) for role in live.waiting)
 
 
 def wanted_of(kinds: Wanted) -> dict[str, int | float | str | None]:

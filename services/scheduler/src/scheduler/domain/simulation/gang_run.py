@@ -3,8 +3,8 @@
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
+from scheduler.domain.core.ends import saved_s
 from scheduler.domain.core.model import Gang, Kind, PodPlace, Role, joined, without
-from scheduler.domain.core.saving import saved_s
 from scheduler.domain.formats.model import GangFile, Pods
 
 

@@ -1,0 +1,109 @@
+"""One attempt to place a waiting gang: on its reservation, past those of others where it may, and
+without GPUs also as an opportunistic gang.
+"""
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+
+from scheduler.domain.core.costs import Costs
+from scheduler.domain.core.evict import Rules
+from scheduler.domain.core.fit import Fit, No, claim, fit
+from scheduler.domain.core.model import OPPORTUNISTIC
+from scheduler.domain.core.nodes import Phase, Place, Workload
+from scheduler.domain.core.records import Reservation
+from scheduler.domain.core.reserve import (
+    Sparing,
+    goes_before,
+    lift_all,
+    may_backfill,
+    renew,
+    reserved_shares,
+)
+from scheduler.domain.core.shortage import Shortage, shortage, wanted
+from scheduler.domain.core.state import State
+
+
+def attempt(
+    state: State,
+    workload: Workload,
+    reservations: Collection[Reservation],
+    costs: Costs,
+    *,
+    is_free: bool = False,
+) -> tuple[Fit | No, list[Reservation]]:
+    """On its own reservation and those of gangs behind it; else, where it will have ended in time,
+    at nobody's cost on those of gangs before it, which are returned too. ``reservations``: of its
+    owner. ``is_free``: at nobody's cost in any case.
+    """
+    before = [each for each in reservations if not goes_before(workload, each)]
+    lifted = [each for each in reservations if each not in before]
+    sparing: Rules = Sparing(costs, before) if before else costs
+    rules = None if is_free else sparing
+    if workload.gang.group is not None or workload.parent is not None:
+        state.set_near(workload, costs.records.racks_near(workload))
+    passed: list[Reservation] = []
+    with state.trial() as trial:
+        lift_all(state, lifted)
+        with _leaving_first(state, workload, costs):
+            answer = fit(state, workload, rules)
+        may_pass = [e for e in before if may_backfill(workload, e, costs.policy, costs.now)]
+        if isinstance(answer, No) and may_pass:
+            lift_all(state, may_pass)
+            answer = fit(state, workload, None)
+            passed = may_pass if isinstance(answer, Fit) else []
+        if isinstance(answer, No) and may_be_opportunistic(workload):
+            state.be_opportunistic(workload)
+            with reserved_shares(state, before):
+                answer = fit(state, workload, rules)
+        if isinstance(answer, Fit):
+            for each in (*lifted, *may_pass):
+                if each.workload is not workload:
+                    renew(state, each)
+            trial.commit()
+    return answer, passed
+
+
+@contextmanager
+def _leaving_first(state: State, workload: Workload, costs: Costs) -> Iterator[None]:
+    """Gangs that overstay on cells that are reserved for a workload leave before all others."""
+    overstaying: list[Workload] = []
+    if costs.records.of(workload).reserved_since is not None:
+        overstaying = costs.records.overstaying(workload.gang.id, costs.now)
+    for other in overstaying:
+        state.set_priority(other, OPPORTUNISTIC)
+    yield
+    for other in overstaying:
+        if other.phase is Phase.RUNNING:
+            state.set_priority(other, other.gang.priority)
+
+
+def places_of(
+    state: State,
+    workload: Workload,
+    reservations: Collection[Reservation],
+    costs: Costs,
+    *,
+    is_free: bool = False,
+) -> tuple[Place, ...]:
+    """Where an attempt would put it, perhaps when others have left; nowhere if it would fail.
+    Nothing is changed.
+    """
+    with state.trial():
+        if not (is_free or workload.is_opportunistic or may_be_opportunistic(workload)):
+            with state.trial():  # a cheap look first: most fail here
+                lift_all(state, reservations)
+                if short_of(state, workload) or not claim(state, workload):
+                    return ()
+        answer, _ = attempt(state, workload, reservations, costs, is_free=is_free)
+        return workload.places if isinstance(answer, Fit) else ()
+
+
+def short_of(state: State, workload: Workload) -> Shortage | None:
+    """Which quota is too small for it now."""
+    return shortage(state, wanted(state, workload), workload.priority)
+
+
+def may_be_opportunistic(workload: Workload) -> bool:
+    """It is a guaranteed gang whose pods want neither GPUs nor pins."""
+    costs_nothing = all(want.kind.costs_nothing for want, _ in workload.wants)
+    return costs_nothing and not workload.is_opportunistic and workload.parent is None

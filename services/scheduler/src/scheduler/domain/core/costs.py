@@ -1,0 +1,151 @@
+"""What a preemption costs, and which gangs are protected: the rules of quiet preemption."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from scheduler.domain.core.config import Policy
+from scheduler.domain.core.evict import NO_COST, Cost, CostOf
+from scheduler.domain.core.lend import lender_of
+from scheduler.domain.core.model import RestoredPreemption
+from scheduler.domain.core.nodes import Phase, Workload
+from scheduler.domain.core.preemptions import HOUR_S, Hour
+from scheduler.domain.core.records import Records, job_of
+
+
+@dataclass(eq=False)
+class Costs:
+    """``hour``: the preemptions of the last hour; ``added``: those not yet stored. ``now``,
+    ``before``: this cycle, and the last. ``again_at``: when a protection ends that kept a gang from
+    leaving.
+    """
+
+    records: Records
+    policy: Policy
+    hour: Hour = field(default_factory=Hour)
+    now: float = 0.0
+    before: float = 0.0
+    again_at: float = inf
+    added: list[RestoredPreemption] = field(default_factory=list)
+
+    def begin(self, now: float) -> None:
+        """A cycle begins."""
+        self.before, self.now = self.now, now
+        self.hour.forget(now)
+
+    def preempted(self, asking: Workload, victim: Workload, now: float) -> None:
+        """A workload was preempted for another. Its cells are another's by now."""
+        vc = asking.gang.virtual_cluster if _is_inside(asking, victim) else None
+        self.added.append(RestoredPreemption(now, job_of(victim.gang), job_of(asking.gang), vc))
+        self.hour.note(self.added[-1])
+
+    def is_too_many(self, asking: Workload, victims: Iterable[Workload]) -> bool:
+        """More gangs would leave inside its virtual cluster than its budget has left."""
+        most, vc = self.policy.preemptions_per_hour, asking.gang.virtual_cluster
+        inside = sum(v.phase is Phase.RUNNING and _is_inside(asking, v) for v in victims)
+        return most is not None and inside > max(most - self.hour.inside(vc), 0)
+
+    def of(self, asking: Workload, *, is_inside: bool = True) -> CostOf:
+        """What it costs that others leave for a workload. ``is_inside`` False: none of its own
+        virtual cluster.
+        """
+        pairs = self.hour.pairs(job_of(asking.gang))
+        is_spent = not is_inside or self._is_spent(asking.gang.virtual_cluster)
+
+        def cost_of(other: Workload) -> Cost | None:
+            if other is asking or other.phase not in (Phase.RUNNING, Phase.NOMINATED):
+                return None
+            if not self._is_below(asking, other):
+                return None
+            if other.phase is Phase.NOMINATED:
+                if is_spent and other.owner == asking.owner:
+                    self._note_end(other)
+                    return None
+                return NO_COST
+            gpus = other.gpus
+            run = self.records.of(other).run
+            lost_ms = max(gpus, 1) * (0 if run is None else run.lost_ms(other.gang, self.now))
+            if other.is_surplus:
+                return Cost(surplus=gpus)
+            if _overstays(other):
+                return Cost(lost_ms=lost_ms)
+            is_protected = job_of(other.gang) in pairs or self.now < self._young_until(other)
+            if other.is_opportunistic:
+                is_protected |= self._is_spent(other.gang.virtual_cluster)
+                held = max(gpus, 1)
+                return Cost(held if is_protected else 0, held, lost_ms=lost_ms)
+            if lender_of(other) is not None:
+                return Cost(borrowed=gpus, lost_ms=lost_ms)
+            if is_protected or is_spent:
+                self._note_end(other)
+                return None
+            return Cost(gpus=max(gpus, 1), lost_ms=lost_ms)
+
+        return cost_of
+
+    def _note_end(self, other: Workload) -> None:
+        """The gang that asks is tried again when the protection ends."""
+        self.again_at = min(self.again_at, self.protected_until(other))
+
+    def protected_until(self, other: Workload) -> float:
+        """When a protected workload may have to leave, at the earliest."""
+        if self.now < (until := self._young_until(other)):
+            return until
+        return min((each.at for each in self.hour.all), default=self.now) + HOUR_S
+
+    def protected(self, asking: Workload, others: Iterable[Workload]) -> list[float]:
+        """Until when those are protected that a workload could preempt else, in its own cells."""
+        cost_of = replace(self).of(asking)  # it notes when a gang is to be tried again
+        return [
+            self.protected_until(other)
+            for other in others
+            if other.phase is Phase.RUNNING
+            and not other.is_opportunistic
+            and self._is_below(asking, other)
+            and cost_of(other) is None
+        ]
+
+    def lazy(self, asking: Workload) -> Iterable[Workload]:
+        """Those that are downgraded before they are preempted for a workload."""
+        below = self.records.charged_below(asking.owner, asking.priority)
+        return [
+            other
+            for other in (record.workload for record in below)
+            if other.phase is Phase.RUNNING and not other.is_surplus and self._is_lazy(other)
+        ]
+
+    def _is_lazy(self, other: Workload) -> bool:
+        if other.gang.is_lazy is not None:
+            return other.gang.is_lazy
+        return self.policy.is_lazy or lender_of(other) is not None
+
+    def _is_below(self, asking: Workload, other: Workload) -> bool:
+        """It may have to leave, protected or not. None leaves for a gang of equal or lower
+        priority of its own virtual cluster.
+        """
+        if other.is_opportunistic:
+            is_same = other.gang.virtual_cluster == asking.gang.virtual_cluster
+            return not is_same or other.is_surplus or other.gang.priority < asking.priority
+        return other.owner == asking.owner and other.priority < asking.priority
+
+    def _young_until(self, other: Workload) -> float:
+        run, least = self.records.of(other).run, other.gang.min_run_s
+        least = self.policy.min_run_s if least is None else least
+        return -inf if run is None else run.started_at + least
+
+    def _is_spent(self, virtual_cluster: str) -> bool:
+        most = self.policy.preemptions_per_hour
+        return most is not None and self.hour.inside(virtual_cluster) >= most
+
+
+def _is_inside(asking: Workload, victim: Workload) -> bool:
+    """The preemption counts for the budget of its virtual cluster."""
+    is_own = victim.owner is not None and victim.owner == asking.owner
+    is_whole = lender_of(victim) is None and victim.parent is None
+    return is_own and is_whole and not _overstays(victim)
+
+
+def _overstays(other: Workload) -> bool:
+    """It has lost its priority, as it stays too long on reserved cells."""
+    is_own = other.owner is not None and lender_of(other) is None
+    return is_own and other.priority < other.gang.priority

@@ -1,0 +1,354 @@
+"""Victims: the cheapest workloads in the cell that another needs.
+
+Example: a gang of 4 pods with 8 GPUs waits, and opportunistic pods are on every node. Of the racks
+that could hold all four the one is chosen whose pods have the fewest GPUs, not four nodes in four
+racks. Inside a node a pod likewise gets a whole switch, where one can be had.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from scheduler.domain.core.node_models import Want
+from scheduler.domain.core.nodes import Phase, Place, Slot, Workload
+from scheduler.domain.core.place import Placer
+from scheduler.domain.core.state import State, claimable
+from scheduler.domain.core.views import EVERYWHERE, TRIED_RACKS, View, When
+
+CANDIDATES, CANDIDATES_A_POD = 64, 8
+"""Slots of which the price is looked at: so many, and at least so many for each pod."""
+
+
+class Cost(NamedTuple):
+    """What it costs that workloads leave, compared in this order: GPUs of protected gangs, of
+    gangs in their own cells or in none, of gangs on borrowed capacity, of surplus pods; then lost
+    work in GPU milliseconds.
+    """
+
+    protected: int = 0
+    gpus: int = 0
+    borrowed: int = 0
+    surplus: int = 0
+    lost_ms: int = 0
+
+    def plus(self, other: "Cost") -> "Cost":
+        """The sum."""
+        return Cost(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+NO_COST = Cost()
+
+CostOf = Callable[[Workload], Cost | None]
+"""What it costs that a workload leaves for the one that is asked for; None: it need not."""
+
+
+class Rules(Protocol):
+    """Which workloads may have to leave, or go on without cells, for another."""
+
+    def of(self, asking: Workload, *, is_inside: bool = True) -> CostOf:
+        """What it costs that others leave for a workload. ``is_inside`` False: none of its own
+        virtual cluster.
+        """
+
+    def is_too_many(self, asking: Workload, victims: Iterable[Workload]) -> bool:
+        """More gangs would leave inside its virtual cluster than may."""
+
+    def lazy(self, asking: Workload) -> Iterable[Workload]:
+        """Those that are downgraded before they are preempted for a workload."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """``victims``: without them the workload fits; ``slots``: one for each of its pods."""
+
+    victims: tuple[Workload, ...]
+    slots: tuple[Slot, ...]
+
+
+class _Price(NamedTuple):
+    """One pod more on a slot. ``level``: of the cell that has all its leaves."""
+
+    protected: int
+    level: int
+    cost: Cost
+    victims: tuple[Workload, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """Pods of one kind on these slots."""
+
+    cost: Cost
+    slots: tuple[Slot, ...]
+    victims: tuple[Workload, ...]
+
+
+def choose(
+    state: State, workload: Workload, cost_of: CostOf, claimed: Sequence[Place]
+) -> Choice | None:
+    """Where it costs least, pod by pod; where that leads nowhere, on the places of ``claimed``,
+    where it would fit if nothing but leaves counted. Nothing is changed. None: neither does.
+    """
+    slots: list[Slot]
+    victims: list[Workload]
+    chooser = _Chooser(state, workload, cost_of)
+    places = {place.pod: place.slot for place in claimed}
+    for is_cheapest in (True, False):
+        slots, victims = [], []
+        with state.trial():
+            for want, pods in workload.wants:
+                way = chooser.choose(want, pods) if is_cheapest else None
+                if not is_cheapest:
+                    way = chooser.on([places[pod] for pod in pods], want, pods)
+                if way is None or not chooser.follow(way, want, pods):
+                    break
+                slots += way.slots
+                victims += way.victims
+            else:
+                return Choice(tuple(victims), tuple(slots))
+    return None
+
+
+class _Chooser:
+    """Chooses in the caller's trial: whom it chooses leaves, and what it places is placed."""
+
+    def __init__(self, state: State, workload: Workload, cost_of: CostOf) -> None:
+        self._state = state
+        self._workload = workload
+        self._cost_of = cost_of
+        self._placer = Placer(state, workload, When.SOON)
+
+    def choose(self, want: Want, pods: tuple[str, ...]) -> _Way | None:
+        """Slots for these pods: of one rack, else wherever they cost least. Nothing is changed."""
+        if len(pods) > 1:
+            tried = (self._try(slots, want, pods) for slots in self._racks(want, len(pods)))
+            ways = [way for way in tried if way is not None]
+            if ways:
+                return min(ways, key=lambda way: way.cost)
+        return self._try(self._candidates(want, len(pods)), want, pods)
+
+    def on(self, slots: Sequence[Slot], want: Want, pods: tuple[str, ...]) -> _Way | None:
+        """These pods on these slots. Nothing is changed."""
+        cost, victims = NO_COST, list[Workload]()
+        with self._state.trial():
+            for pod, slot in zip(pods, slots, strict=True):
+                way = self._try([slot], want, (pod,))
+                if way is None or not self.follow(way, want, (pod,)):
+                    return None
+                cost, victims = cost.plus(way.cost), [*victims, *way.victims]
+        return _Way(cost, tuple(slots), tuple(victims))
+
+    def follow(self, way: _Way, want: Want, pods: tuple[str, ...]) -> bool:
+        """Do it."""
+        for victim in way.victims:
+            self._state.evict(victim)
+        pairs = zip(pods, way.slots, strict=True)
+        return all(self._placer.take_on(want, slot, pod) for pod, slot in pairs)
+
+    def _try(self, candidates: list[Slot], want: Want, pods: tuple[str, ...]) -> _Way | None:
+        """Each pod on the slot of these where it costs least then."""
+        state, cost = self._state, NO_COST
+        slots: list[Slot] = []
+        victims: list[Workload] = []
+        prices = _Prices(self, want, candidates)
+        with state.trial():
+            for pod in pods:
+                while (found := prices.cheapest()) is not None:
+                    slot, price = found
+                    touched = {slot, *(p.slot for v in price.victims for p in v.places)}
+                    with state.trial() as trial:
+                        for victim in price.victims:
+                            state.evict(victim)
+                        if self._placer.take_on(want, slot, pod):
+                            trial.commit()
+                            break
+                    prices.drop(slot)
+                else:
+                    return None
+                slots.append(slot)
+                victims += price.victims
+                cost = cost.plus(price.cost)
+                prices.changed(touched)
+        return _Way(cost, tuple(slots), tuple(victims))
+
+    # Slots to try.
+
+    def _views(self, want: Want) -> Iterator[View]:
+        owner, types = self._workload.owner_of(want), want.gpu_types
+        for pool in self._state.pools:
+            if want.costs_no_leaves(pool.models):
+                yield self._state.idle(pool, When.CLAIM)
+            elif owner is not None and pool.chain is not None and (not types or pool.leaf in types):
+                may_bind = self._state.openable(pool, owner) != 0
+                priority = self._workload.priority
+                yield self._state.claim(pool, owner, priority, may_bind=may_bind)
+
+    def _racks(self, want: Want, count: int) -> Iterator[list[Slot]]:
+        """Racks that could hold so many pods, those with most idle leaves first."""
+        for view in self._views(want):
+            view.flush()
+            tried = 0
+            for rack in self._state.idle(view.pool, When.SOON).fullest_first():
+                if view.room(rack, want.bare) >= count:
+                    yield [slot for _, _, slot in view.in_rack(rack, want.bare)]
+                    tried += 1
+                    if tried == TRIED_RACKS:
+                        break
+
+    def _candidates(self, want: Want, count: int) -> list[Slot]:
+        """The first of each rack, with the rest of it."""
+        found: dict[Slot, None] = {}
+        most = max(CANDIDATES, CANDIDATES_A_POD * count)
+        for view in self._views(want):
+            for _, slot in view.seek(want.bare, EVERYWHERE, 0, is_opportunistic=False):
+                found.update(dict.fromkeys(s for _, _, s in view.in_rack(slot.rack, want.bare)))
+                if len(found) >= most:
+                    break
+        return list(found)
+
+    # What it costs.
+
+    def least(self, slot: Slot, want: Want) -> int:
+        """GPUs of victims at the least: leaves that are wanting on a slot."""
+        free = slot.good & ~slot.staying & ~slot.charged
+        for other, (gpus, charge) in slot.pods.items():
+            is_borrowed = other.priority < 0 and not other.is_opportunistic
+            if other.is_surplus or is_borrowed or other.phase is Phase.NOMINATED:
+                free |= gpus | charge  # they count less than others
+        return max(0, want.need(slot.model)[0] - free.bit_count())
+
+    def price(self, slot: Slot, want: Want) -> _Price | None:
+        """The nearest leaves first; of those as near the cheapest."""
+        owner = self._workload.owner_of(want)
+        assert owner is not None
+        need = want.need(slot.model)[0]
+        mask = claimable(slot, owner, self._workload.priority, may_bind=False)
+        if self._state.may_bind_any(owner, slot):
+            mask |= slot.open & slot.good
+        mask &= ~slot.pods.get(self._workload, (0, 0))[1]
+        others: list[_Other] = []
+        for other, (gpus, charge) in slot.pods.items():
+            if other is self._workload or other.phase is Phase.LEAVING:
+                continue
+            cost = self._cost_of(other)
+            if cost is None:
+                mask &= ~(gpus | charge)
+            else:
+                others.append(_Other(cost, other.name, other, gpus | charge))
+        others.sort(key=lambda each: each[:2])
+        best: _Price | None = None
+        for level in range(want.nearest(slot.shape), slot.shape.levels + 1):
+            for part in slot.shape.parts[level]:
+                here = part.mask & mask
+                if here.bit_count() < need:
+                    continue
+                found = self._priced(slot, want, level, _victims(slot, want, here, need, others))
+                if found is not None and (best is None or found[:3] < best[:3]):
+                    best = found
+            if best is not None and not best.protected:
+                break
+        return best
+
+    def _priced(
+        self, slot: Slot, want: Want, level: int, victims: "list[_Other] | None"
+    ) -> _Price | None:
+        if victims is None:
+            return None
+        cost = NO_COST
+        for each in victims:
+            cost = cost.plus(each.cost)
+        return _Price(cost.protected, level, cost, tuple(each.workload for each in victims))
+
+
+class _Prices:
+    """What one pod more costs on each of some slots, as far as it has to be known."""
+
+    def __init__(self, chooser: _Chooser, want: Want, slots: list[Slot]) -> None:
+        self._chooser = chooser
+        self._want = want
+        self._known: dict[Slot, _Price] = {}
+        self._rest = [(chooser.least(slot, want), n, slot) for n, slot in enumerate(slots)]
+        self._rest.sort(reverse=True, key=lambda each: each[:2])
+
+    def cheapest(self) -> tuple[Slot, _Price] | None:
+        """The slot where it costs least. None: it can be on none of them."""
+        while self._rest and not self._is_best(self._rest[-1][0]):
+            self._note(self._rest.pop()[2])
+        best = min(self._known, key=self._order, default=None)
+        return None if best is None else (best, self._known[best])
+
+    def _is_best(self, least: int) -> bool:
+        """No slot with at least so many GPUs of victims can be better than the best known one."""
+        if not self._known:
+            return False
+        best = min(self._known, key=self._order)
+        price, shape = self._known[best], best.shape
+        is_nearest = price.level <= self._want.nearest(shape)
+        return is_nearest and not price.protected and price.cost.gpus <= least
+
+    def _order(self, slot: Slot) -> tuple[object, ...]:
+        return *self._known[slot][:3], slot.node.number, slot.number
+
+    def _note(self, slot: Slot) -> None:
+        price = self._chooser.price(slot, self._want)
+        if price is not None:
+            self._known[slot] = price
+
+    def drop(self, slot: Slot) -> None:
+        """It can't be there."""
+        self._known.pop(slot, None)
+
+    def changed(self, slots: set[Slot]) -> None:
+        """What it costs on these may be something else now."""
+        for slot in slots & self._known.keys():
+            del self._known[slot]
+            self._note(slot)
+
+
+class _Other(NamedTuple):
+    """A workload on a slot. ``leaves``: that it uses, holds, or is charged."""
+
+    cost: Cost
+    name: str
+    workload: Workload
+    leaves: int
+
+
+def _victims(
+    slot: Slot, want: Want, here: int, need: int, others: list[_Other]
+) -> list[_Other] | None:
+    """The cheapest first until these leaves and the node have enough; then those are spared that
+    need not leave, the costliest first.
+    """
+
+    def is_enough(gone: list[_Other]) -> bool:
+        held = 0
+        for each in others:
+            held |= 0 if each in gone else each.leaves
+        return (here & ~held).bit_count() >= need and _has_amounts(slot, want, gone)
+
+    chosen: list[_Other] = []
+    for each in others:
+        if is_enough(chosen):
+            break
+        chosen.append(each)
+    if not is_enough(chosen):
+        return None
+    for each in reversed(chosen[:-1]):
+        rest = [other for other in chosen if other is not each]
+        if is_enough(rest):
+            chosen = rest
+    return chosen
+
+
+def _has_amounts(slot: Slot, want: Want, gone: list[_Other]) -> bool:
+    limited = slot.model.limited
+    if not limited:
+        return True
+    left = list(slot.node.soon)
+    for each in gone:
+        for place in each.workload.places:
+            if place.slot.node is slot.node:
+                for i in limited:
+                    left[i] += place.amounts[i]
+    return all(left[i] >= want.amounts[i] for i in limited)

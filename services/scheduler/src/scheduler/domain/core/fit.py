@@ -1,0 +1,164 @@
+"""Does it fit? The one question: admission, preemption, reservations and explanations ask it, each
+under its own overlay.
+
+Example: an operator asks why a gang waits. Under a trial in which all nodes are healthy it fits: it
+waits for health.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from scheduler.domain.core.evict import NO_COST, Choice, CostOf, Rules, choose
+from scheduler.domain.core.nodes import Place, Slot, Workload
+from scheduler.domain.core.place import Placer
+from scheduler.domain.core.shortage import shortage, wanted
+from scheduler.domain.core.state import State
+from scheduler.domain.core.views import When
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The workload has its places. ``victims`` are preempted for it, and ``downgraded`` go on
+    without cells; ``is_waiting``: its places are held until others have left them.
+    """
+
+    victims: tuple[Workload, ...] = ()
+    is_waiting: bool = False
+    downgraded: tuple[Workload, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class No:
+    """Why it does not fit, with numbers."""
+
+    code: str
+    numbers: dict[str, int] = field(default_factory=dict)
+
+
+QUOTA, ROOM, ORDER = "quota", "room", "order"
+SPARED = 24
+"""Victims that are tried to be spared one by one."""
+
+DOWNGRADED = 128
+"""Gangs that are downgraded together for one, at the most."""
+
+
+def fit(state: State, workload: Workload, rules: Rules | None) -> Fit | No:
+    """Place a workload: without victims; else where others leave already; else by downgrading
+    others; else by making them leave. Nothing has changed where the answer is no. ``rules`` None:
+    without victims alone.
+    """
+    if (short := lacks(state, workload)) is not None:
+        return short
+    if Placer(state, workload, When.NOW).place():
+        return Fit()
+    if rules is None:
+        return No(ROOM)
+    if state.leaving and Placer(state, workload, When.SOON).place():
+        return Fit(is_waiting=True)
+    if workload.is_opportunistic:
+        return No(ROOM)
+    found = _by_downgrades(state, workload, rules)
+    if found is not None:
+        return found
+    claimed = claim(state, workload)
+    if not claimed:
+        return No(ROOM)
+    choice = _choose(state, workload, rules, claimed)
+    if choice is None:
+        return No(ROOM)
+    with state.trial() as trial:
+        if not _with_victims(state, workload, choice.victims, choice.slots):
+            return No(ROOM)
+        trial.commit()
+    return Fit(choice.victims, is_waiting=True)
+
+
+def _by_downgrades(state: State, workload: Workload, rules: Rules) -> Fit | None:
+    """The smallest ones lose their cells: as few as serve, of these those that can't be spared."""
+    lazy = sorted(rules.lazy(workload), key=lambda each: (each.gpus, each.name))[:DOWNGRADED]
+    if not lazy or not _without_cells(state, workload, lazy, is_kept=False):
+        return None
+    few, enough = 0, len(lazy)
+    while few + 1 < enough:
+        count = (few + enough) // 2
+        if _without_cells(state, workload, lazy[:count], is_kept=False):
+            enough = count
+        else:
+            few = count
+    lazy = lazy[:enough]
+    for each in lazy[-2 : -SPARED - 2 : -1]:  # without the last it does not fit
+        rest = [other for other in lazy if other is not each]
+        if _without_cells(state, workload, rest, is_kept=False):
+            lazy = rest
+    when = _without_cells(state, workload, lazy, is_kept=True)
+    return Fit((), is_waiting=when is When.SOON, downgraded=tuple(lazy))
+
+
+def _without_cells(
+    state: State, workload: Workload, lazy: Sequence[Workload], *, is_kept: bool
+) -> When | None:
+    """Downgrade them and place the workload; None: it does not fit, and nothing has changed."""
+    with state.trial() as trial:
+        for each in lazy:
+            state.downgrade(each)
+        for when in (When.NOW, When.SOON):
+            if Placer(state, workload, when).place():
+                if is_kept:
+                    trial.commit()
+                return when
+    return None
+
+
+def lacks(state: State, workload: Workload) -> No | None:
+    """Gangs of its priority or higher leave it too little quota."""
+    short = shortage(state, wanted(state, workload), workload.priority)
+    return None if short is None else No(QUOTA, short._asdict())
+
+
+def claim(state: State, workload: Workload) -> tuple[Place, ...]:
+    """Where it would be if all were gone that it can make leave, and nothing but leaves counted;
+    nowhere if it does not fit even so. Nothing is changed.
+    """
+    placer = Placer(state, workload, When.CLAIM)
+    with state.trial():
+        return tuple(placer.taken) if placer.place() else ()
+
+
+def _choose(
+    state: State, workload: Workload, rules: Rules, claimed: Sequence[Place]
+) -> Choice | None:
+    """Where the victims are more than may leave inside its virtual cluster, none of these."""
+    for is_inside in (True, False):
+        cost_of = rules.of(workload, is_inside=is_inside)
+        choice = choose(state, workload, cost_of, claimed)
+        if choice is None:
+            return None
+        victims = _spare(state, workload, choice, cost_of)
+        if not rules.is_too_many(workload, victims):
+            return Choice(victims, choice.slots)
+    return None
+
+
+def _with_victims(
+    state: State, workload: Workload, victims: Iterable[Workload], slots: Sequence[Slot]
+) -> bool:
+    """Make them leave and place it: as well as can be, else just where they were."""
+    for victim in victims:
+        state.evict(victim)
+    placer = Placer(state, workload, When.SOON)
+    return placer.place() or placer.place_on(slots)
+
+
+def _spare(
+    state: State, workload: Workload, choice: Choice, cost_of: CostOf
+) -> tuple[Workload, ...]:
+    """Without those that need not leave, the costliest spared first."""
+    victims = sorted(choice.victims, key=lambda each: cost_of(each) or NO_COST, reverse=True)
+    if len(victims) > 1:
+        for victim in victims[:SPARED]:
+            rest = [each for each in victims if each is not victim]
+            with state.trial():
+                if _with_victims(state, workload, rest, choice.slots):
+                    victims = rest
+    return tuple(victims)

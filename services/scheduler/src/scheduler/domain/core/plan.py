@@ -1,0 +1,96 @@
+"""Which gangs get a reservation: the first of each virtual cluster and pool that can't start."""
+
+from collections.abc import Collection, Iterable, Iterator
+
+from scheduler.domain.core.ends import end_of, leaving_s
+from scheduler.domain.core.model import OPPORTUNISTIC, Decision
+from scheduler.domain.core.node_models import NEVER
+from scheduler.domain.core.nodes import Pool, Slot, Workload
+from scheduler.domain.core.queue import WorkloadClass
+from scheduler.domain.core.records import Record
+from scheduler.domain.core.reserve import End, beside, goes_before, lift_all, plan
+from scheduler.domain.core.transitions import Transitions
+
+PLANNED = 4
+"""Gangs of a virtual cluster for which a reservation is sought in one cycle."""
+
+
+class Planner:
+    """Plans in each cycle for classes whose first gang failed."""
+
+    def __init__(self, gangs: Transitions) -> None:
+        self._gangs = gangs
+        self._unwell: dict[Slot, int] = {}
+
+    def plan(self, tried: Iterable[WorkloadClass], now: float) -> Iterator[list[Decision]]:
+        """A reservation for the first gangs that failed, gang by gang."""
+        self._forget_what_health_has_changed()
+        for owner in dict.fromkeys(found.owner for found in tried if found.owner is not None):
+            heads = [
+                (head[0], found, head[1])
+                for found in self._gangs.queue.classes.values()
+                if found.owner == owner
+                and found.priority > OPPORTUNISTIC  # not what is idle at best, nor borrowed
+                and found.no is not None
+                and not found.is_hopeless
+                and (head := self._gangs.queue.head(found)) is not None
+            ]
+            heads.sort(key=lambda each: each[0])
+            for _, found, workload in heads[:PLANNED]:
+                yield list(self._plan_for(found, self._gangs.records.of(workload), now))
+
+    def _forget_what_health_has_changed(self) -> None:
+        unwell = {slot: slot.good for slot in self._gangs.state.unwell}
+        if unwell != self._unwell:
+            self._unwell = unwell
+            for found in self._gangs.queue.classes.values():
+                found.is_hopeless = False
+
+    def _plan_for(self, found: WorkloadClass, record: Record, now: float) -> Iterator[Decision]:
+        if record.reservation is not None:
+            return
+        gangs, workload = self._gangs, record.workload
+        others = beside(gangs.records, workload)
+        behind = [
+            each
+            for each in others
+            if goes_before(workload, each) and each not in gangs.records.kept
+        ]
+        taken = {pool for each in others if each not in behind for pool in each.pools}
+        if taken and not self._may_be_elsewhere(workload, taken):
+            return
+        with gangs.state.trial():
+            lift_all(gangs.state, behind)
+            planned = plan(gangs.state, workload, self._ends(workload, now), now, taken)
+        if planned is None:
+            # Others' reservations and nominated placements are perhaps in its way.
+            found.is_hopeless = not (taken or gangs.records.nominated)
+            return
+        for each in behind:
+            if each.pools & planned.pools:
+                yield gangs.unreserve(each)
+        yield gangs.reserve(record, planned, now)
+
+    def _ends(self, workload: Workload, now: float) -> list[End]:
+        """When gangs end that it can't make leave."""
+        costs, policy, records = self._gangs.costs, self._gangs.policy, self._gangs.records
+        cost_of = costs.of(workload)
+        overstaying = set(records.overstaying(workload.gang.id, now))
+        ends = []
+        for record in records.charged_to(workload.owner):
+            other, run = record.workload, record.run
+            if run is None or other is workload.parent or cost_of(other) is not None:
+                continue
+            end = end_of(other.gang, run.started_at, policy, now)
+            if other.priority < workload.priority:
+                end = min(end, costs.protected_until(other))
+            elif other in overstaying:
+                end = min(end, now + leaving_s(policy))
+            ends.append((end, other))
+        return ends
+
+    def _may_be_elsewhere(self, workload: Workload, taken: Collection[Pool]) -> bool:
+        pools = [pool for pool in self._gangs.state.pools if pool not in taken]
+        return all(
+            any(want.least(pool.models) != NEVER for pool in pools) for want, _ in workload.wants
+        )

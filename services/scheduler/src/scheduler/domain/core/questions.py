@@ -1,0 +1,75 @@
+"""Questions about waiting gangs, answered by values. Nothing is changed."""
+
+from scheduler.domain.core import answers
+from scheduler.domain.core.advise import advise
+from scheduler.domain.core.interface import (
+    Advice,
+    Ahead,
+    Before,
+    Counterfactual,
+    Counts,
+    Expected,
+)
+from scheduler.domain.core.lend import Lending
+from scheduler.domain.core.model import GangClass, Reason
+from scheduler.domain.core.nodes import Phase
+from scheduler.domain.core.restore import class_of
+from scheduler.domain.core.transitions import Transitions
+from scheduler.domain.core.wishes import wishes
+
+RESERVED = "reserved"
+"""The source of an expected start: a reservation."""
+
+
+class Questions:
+    """Implements `interface.Questions`."""
+
+    def __init__(self, gangs: Transitions, lending: Lending) -> None:
+        self._gangs = gangs
+        self._lending = lending
+
+    def reason_of(self, gang: str) -> Reason | None:
+        record = self._gangs.records.all.get(gang)
+        part = None if record is None else answers.part_of(record)
+        return None if part is None else answers.reason_of(self._gangs, part)
+
+    def starts_at(self, gang: str) -> float | None:
+        record = self._gangs.records.all.get(gang)
+        part = None if record is None else answers.part_of(record)
+        return None if part is None or part.reservation is None else part.reservation.starts_at
+
+    def counts(self) -> Counts:
+        records = self._gangs.records.all.values()
+        parts = [part for each in records if (part := answers.part_of(each)) is not None]
+        nominated = sum(part.workload.phase is Phase.NOMINATED for part in parts)
+        running = (each for each in records if each.workload.phase is Phase.RUNNING)
+        downgraded = sum(class_of(each) is GangClass.DOWNGRADED for each in running)
+        return Counts(len(parts), nominated, downgraded)
+
+    def first(self, limit: int) -> list[str]:
+        return [each.gang.id for each in answers.everyone(self._gangs)[:limit]]
+
+    def before(self, gang: str) -> Before:
+        part = answers.part_of(self._gangs.records.all[gang])
+        if part is None:
+            return Before(0, ())
+        ahead = answers.everywhere(self._gangs, part)
+        return Before(ahead.position - 1, tuple(each for each, _ in ahead.first))
+
+    def ahead(self, gang: str) -> Ahead | None:
+        part = answers.part_of(self._gangs.records.all[gang])
+        if part is None or part.workload.phase is Phase.NOMINATED:
+            return None
+        return answers.inside(self._gangs, part)
+
+    def expected(self, gang: str) -> Expected | None:
+        at = self.starts_at(gang)
+        return None if at is None else Expected(at, RESERVED, None, 0)
+
+    def counterfactual(self, gang: str) -> Counterfactual | None:
+        record = self._gangs.records.all[gang]
+        return answers.answer(self._gangs, self._lending, record)
+
+    def advise(self, chain: str | None, cell: str | None, cells: int) -> Advice | None:
+        asked = wishes(self._gangs.state.forest, chain, cell, cells)
+        return advise(self._gangs, self._lending, asked) if asked else None

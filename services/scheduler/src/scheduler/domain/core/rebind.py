@@ -1,0 +1,26 @@
+"""Cells for a workload that stays where it is: it was downgraded or borrows."""
+
+from scheduler.domain.core.nodes import Place, Workload
+from scheduler.domain.core.owning import pin_owner
+from scheduler.domain.core.state import State
+
+
+def rebind(state: State, workload: Workload, owner: str, priority: int) -> bool:
+    """A running workload gets cells of an owner around its GPUs, if that is allowed
+    and no gang is charged these leaves. Nothing has changed where it does not.
+    """
+    wants = {pod: want for want, pods in workload.wants for pod in pods}
+    with state.trial() as trial:
+        if not workload.is_opportunistic:
+            state.downgrade(workload)
+        places: list[Place] = []
+        for place in workload.places:
+            pin = wants[place.pod].kind.pin
+            mine = owner if pin is None else pin_owner(pin)
+            slot, charge = place.slot, place.charge | place.gpus  # it may have grown without cells
+            if charge & slot.charged or not state.bind_around(mine, slot, charge):
+                return False
+            places.append(place._replace(owner=mine, charge=charge))
+        state.upgrade(workload, places, owner, priority)
+        trial.commit()
+    return True

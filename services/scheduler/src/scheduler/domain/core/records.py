@@ -1,0 +1,264 @@
+"""One record for each gang: what the core knows of it beside its places.
+
+So the facts of a gang come and go together. `Records` finds gangs by what they are now.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import chain
+from math import inf
+from typing import NamedTuple
+
+from scheduler.domain.core.ends import saved_s
+from scheduler.domain.core.model import Gang, Kind, PodPlace, Reason
+from scheduler.domain.core.nodes import Phase, Pool, Slot, Workload
+from scheduler.domain.core.ordering import Order
+
+
+@dataclass(eq=False)
+class Run:
+    """A gang runs: since when, and up to when its work is saved, as it published."""
+
+    started_at: float
+    checkpointed_at: float | None = None
+
+    def lost_ms(self, gang: Gang, now: float) -> int:
+        """Work that a preemption would lose, in milliseconds."""
+        saved = self.started_at + saved_s(now - self.started_at, gang.checkpoint_s)
+        return round((now - max(saved, self.checkpointed_at or saved)) * 1_000)
+
+    def checkpointed(self, at: float) -> bool:
+        """Its work up to then is saved. Whether that is more than before."""
+        is_more = at > (self.checkpointed_at or self.started_at)
+        if is_more:
+            self.checkpointed_at = at
+        return is_more
+
+
+@dataclass(eq=False)
+class Reservation:
+    """``cells``: leaves by slot; ``starts_at``: when the gang can start; ``since``: when its first
+    reservation began. ``patient_until``: its nodes may report until then. ``hold``: is charged what
+    is free of the cells.
+    """
+
+    workload: Workload
+    cells: dict[Slot, int]
+    starts_at: float
+    since: float
+    patient_until: float = -inf
+    hold: Workload = field(init=False)
+
+    def __post_init__(self) -> None:
+        asking = self.workload
+        name = f"{asking.name}\nreserved"
+        self.hold = Workload(name, asking.gang, (), asking.owner, asking.priority)
+
+    @property
+    def pools(self) -> set[Pool]:
+        """Where its cells are."""
+        return {slot.pool for slot in self.cells}
+
+    def is_broken(self, now: float) -> bool:
+        """Its time has passed, or one of its cells can't be used."""
+        is_bad = any(mask & ~slot.good for slot, mask in self.cells.items())
+        return self.starts_at < now or (is_bad and now >= self.patient_until)
+
+
+class Backfill(NamedTuple):
+    """A gang runs on cells that are reserved for another, which may have them after ``until``."""
+
+    gang: str
+    until: float
+
+
+@dataclass(eq=False)
+class Growth:
+    """What a gang wants beside the pods that it has, or needs to start. ``wanted``: pods, all of
+    them at once or none; ``asking`` asks for them while the gang runs. ``spare``: pods that it can
+    do without, and that nobody asks for; ``surplus``: those that wait, or have a place.
+    """
+
+    wanted: dict[str, Kind] = field(default_factory=dict)
+    asking: "Record | None" = None
+    spare: dict[str, Kind] = field(default_factory=dict)
+    surplus: "dict[str, Record]" = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Record:
+    """A gang that is not over, or what one grows by. ``misnamed``: it names what the configuration
+    has not. ``growth``: None where it wants nothing beside its pods.
+
+    ``run``: since it started. ``reservation``: what is reserved for it while it waits;
+    ``reserved_since``: when its first reservation began. ``backfill``: on whose reserved cells it
+    runs. ``published``: the code of its last
+    reason. ``leaves_by``, ``leaves_for``: when it has to leave, and for which gang.
+    ``charged_to``: whose cells it runs in, and its priority, as `Records` filed it last.
+    ``orphaned``: places of its pods on hardware that the configuration has not.
+    """
+
+    workload: Workload
+    order: Order
+    misnamed: Reason | None = None
+    run: Run | None = None
+    reservation: Reservation | None = None
+    reserved_since: float | None = None
+    backfill: Backfill | None = None
+    published: str | None = None
+    leaves_by: float | None = None
+    leaves_for: str | None = None
+    charged_to: tuple[str, int] | None = None
+    growth: Growth | None = None
+    orphaned: tuple[PodPlace, ...] = ()
+
+    @property
+    def children(self) -> "list[Record]":
+        """What it has grown by, or is to grow by, in the order of names."""
+        if self.growth is None:
+            return []
+        asking = () if self.growth.asking is None else (self.growth.asking,)
+        return [*asking, *(child for _, child in sorted(self.growth.surplus.items()))]
+
+    @property
+    def id(self) -> str:
+        """The gang's."""
+        return self.workload.gang.id
+
+
+class Records:
+    """``all``: by the gang's id; ``children``: what they grow by, by the workload's name. The
+    others are those of both that are nominated, run outside of their own cells (downgraded, or on
+    borrowed capacity), run on reserved cells, have a reservation, or are misnamed. ``kept``: cells
+    of attempts that the platform failed, for the next ones. ``moved``: gangs whose places have
+    changed without a decision, until the caller clears it.
+    """
+
+    def __init__(self) -> None:
+        self.all: dict[str, Record] = {}
+        self.children: dict[str, Record] = {}
+        self.nominated: dict[Record, None] = {}
+        self.away: dict[Record, None] = {}
+        self.backfilled: dict[Record, None] = {}
+        self.reserved: dict[Record, None] = {}
+        self.misnamed: dict[Record, None] = {}
+        self.kept: dict[Reservation, None] = {}
+        self.moved: set[str] = set()
+        self._charged: dict[str, dict[int, dict[Record, None]]] = {}
+        self._groups: dict[tuple[str, str], dict[Record, None]] = {}
+
+    def of(self, workload: Workload) -> Record:
+        """The record of a workload."""
+        return self._home(workload)[workload.name]
+
+    def _home(self, workload: Workload) -> "dict[str, Record]":
+        return self.all if workload.parent is None else self.children
+
+    def charged_to(self, owner: str | None) -> Iterable[Record]:
+        """Gangs that run in an owner's cells, in no order."""
+        found = {} if owner is None else self._charged.get(owner, {})
+        return chain.from_iterable(found.values())
+
+    def charged_below(self, owner: str | None, priority: int) -> Iterable[Record]:
+        """The same of those with a lower priority."""
+        found = {} if owner is None else self._charged.get(owner, {})
+        return chain.from_iterable(found[each] for each in found if each < priority)
+
+    def reservations(self) -> list[Reservation]:
+        """Of gangs that wait, those of the gangs that have had one for longest first."""
+        found = [each.reservation for each in self.reserved if each.reservation is not None]
+        return sorted(found, key=lambda each: (each.since, each.workload.name))
+
+    def borrowers(self) -> list[Workload]:
+        """Those that run in another virtual cluster's quota."""
+        away = (record.workload for record in self.away)
+        return [each for each in away if not each.is_opportunistic]
+
+    def overstaying(self, gang: str, now: float) -> list[Workload]:
+        """Gangs that run for longer than they may on cells that are reserved for this one."""
+        return [
+            each.workload
+            for each in self.backfilled
+            if each.backfill and each.backfill.gang == gang and each.backfill.until <= now
+        ]
+
+    def kept_for(self, workload: Workload) -> Reservation | None:
+        """Cells of the attempt before."""
+        for each in self.kept:
+            before = each.workload
+            is_same = before.owner == workload.owner and before.kinds == workload.kinds
+            if is_same and job_of(before.gang) == job_of(workload.gang):
+                return each
+        return None
+
+    def racks_near(self, workload: Workload) -> dict[Pool, int]:
+        """Racks with pods of a workload's group, or of the gang that grows, as bit sets."""
+        found: dict[Pool, int] = {}
+        group = _group_of(workload)
+        near = [] if group is None else [each.workload for each in self._groups.get(group, ())]
+        if workload.parent is not None:
+            near.append(workload.parent)
+        for each in near:
+            for place in each.places:
+                pool = place.slot.pool
+                found[pool] = found.get(pool, 0) | 1 << place.slot.rack
+        return found
+
+    def add(self, record: Record) -> None:
+        """A gang comes."""
+        home, name = self._home(record.workload), record.workload.name
+        assert name not in home, name
+        home[name] = record
+        if record.misnamed is not None or record.workload.phase is not Phase.WAITING:
+            self.file(record)
+        if (group := _group_of(record.workload)) is not None:
+            self._groups.setdefault(group, {})[record] = None
+
+    def remove(self, record: Record) -> None:
+        """A gang is over. The caller has lifted its reservation."""
+        del self._home(record.workload)[record.workload.name]
+        for each in (self.nominated, self.away, self.backfilled, self.reserved, self.misnamed):
+            each.pop(record, None)
+        if (group := _group_of(record.workload)) is not None:
+            del self._groups[group][record]
+            if not self._groups[group]:
+                del self._groups[group]
+        self._file_by_owner(record, None)
+
+    def file(self, record: Record) -> None:
+        """The record, or its workload, has changed."""
+        workload = record.workload
+        is_running = workload.phase is Phase.RUNNING
+        for where, is_there in (
+            (self.nominated, workload.phase is Phase.NOMINATED),
+            (self.away, is_running and workload.is_away),
+            (self.backfilled, is_running and record.backfill is not None),
+            (self.reserved, record.reservation is not None),
+            (self.misnamed, record.misnamed is not None),
+        ):
+            if is_there:
+                where[record] = None
+            elif record in where:
+                del where[record]
+        self._file_by_owner(record, workload.owner if is_running else None)
+
+    def _file_by_owner(self, record: Record, owner: str | None) -> None:
+        key = None if owner is None else (owner, record.workload.priority)
+        if key == record.charged_to:
+            return
+        if record.charged_to is not None:
+            before, priority = record.charged_to
+            del self._charged[before][priority][record]
+        if key is not None:
+            self._charged.setdefault(key[0], {}).setdefault(key[1], {})[record] = None
+        record.charged_to = key
+
+
+def job_of(gang: Gang) -> str:
+    """The job of a gang, else the gang."""
+    return gang.job or gang.id
+
+
+def _group_of(workload: Workload) -> tuple[str, str] | None:
+    gang = workload.gang
+    return None if gang.group is None else (gang.job, gang.group)

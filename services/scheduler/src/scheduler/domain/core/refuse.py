@@ -1,0 +1,59 @@
+"""Gangs that can never start here: what counts prove to be too large."""
+
+from collections.abc import Iterator
+
+from scheduler.domain.core.model import Reason
+from scheduler.domain.core.names import wrong_in
+from scheduler.domain.core.node_models import MOST_UNITS, NEVER, Want
+from scheduler.domain.core.nodes import Slot, Workload
+from scheduler.domain.core.shortage import is_beyond, wanted
+from scheduler.domain.core.state import State
+from scheduler.domain.core.wording import too_large, wanted_of
+
+
+def refusal(state: State, workload: Workload) -> Reason | None:
+    """Why a healthy, empty cluster of this configuration could not hold a workload; None: by counts
+    it could.
+    """
+    gang = workload.gang
+    if not any(_is_too_large(state, workload)):
+        return None
+    return too_large(gang, workload.kinds)
+
+
+def misnaming(state: State, workload: Workload) -> Reason | None:
+    """What a workload names that the configuration has not; None: nothing."""
+    kinds = (want.kind for want, _ in workload.wants)
+    wrong = wrong_in(state.forest, workload.gang, kinds)
+    return None if wrong is None else Reason(*wrong, wanted_of(workload.kinds))
+
+
+def _is_too_large(state: State, workload: Workload) -> Iterator[bool]:
+    gang = workload.gang
+    may_be_opportunistic = all(want.kind.costs_nothing for want, _ in workload.wants)
+    if workload.owner is not None and not gang.is_borrowing and not may_be_opportunistic:
+        yield is_beyond(state, wanted(state, workload))
+    for want, pods in workload.wants:
+        asked = state.want(want.kind, is_charged=False) if may_be_opportunistic else want
+        yield _rooms(state, asked, gang.allowed_nodes, len(pods)) < len(pods)
+
+
+def _rooms(state: State, want: Want, allowed: frozenset[str] | None, enough: int) -> int:
+    """Pods that all empty nodes together have room for, by counts; ``enough`` of them at most."""
+    found = 0
+    for pool in state.pools:
+        if want.gpu_types and pool.leaf not in want.gpu_types:
+            continue
+        for slot in pool.slots:
+            if allowed is None or slot.node.name in allowed:
+                found += _room(state, want, slot)
+                if found >= enough:
+                    return enough
+    return found
+
+
+def _room(state: State, want: Want, slot: Slot) -> int:
+    if want.need(slot.model)[0] == NEVER:
+        return 0
+    key = state.patterns.key(slot.model, slot.shape.full, min(slot.model.units, MOST_UNITS))
+    return want.room(key)

@@ -1,0 +1,253 @@
+"""Reservations: the first gang of a virtual cluster that can't start gets cells at the moment when
+they will be free. Source: EASY backfill (Lifka, 1995).
+
+Reserved cells that no other gang has are charged to a *hold*: a workload without pods, with the
+priority of the gang that waits. So nothing else has to know of reservations. A gang that may use
+reserved cells is tried in a trial that lifts the hold.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from scheduler.domain.core.config import Policy
+from scheduler.domain.core.ends import bounds_of
+from scheduler.domain.core.evict import CostOf, Rules
+from scheduler.domain.core.fit import claim
+from scheduler.domain.core.model import NodeGpus, RestoredReservation
+from scheduler.domain.core.nodes import Phase, Place, Pool, Slot, Workload
+from scheduler.domain.core.records import Backfill, Records, Reservation
+from scheduler.domain.core.restore import bind_again, cells_of
+from scheduler.domain.core.shortage import shortage, wanted
+from scheduler.domain.core.state import State, claimable
+
+End = tuple[float, Workload]
+"""When a workload that runs will end."""
+
+
+def lift(state: State, reservation: Reservation) -> None:
+    """Nothing is charged for it."""
+    if reservation.hold.phase is Phase.NOMINATED:
+        state.remove(reservation.hold, Phase.WAITING)
+
+
+def lift_all(state: State, reservations: Iterable[Reservation]) -> None:
+    """The same for several, which the caller renews or a trial restores: it helps nobody."""
+    with state.unnoticed():
+        for each in reservations:
+            lift(state, each)
+
+
+def goes_before(workload: Workload, reservation: Reservation) -> bool:
+    """The reservation does not hold back the workload: it is its own, or of a lower priority."""
+    return workload is reservation.workload or workload.priority > reservation.workload.priority
+
+
+def beside(records: Records, workload: Workload) -> list[Reservation]:
+    """Those of other gangs of its virtual cluster, and what is kept for next attempts."""
+    found = (*(each.reservation for each in records.reserved), *records.kept)
+    return [
+        each
+        for each in found
+        if each and each.workload.owner == workload.owner and each.workload is not workload
+    ]
+
+
+def renew(state: State, reservation: Reservation) -> None:
+    """Charge what is free of its cells now."""
+    with state.unnoticed():
+        _renew(state, reservation)
+
+
+def reserve_again(
+    state: State, workload: Workload, restored: RestoredReservation
+) -> Reservation | None:
+    """A reservation of before, charged what it was. None: some of its cells are not there."""
+    cells = _slots_of(state, restored.cells)
+    held = cells if restored.held is None else _slots_of(state, restored.held)
+    if cells is None or held is None:
+        return None
+    found = Reservation(workload, held, restored.starts_at, restored.since)
+    found.patient_until = restored.patient_until or found.patient_until
+    free = ((slot, mask & slot.good & ~slot.charged) for slot, mask in held.items())
+    places = [Place("", slot, 0, (), mask) for slot, mask in free if mask]
+    bind_again(state, workload.owner or "", restored.bound, places)
+    renew(state, found)
+    found.cells = cells
+    return found
+
+
+def _slots_of(state: State, cells: Iterable[NodeGpus]) -> dict[Slot, int] | None:
+    found: dict[Slot, int] = {}
+    for name, gpus in cells:
+        node, count = state.nodes.get(name), 0
+        for slot in () if node is None else node.slots:
+            mask = 0 if slot.fixed is None else slot.fixed.mask_of(gpus)
+            if mask:
+                found[slot] = mask
+                count += mask.bit_count()
+        if count < len(gpus):
+            return None
+    return found
+
+
+def exported_reservation(reservation: Reservation) -> RestoredReservation:
+    """All that is kept of a reservation."""
+    held: dict[Slot, int] = {}
+    for place in reservation.hold.places:
+        held[place.slot] = held.get(place.slot, 0) | place.charge
+    return RestoredReservation(
+        reservation.workload.gang.id,
+        named(reservation.cells),
+        reservation.starts_at,
+        reservation.since,
+        tuple(use for use in cells_of(reservation.hold) if use.quota),
+        named(held),
+    )
+
+
+def named(cells: Mapping[Slot, int]) -> tuple[NodeGpus, ...]:
+    """Leaves by slot as GPUs by node."""
+    found: dict[str, list[int]] = {}
+    for slot, mask in cells.items():
+        gpus = () if slot.fixed is None else slot.fixed.indices(mask)
+        found.setdefault(slot.node.name, []).extend(gpus)
+    return tuple((node, tuple(sorted(gpus))) for node, gpus in sorted(found.items()))
+
+
+def _renew(state: State, reservation: Reservation) -> None:
+    lift(state, reservation)
+    hold, places = reservation.hold, list[Place]()
+    none = (0,) * len(state.resources.names)
+    for slot, mask in reservation.cells.items():
+        free = mask & slot.good & ~slot.charged
+        owner = _owner_on(reservation.workload, slot, free)
+        with state.trial() as trial:
+            if free and state.bind_around(owner, slot, free):
+                place = Place("", slot, 0, none, free, owner)
+                state.take(hold, place, Phase.NOMINATED)
+                places.append(place)
+                trial.commit()
+    state.settle(hold, places, Phase.NOMINATED)
+
+
+@contextmanager
+def reserved_shares(state: State, reservations: Iterable[Reservation]) -> Iterator[None]:
+    """In the ``with`` block idle reserved cells have taken their share of CPU and the like."""
+    taken: list[Workload] = []
+    with state.unnoticed():
+        for each in reservations:
+            hold = replace(each.hold, owner=None, phase=Phase.WAITING, places=())
+            places = [
+                Place("", slot, 0, slot.model.share(mask & slot.free))
+                for slot, mask in each.cells.items()
+                if slot.model.limited
+            ]
+            for place in places:
+                state.take(hold, place, Phase.NOMINATED)
+            state.settle(hold, places, Phase.NOMINATED)
+            taken.append(hold)
+        yield
+        for hold in taken:
+            state.remove(hold)
+
+
+def _owner_on(workload: Workload, slot: Slot, leaves: int) -> str:
+    """The pin that the leaves are in, if the workload names it; else its virtual cluster."""
+    owners = {workload.owner_of(want) for want, _ in workload.wants}
+    return next((o for o in owners if o and slot.bound.get(o, 0) & leaves), workload.owner or "")
+
+
+def may_backfill(workload: Workload, reservation: Reservation, policy: Policy, now: float) -> bool:
+    """The workload may be on reserved cells: by its limit, or as far as is known, it will have
+    ended before they are needed.
+    """
+    is_late = now > reservation.since + policy.max_pass_s
+    ends = (now + seconds for seconds in bounds_of(workload.gang) if seconds is not None)
+    return not is_late and any(end <= reservation.starts_at for end in ends)
+
+
+def backfill_of(workload: Workload, reservations: Iterable[Reservation], now: float) -> Backfill:
+    """On which of these reservations' cells, or in whose quota, a workload is. It may stay until
+    it should have ended, or until they are needed where its limit ends it before that.
+    """
+    on = (each for each in reservations if any(p.slot in each.cells for p in workload.places))
+    found = next(on, None) or next(iter(reservations))
+    limit_s, run_s = bounds_of(workload.gang)
+    until = found.starts_at
+    if run_s is not None and (limit_s is None or now + limit_s > until):
+        until = min(until, now + run_s)
+    return Backfill(found.workload.gang.id, until)
+
+
+def plan(
+    state: State,
+    workload: Workload,
+    ends: Collection[End],
+    now: float,
+    taken: Collection[Pool] = (),
+) -> Reservation | None:
+    """Where and when the workload starts soonest: those that it can't make leave end one after the
+    other, until it fits. ``taken``: pools in which others have reservations. Nothing is changed.
+    """
+    in_order = sorted(((max(end, now), each.name, each) for end, each in ends), key=lambda e: e[:2])
+    least = min((want.least(state.models) for want, _ in workload.wants), default=0)
+    leaves = wanted(state, workload)
+    with state.trial():
+        for _, each in ends:  # none of these leaves for it
+            if each.priority < workload.priority:
+                state.set_priority(each, workload.priority)
+        starts_at, is_new = now, True
+        for number in range(len(in_order) + 1):
+            if number:
+                starts_at, _, each = in_order[number - 1]
+                slots = [place.slot for place in each.places]
+                state.remove(each)
+                is_new = is_new or any(_has(slot, workload, least) for slot in slots)
+            if not is_new or shortage(state, leaves, workload.priority) is not None:
+                continue
+            is_new = False
+            places = claim(state, workload)
+            cells: dict[Slot, int] = {}
+            for place in places:
+                if place.charge:
+                    cells[place.slot] = cells.get(place.slot, 0) | place.charge
+            if cells and not any(slot.pool in taken for slot in cells):
+                return Reservation(workload, cells, starts_at, now)
+    return None
+
+
+def _has(slot: Slot, workload: Workload, least: int) -> bool:
+    owner = workload.owner or ""
+    mask = claimable(slot, owner, workload.priority, may_bind=True)
+    return mask.bit_count() >= least
+
+
+@dataclass(frozen=True)
+class Sparing:
+    """Rules by which nobody leaves reserved cells for a gang that is not the one that they are
+    reserved for.
+    """
+
+    rules: Rules
+    reservations: Collection[Reservation]
+
+    def of(self, asking: Workload, *, is_inside: bool = True) -> CostOf:
+        """What it costs that others leave for a workload."""
+        cost_of = self.rules.of(asking, is_inside=is_inside)
+        return lambda other: None if self._is_on_reserved(other) else cost_of(other)
+
+    def lazy(self, asking: Workload) -> Iterable[Workload]:
+        """Those that are downgraded before they are preempted for a workload."""
+        return [each for each in self.rules.lazy(asking) if not self._is_on_reserved(each)]
+
+    def is_too_many(self, asking: Workload, victims: Iterable[Workload]) -> bool:
+        """They would be more than its virtual cluster's budget has left."""
+        return self.rules.is_too_many(asking, victims)
+
+    def _is_on_reserved(self, other: Workload) -> bool:
+        return any(
+            place.charge & each.cells.get(place.slot, 0)
+            for each in self.reservations
+            for place in other.places
+        )

@@ -1,0 +1,86 @@
+"""What is stored of a core beside its gangs, and restored."""
+
+from collections.abc import Sequence
+
+from scheduler.domain.core.interface import Told, Touched
+from scheduler.domain.core.model import (
+    RestoredPreemption,
+    RestoredReservation,
+    RestoredUsage,
+    UserKey,
+)
+from scheduler.domain.core.reserve import exported_reservation
+from scheduler.domain.core.transitions import Transitions
+
+
+class Rows:
+    """Implements `interface.Rows`."""
+
+    def __init__(self, gangs: Transitions) -> None:
+        self._gangs = gangs
+        self._reserved: set[str] = set()
+        self._nominated: set[str] = set()
+
+    def take_touched(self) -> Touched:
+        usage, costs, records = self._gangs.usage, self._gangs.costs, self._gangs.records
+        users, usage.changed = usage.changed, set()
+        new, costs.added = tuple(costs.added), []
+        reserved, self._reserved = self._reserved, {each.id for each in records.reserved}
+        nominated, self._nominated = self._nominated, {each.id for each in records.nominated}
+        moved = (nominated ^ self._nominated) | records.moved
+        records.moved.clear()
+        return Touched(moved, reserved | self._reserved, users, new)
+
+    def reservation(self, gang: str) -> RestoredReservation | None:
+        found = self._gangs.records.reservations()
+        return next((exported_reservation(e) for e in found if e.workload.gang.id == gang), None)
+
+    def reservations(self) -> list[RestoredReservation]:
+        return [*map(exported_reservation, self._gangs.records.reservations())]
+
+    def usage_of(self, user: UserKey) -> RestoredUsage | None:
+        return self._gangs.usage.exported_of(user)
+
+    def usages(self) -> list[RestoredUsage]:
+        return self._gangs.usage.exported()
+
+    def preemptions(self) -> list[RestoredPreemption]:
+        return self._gangs.costs.hour.exported()
+
+    def begin_restoring(self) -> None:
+        self._gangs.usage.is_timed = False
+
+    def restore_reservation(self, restored: RestoredReservation) -> None:
+        if self._gangs.policy.is_keeping:
+            self._gangs.restore_reservation(restored)
+
+    def forget_reservations(self) -> None:
+        self._gangs.forget_reservations()
+
+    def restore_usage(self, restored: RestoredUsage) -> None:
+        self._gangs.usage.restore(restored)
+
+    def forget_usage(self, user: UserKey) -> None:
+        self._gangs.usage.restore_none(user)
+
+    def restore_preemption(self, restored: RestoredPreemption) -> None:
+        self._gangs.costs.hour.note(restored)
+        self._gangs.costs.hour.forget(restored.at)
+
+    def restored(self, now: float) -> None:
+        self._gangs.usage.is_timed = True
+        self._gangs.usage.settle(now)
+
+    # Nothing is learnt from expectations.
+
+    def expectation(self, gang: str) -> Told | None:
+        return None
+
+    def restore_expectation(self, gang: str, told: Told) -> None:
+        pass
+
+    def outcomes(self, kind: str) -> tuple[float, ...]:
+        return ()
+
+    def restore_outcomes(self, kind: str, ratios: Sequence[float]) -> None:
+        pass

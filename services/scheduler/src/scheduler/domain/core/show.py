@@ -1,0 +1,111 @@
+"""Cells as they are shown: who uses, holds and owns them."""
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+
+from scheduler.domain.core.forest import Slot as FixedSlot
+from scheduler.domain.core.interface import (
+    BoundCell,
+    QuotaState,
+    ReservedLeaves,
+    SlotState,
+)
+from scheduler.domain.core.lend import lender_of
+from scheduler.domain.core.model import NO_ONE, OPPORTUNISTIC
+from scheduler.domain.core.nodes import Binding, Phase, Workload
+from scheduler.domain.core.owning import owner_of, pin_owner
+from scheduler.domain.core.records import Records
+from scheduler.domain.core.state import State
+
+
+class Cells:
+    """Implements `interface.Cells`."""
+
+    def __init__(self, state: State, records: Records) -> None:
+        self._state = state
+        self._records = records
+
+    def free(self) -> Iterator[tuple[FixedSlot, int, int]]:
+        for pool in self._state.pools:
+            for slot in pool.slots:
+                if slot.fixed is not None:
+                    yield slot.fixed, slot.good, slot.free
+
+    def slot(self, fixed: FixedSlot) -> SlotState:
+        slots = self._state.nodes[fixed.machine].slots
+        slot = next(each for each in slots if each.fixed is fixed)
+        reservations = [*self._records.reservations(), *self._records.kept]
+        holds = {each.hold for each in reservations}
+        reserved = [
+            ReservedLeaves(each.workload.gang.id, leaves, each.starts_at)
+            for each in reservations
+            if (leaves := each.cells.get(slot, 0) | slot.pods.get(each.hold, (0, 0))[1])
+        ]
+        gangs = (
+            (gpus | charge, _seen_as(each))
+            for each, (gpus, charge) in slot.pods.items()
+            if each not in holds and each.gang.virtual_cluster != NO_ONE and gpus | charge
+        )
+        return SlotState(
+            slot.node.is_healthy,
+            slot.sick,
+            slot.used | slot.blocked,
+            slot.held,
+            slot.free,
+            tuple(gangs),
+            tuple(reserved),
+            tuple((mask, _cell(each)) for mask, each in slot.bindings),
+        )
+
+    def bound(self, owners: Collection[str]) -> Iterator[BoundCell]:
+        slots = (slot for pool in self._state.pools for slot in pool.slots)
+        found = {e: None for slot in slots for _, e in slot.bindings if e.owner in owners}
+        return map(_cell, found)
+
+    def quotas(self) -> dict[str, QuotaState]:
+        opportunistic = Counter[str]()
+        for record in (*self._records.all.values(), *self._records.children.values()):
+            workload = record.workload
+            if workload.is_opportunistic and workload.phase is Phase.RUNNING:
+                opportunistic[workload.gang.virtual_cluster] += workload.gpus
+        return {
+            name: self._quota(name, opportunistic[name], *found)
+            for name, found in self.borrowing().items()
+        }
+
+    def _quota(self, name: str, opportunistic: int, lent: int, borrowed: int) -> QuotaState:
+        state = self._state
+        pins = [pin_owner(pin) for pin, vc in state.forest.pin_owners.items() if vc == name]
+        owners = {owner_of(name), *pins}
+        quotas = state.quotas[owner_of(name)]
+        accounts = [account for account in state.owned if account[0] in owners]
+        return QuotaState(
+            {each.quota.path: each.quota.count - each.left for each in quotas},
+            sum(state.owned[account] for account in accounts),
+            sum(sum(state.charged[account].values()) for account in accounts),
+            opportunistic,
+            lent,
+            borrowed,
+        )
+
+    def borrowing(self) -> dict[str, tuple[int, int]]:
+        lent, borrowed = Counter[str](), Counter[str]()
+        for record in self._records.away:
+            lender = lender_of(record.workload)
+            if lender is not None:
+                leaves = sum(place.charge.bit_count() for place in record.workload.places)
+                lent[lender] += leaves
+                borrowed[record.workload.gang.virtual_cluster] += leaves
+        return {name: (lent[name], borrowed[name]) for name in self._state.forest.quotas}
+
+
+def _seen_as(workload: Workload) -> int:
+    """Any gang with cells can preempt a gang without cells."""
+    if workload.is_opportunistic or workload.phase is Phase.LEAVING:
+        return OPPORTUNISTIC
+    return workload.priority if workload.is_surplus else workload.gang.priority
+
+
+def _cell(binding: Binding) -> BoundCell:
+    path = None if binding.quota is None else binding.quota.quota.path
+    return BoundCell(binding.owner, path, binding.cell, binding.part)

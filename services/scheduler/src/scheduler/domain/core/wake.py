@@ -1,0 +1,95 @@
+"""Before gangs are tried: what became free, or has turned bad, for gangs that wait for it."""
+
+from collections.abc import Iterator
+from math import inf
+
+from scheduler.domain.core.model import Decision
+from scheduler.domain.core.nodes import Phase, Place
+from scheduler.domain.core.queue import Freed
+from scheduler.domain.core.reserve import lift_all, renew
+from scheduler.domain.core.transitions import Transitions
+
+
+def is_due(gangs: Transitions, now: float) -> bool:
+    """Time alone may help a gang: a protection, a reservation or what was kept has ended."""
+    if now >= gangs.costs.again_at:
+        gangs.costs.again_at = inf
+        for found in gangs.queue.classes.values():
+            if found.no is not None and found.owner is not None:
+                gangs.queue.try_again(found)
+        return True
+    if any(kept.starts_at < now for kept in gangs.records.kept):
+        return True
+    return _stays_from_now_on(gangs, now) or any(
+        each.reservation and each.reservation.is_broken(now) for each in gangs.records.reserved
+    )
+
+
+def _stays_from_now_on(gangs: Transitions, now: float) -> bool:
+    """Since the last cycle a gang has begun to overstay on reserved cells."""
+    is_so = False
+    for record in gangs.records.backfilled:
+        backfill = record.backfill
+        if backfill and gangs.costs.before < backfill.until <= now:
+            waiting = gangs.records.all.get(backfill.gang)
+            if waiting is not None and waiting.reservation is not None:
+                gangs.queue.try_again(gangs.queue.class_of(waiting.workload))
+                is_so = True
+    return is_so
+
+
+def wake(gangs: Transitions, now: float) -> Iterator[Decision]:
+    """Nominated gangs start or lose their place, reservations are renewed, and classes are to be
+    tried again that may be helped.
+    """
+    state, records, queue = gangs.state, gangs.records, gangs.queue
+    gangs.forget_kept(now)
+    changed = list(state.freed)
+    freed = Freed(state, changed)
+    state.freed.clear()
+    for record in list(records.nominated):
+        workload = record.workload
+        places = [place for place in workload.places if place.slot in freed.slots]
+        if not places:
+            continue
+        if any(_is_bad(place) for place in places):
+            yield gangs.wait_again(record)
+        elif state.start(workload):
+            yield gangs.started(record, now)
+        elif not any(_is_awaited(place) for place in workload.places):
+            yield gangs.wait_again(record)  # foreign pods have taken what it needs
+    yield from _look_at_reservations(gangs, freed, now)
+    for found in list(queue.classes.values()):
+        if found.no is not None and freed.helps(found):
+            queue.try_again(found)
+    for record in records.reserved:
+        found = queue.class_of(record.workload)
+        if found.no is not None and record.reservation is not None:
+            with state.trial():  # what it has reserved does not keep it from other cells
+                lift_all(state, [record.reservation])
+                is_helped = Freed(state, changed).helps(found)
+            if is_helped:
+                queue.try_again(found)
+
+
+def _look_at_reservations(gangs: Transitions, freed: Freed, now: float) -> Iterator[Decision]:
+    for record in list(gangs.records.reserved):
+        reservation = record.reservation
+        if reservation is None:
+            continue
+        if reservation.is_broken(now):
+            yield gangs.unreserve(reservation)
+        elif any(slot in freed.slots for slot in reservation.cells):
+            renew(gangs.state, reservation)
+            gangs.queue.try_again(gangs.queue.class_of(record.workload))
+
+
+def _is_awaited(place: Place) -> bool:
+    """A gang leaves the place's node."""
+    pods = (each for slot in place.slot.node.slots for each in slot.pods)
+    return any(each.phase is Phase.LEAVING for each in pods)
+
+
+def _is_bad(place: Place) -> bool:
+    leaves = place.charge | place.gpus
+    return leaves & ~place.slot.good != 0 or not place.slot.node.is_open

@@ -1,1 +1,0 @@
-"""The core with one state, one undo journal and one question."""
