@@ -1,6 +1,6 @@
 """One cycle's attempts: a waiting gang is placed, or others leave for it, or it fails."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
 
 from scheduler.domain.core.attempt import attempt
@@ -11,24 +11,30 @@ from scheduler.domain.core.nodes import Phase, Workload
 from scheduler.domain.core.ordering import Rank
 from scheduler.domain.core.queue import Sizes, WorkloadClass
 from scheduler.domain.core.records import Record
-from scheduler.domain.core.reserve import backfill_of, beside
+from scheduler.domain.core.reserve import beside, passed_by
 from scheduler.domain.core.transitions import Transitions
 
 Entry = tuple[Rank, int, WorkloadClass, Workload]
 """A class by its first gang."""
 
+Failed = Callable[[WorkloadClass, float], Iterable[Decision]]
+"""What follows when the first gang of a class has failed."""
+
 
 class Admission:
     """``tried``: classes whose first gang failed. ``_first``: where the order is strict, the gangs
-    that wait and that none behind them may pass.
+    that wait and that none behind them may pass. ``failed``: who reserves cells for the first gang.
     """
 
-    def __init__(self, gangs: Transitions, lending: Lending, now: float) -> None:
+    def __init__(
+        self, gangs: Transitions, lending: Lending, failed: Failed | None, now: float
+    ) -> None:
         self.tried: dict[WorkloadClass, None] = {}
         self._gangs = gangs
         self._state = gangs.state
         self._queue = gangs.queue
         self._lending = lending
+        self._on_failure = failed
         self._now = now
         self._is_strict = gangs.policy.is_strict
         self._failed = Sizes()
@@ -62,7 +68,7 @@ class Admission:
             answer = self._answer(found, rank, record)
             if isinstance(answer, No):
                 self._note(found, answer, workload)
-                yield []
+                yield [] if self._on_failure is None else list(self._on_failure(found, self._now))
                 continue
             decisions = list(self._gangs.placed(record, answer, self._now))
             if answer.victims or answer.downgraded:
@@ -157,7 +163,7 @@ class Admission:
         if isinstance(answer, Fit):
             record.reservation = None
             if passed:
-                record.backfill = backfill_of(workload, passed, self._now)
+                record.passed = passed_by(workload, passed)
         return answer
 
     def borrow(self) -> Iterator[list[Decision]]:

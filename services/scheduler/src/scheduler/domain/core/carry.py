@@ -43,6 +43,7 @@ def carry_over(
         after.costs.hour.note(preemption)
     after.usage.take_over(before.usage)
     _carry_reservations(before, after)
+    after.look_at_nominated()
 
 
 def _turn(record: Record) -> tuple[bool, Order]:
@@ -52,7 +53,7 @@ def _turn(record: Record) -> tuple[bool, Order]:
 def _carry_facts(record: Record, carried: Record) -> None:
     carried.reserved_since = record.reserved_since
     if carried.workload.phase is record.workload.phase:
-        carried.published, carried.backfill = record.published, record.backfill
+        carried.published, carried.passed = record.published, record.passed
 
 
 def _ask_on(record: Record, carried: Record, after: Transitions) -> None:

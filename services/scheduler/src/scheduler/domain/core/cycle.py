@@ -246,7 +246,7 @@ class Core:
         """When a cycle is due without an event; None: never."""
         costs, records = self._gangs.costs, self._gangs.records
         starts = (each.starts_at for each in (*records.reservations(), *records.kept))
-        overstays = (each.backfill.until for each in records.backfilled if each.backfill)
+        overstays = (records.stays_until(each) for each in records.backfilled)
         later = (until for until in overstays if until > costs.now)
         at = min((*(nextafter(start, inf) for start in starts), *later, costs.again_at))
         return None if at == inf else max(at, costs.now)
@@ -272,6 +272,7 @@ class Core:
         self.is_settled = is_settled
         self._gangs.queue.note_tried(lambda each: self._gangs.records.of(each).published)
         self.state.freed.clear()
+        self._gangs.look_at_nominated()
 
     def catch_up(self, limit: int) -> bool:
         """Nothing is put off."""
@@ -303,7 +304,9 @@ class Core:
         gangs = self._gangs
         pending, self._pending = self._pending, []
         gangs.begin(now)
-        admission = Admission(gangs, self._lending, now)
+        self._planner.begin()
+        failed = self._planner.failed if self.policy.is_keeping else None
+        admission = Admission(gangs, self._lending, failed, now)
         # 1. Gangs on drained nodes are preempted.
         yield [*pending, *gangs.drain(self.nodes.draining, now)]
         for _ in range(ROUNDS):
@@ -324,7 +327,7 @@ class Core:
         if gangs.queue.ready:  # what these gangs wait to grow by
             yield from admission.admit(is_opportunistic=False)
         # 8. The first of each virtual cluster that can't start gets a reservation.
-        if self.policy.is_keeping and admission.tried:
+        if self.policy.is_keeping:
             yield from self._planner.plan(admission.tried, now)
         # 9. Waiting gangs' reasons are published, where they are new.
         yield list(self._publisher.publish(admission.tried, is_settled=self.is_settled))

@@ -136,7 +136,7 @@ class Children:
         self.state.ask(parent, wants_with(self.state, parent, {}))
         record.growth.wanted.clear()
         record.growth.asking = None
-        record.backfill = record.backfill or child.backfill
+        record.passed = record.passed or child.passed
         self.records.file(record)
 
     def adopt(self, record: Record) -> bool:

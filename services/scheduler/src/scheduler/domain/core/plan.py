@@ -1,14 +1,17 @@
 """Which gangs get a reservation: the first of each virtual cluster and pool that can't start."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
+from operator import itemgetter
 
 from scheduler.domain.core.ends import end_of, leaving_s
+from scheduler.domain.core.fit import No
 from scheduler.domain.core.model import OPPORTUNISTIC, Decision
 from scheduler.domain.core.node_models import NEVER
 from scheduler.domain.core.nodes import Pool, Slot, Workload
 from scheduler.domain.core.queue import WorkloadClass
 from scheduler.domain.core.records import Record
-from scheduler.domain.core.reserve import End, beside, goes_before, lift_all, plan
+from scheduler.domain.core.reserve import ENDS, End, beside, goes_before, lift_all, plan
 from scheduler.domain.core.transitions import Transitions
 
 PLANNED = 4
@@ -21,23 +24,53 @@ class Planner:
     def __init__(self, gangs: Transitions) -> None:
         self._gangs = gangs
         self._unwell: dict[Slot, int] = {}
+        self._failed: Counter[str] = Counter()
+
+    def begin(self) -> None:
+        """A cycle begins."""
+        self._failed.clear()
+        self._forget_what_health_has_changed()
+
+    def failed(self, found: WorkloadClass, now: float) -> Iterator[Decision]:
+        """The first of a class has failed: it, and those before it, get their reservations before
+        gangs behind it are tried. One that may borrow does so first.
+        """
+        owner = found.owner
+        if owner is None or found.is_borrowing or found.priority == OPPORTUNISTIC:
+            return
+        self._failed[owner] += 1
+        if self._failed[owner] > PLANNED:
+            return
+        for other, workload in self._heads(owner):
+            yield from self._plan_for(other, self._gangs.records.of(workload), now)
+            if other is found:
+                return
 
     def plan(self, tried: Iterable[WorkloadClass], now: float) -> Iterator[list[Decision]]:
-        """A reservation for the first gangs that failed, gang by gang."""
-        self._forget_what_health_has_changed()
-        for owner in dict.fromkeys(found.owner for found in tried if found.owner is not None):
-            heads = [
-                (head[0], found, head[1])
-                for found in self._gangs.queue.classes.values()
-                if found.owner == owner
-                and found.priority > OPPORTUNISTIC  # not what is idle at best, nor borrowed
-                and found.no is not None
-                and not found.is_hopeless
-                and (head := self._gangs.queue.head(found)) is not None
-            ]
-            heads.sort(key=lambda each: each[0])
-            for _, found, workload in heads[:PLANNED]:
+        """A reservation for the first gangs of owners of which some failed, or one has a
+        reservation no more, gang by gang.
+        """
+        unplanned = self._gangs.records.unplanned
+        owners = dict.fromkeys(found.owner for found in tried if found.owner is not None)
+        owners |= unplanned
+        unplanned.clear()
+        for owner in owners:
+            for found, workload in self._heads(owner):
                 yield list(self._plan_for(found, self._gangs.records.of(workload), now))
+
+    def _heads(self, owner: str) -> list[tuple[WorkloadClass, Workload]]:
+        """The first gangs that failed, and that ends of others may help, in order."""
+        heads = [
+            (head[0], found, head[1])
+            for found in self._gangs.queue.classes.values()
+            if found.owner == owner
+            and found.priority > OPPORTUNISTIC  # not what is idle at best, nor borrowed
+            and found.no is not None
+            and not found.is_hopeless
+            and (head := self._gangs.queue.head(found)) is not None
+        ]
+        heads.sort(key=itemgetter(0))
+        return [(found, workload) for _, found, workload in heads[:PLANNED]]
 
     def _forget_what_health_has_changed(self) -> None:
         unwell = {slot: slot.good for slot in self._gangs.state.unwell}
@@ -62,9 +95,10 @@ class Planner:
         with gangs.state.trial():
             lift_all(gangs.state, behind)
             planned = plan(gangs.state, workload, self._ends(workload, now), now, taken)
-        if planned is None:
+        if isinstance(planned, No):
             # Others' reservations and nominated placements are perhaps in its way.
-            found.is_hopeless = not (taken or gangs.records.nominated)
+            is_alone = not (taken or gangs.records.nominated)
+            found.is_hopeless = is_alone and planned.code == ENDS
             return
         for each in behind:
             if each.pools & planned.pools:

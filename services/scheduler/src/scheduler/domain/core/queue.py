@@ -28,7 +28,8 @@ Key = tuple[object, ...]
 @dataclass(eq=False)
 class WorkloadClass:
     """``no``: what its first failed on; None while it is to be tried. ``is_hopeless``: no end of
-    others would help its first. ``reason``: what was published for its gangs. ``wanted``: of quota;
+    others would help its first. ``is_bounded``: it is known when its gangs end, so they may be on
+    reserved cells. ``reason``: what was published for its gangs. ``wanted``: of quota;
     ``leaves_of_pod``: that the smallest pod takes at least.
     """
 
@@ -40,6 +41,7 @@ class WorkloadClass:
     leaves_of_pod: int
     is_borrowing: bool = False
     is_surplus: bool = False
+    is_bounded: bool = False
     no: No | None = None
     is_hopeless: bool = False
     reason: Reason | None = None
@@ -139,6 +141,7 @@ class Queue:
                 min((want.least(self._state.models) for want, _ in wants), default=0),
                 workload.gang.is_borrowing,
                 workload.is_surplus,
+                any(seconds is not None for seconds in bounds_of(workload.gang)),
             )
             self.classes[key] = found
         return found

@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain
 from math import inf
-from typing import NamedTuple
 
-from scheduler.domain.core.ends import saved_s
+from scheduler.domain.core.ends import bounds_of, saved_s
 from scheduler.domain.core.model import Gang, Kind, PodPlace, Reason
 from scheduler.domain.core.nodes import Phase, Pool, Slot, Workload
 from scheduler.domain.core.ordering import Order
@@ -39,7 +38,7 @@ class Run:
 class Reservation:
     """``cells``: leaves by slot; ``starts_at``: when the gang can start; ``since``: when its first
     reservation began. ``patient_until``: its nodes may report until then. ``hold``: is charged what
-    is free of the cells.
+    is free of the cells. ``is_short``: some can't be bound, as its quota is bound elsewhere.
     """
 
     workload: Workload
@@ -47,6 +46,7 @@ class Reservation:
     starts_at: float
     since: float
     patient_until: float = -inf
+    is_short: bool = False
     hold: Workload = field(init=False)
 
     def __post_init__(self) -> None:
@@ -63,13 +63,6 @@ class Reservation:
         """Its time has passed, or one of its cells can't be used."""
         is_bad = any(mask & ~slot.good for slot, mask in self.cells.items())
         return self.starts_at < now or (is_bad and now >= self.patient_until)
-
-
-class Backfill(NamedTuple):
-    """A gang runs on cells that are reserved for another, which may have them after ``until``."""
-
-    gang: str
-    until: float
 
 
 @dataclass(eq=False)
@@ -91,9 +84,9 @@ class Record:
     has not. ``growth``: None where it wants nothing beside its pods.
 
     ``run``: since it started. ``reservation``: what is reserved for it while it waits;
-    ``reserved_since``: when its first reservation began. ``backfill``: on whose reserved cells it
-    runs. ``published``: the code of its last
-    reason. ``leaves_by``, ``leaves_for``: when it has to leave, and for which gang.
+    ``reserved_since``: when its first reservation began. ``passed``: the gang on whose reserved
+    cells it runs. ``published``: the code of its last reason. ``leaves_by``, ``leaves_for``: when
+    it has to leave, and for which gang.
     ``charged_to``: whose cells it runs in, and its priority, as `Records` filed it last.
     ``orphaned``: places of its pods on hardware that the configuration has not.
     """
@@ -104,7 +97,7 @@ class Record:
     run: Run | None = None
     reservation: Reservation | None = None
     reserved_since: float | None = None
-    backfill: Backfill | None = None
+    passed: str | None = None
     published: str | None = None
     leaves_by: float | None = None
     leaves_for: str | None = None
@@ -131,7 +124,8 @@ class Records:
     others are those of both that are nominated, run outside of their own cells (downgraded, or on
     borrowed capacity), run on reserved cells, have a reservation, or are misnamed. ``kept``: cells
     of attempts that the platform failed, for the next ones. ``moved``: gangs whose places have
-    changed without a decision, until the caller clears it.
+    changed without a decision; ``unplanned``: owners of whose gangs one has a reservation no more:
+    both until the caller clears them.
     """
 
     def __init__(self) -> None:
@@ -144,6 +138,7 @@ class Records:
         self.misnamed: dict[Record, None] = {}
         self.kept: dict[Reservation, None] = {}
         self.moved: set[str] = set()
+        self.unplanned: dict[str, None] = {}
         self._charged: dict[str, dict[int, dict[Record, None]]] = {}
         self._groups: dict[tuple[str, str], dict[Record, None]] = {}
 
@@ -179,8 +174,27 @@ class Records:
         return [
             each.workload
             for each in self.backfilled
-            if each.backfill and each.backfill.gang == gang and each.backfill.until <= now
+            if each.passed == gang and self.stays_until(each) <= now
         ]
+
+    def reservation_of(self, gang: str) -> Reservation | None:
+        """What is reserved for a gang, or for what it is to grow by."""
+        record = self.all.get(gang)
+        if record is not None and record.growth is not None:
+            record = record.growth.asking or record
+        return None if record is None else record.reservation
+
+    def stays_until(self, record: Record) -> float:
+        """When a gang on reserved cells should have ended: by its limit, where that ends it before
+        the cells are needed; else by what it expects.
+        """
+        limit_s, run_s = bounds_of(record.workload.gang)
+        began = inf if record.run is None else record.run.started_at
+        by_limit = inf if limit_s is None else began + limit_s
+        reservation = self.reservation_of(record.passed or "")
+        if run_s is None or (reservation is not None and by_limit <= reservation.starts_at):
+            return by_limit
+        return min(by_limit, began + run_s)
 
     def kept_for(self, workload: Workload) -> Reservation | None:
         """Cells of the attempt before."""
@@ -217,7 +231,8 @@ class Records:
     def remove(self, record: Record) -> None:
         """A gang is over. The caller has lifted its reservation."""
         del self._home(record.workload)[record.workload.name]
-        for each in (self.nominated, self.away, self.backfilled, self.reserved, self.misnamed):
+        self._leave_reserved(record)
+        for each in (self.nominated, self.away, self.backfilled, self.misnamed):
             each.pop(record, None)
         if (group := _group_of(record.workload)) is not None:
             del self._groups[group][record]
@@ -232,15 +247,23 @@ class Records:
         for where, is_there in (
             (self.nominated, workload.phase is Phase.NOMINATED),
             (self.away, is_running and workload.is_away),
-            (self.backfilled, is_running and record.backfill is not None),
-            (self.reserved, record.reservation is not None),
+            (self.backfilled, is_running and record.passed is not None),
             (self.misnamed, record.misnamed is not None),
         ):
             if is_there:
                 where[record] = None
             elif record in where:
                 del where[record]
+        if record.reservation is not None:
+            self.reserved[record] = None
+        else:
+            self._leave_reserved(record)
         self._file_by_owner(record, workload.owner if is_running else None)
+
+    def _leave_reserved(self, record: Record) -> None:
+        if record in self.reserved:
+            del self.reserved[record]
+            self.unplanned[record.workload.owner or ""] = None
 
     def _file_by_owner(self, record: Record, owner: str | None) -> None:
         key = None if owner is None else (owner, record.workload.priority)

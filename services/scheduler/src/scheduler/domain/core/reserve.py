@@ -6,20 +6,22 @@ priority of the gang that waits. So nothing else has to know of reservations. A 
 reserved cells is tried in a trial that lifts the hold.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from scheduler.domain.core.config import Policy
 from scheduler.domain.core.ends import bounds_of
 from scheduler.domain.core.evict import CostOf, Rules
-from scheduler.domain.core.fit import claim
+from scheduler.domain.core.fit import ROOM, No, claim
 from scheduler.domain.core.model import NodeGpus, RestoredReservation
-from scheduler.domain.core.nodes import Phase, Place, Pool, Slot, Workload
-from scheduler.domain.core.records import Backfill, Records, Reservation
+from scheduler.domain.core.nodes import Binding, Phase, Place, Pool, Slot, Workload
+from scheduler.domain.core.records import Records, Reservation
 from scheduler.domain.core.restore import bind_again, cells_of
 from scheduler.domain.core.shortage import shortage, wanted
 from scheduler.domain.core.state import State, claimable
+
+ENDS = "ends"
 
 End = tuple[float, Workload]
 """When a workload that runs will end."""
@@ -74,6 +76,7 @@ def reserve_again(
     bind_again(state, workload.owner or "", restored.bound, places)
     renew(state, found)
     found.cells = cells
+    found.is_short = any(mask & slot.good & ~slot.charged for slot, mask in cells.items())
     return found
 
 
@@ -117,18 +120,52 @@ def named(cells: Mapping[Slot, int]) -> tuple[NodeGpus, ...]:
 
 def _renew(state: State, reservation: Reservation) -> None:
     lift(state, reservation)
-    hold, places = reservation.hold, list[Place]()
-    none = (0,) * len(state.resources.names)
+    places, short = list[Place](), 0
     for slot, mask in reservation.cells.items():
         free = mask & slot.good & ~slot.charged
         owner = _owner_on(reservation.workload, slot, free)
         with state.trial() as trial:
-            if free and state.bind_around(owner, slot, free):
-                place = Place("", slot, 0, none, free, owner)
-                state.take(hold, place, Phase.NOMINATED)
-                places.append(place)
+            if not free:
+                continue
+            if state.bind_around(owner, slot, free):
+                places.append(_hold(state, reservation, slot, free, owner))
                 trial.commit()
-    state.settle(hold, places, Phase.NOMINATED)
+            else:
+                short += free.bit_count()
+    reservation.is_short = short > 0
+    for slot, free in _elsewhere(state, reservation, short) if short else ():
+        places.append(_hold(state, reservation, slot, free, reservation.hold.owner or ""))
+    state.settle(reservation.hold, places, Phase.NOMINATED)
+
+
+def _hold(state: State, reservation: Reservation, slot: Slot, free: int, owner: str) -> Place:
+    place = Place("", slot, 0, (0,) * len(state.resources.names), free, owner)
+    state.take(reservation.hold, place, Phase.NOMINATED)
+    return place
+
+
+def _elsewhere(state: State, reservation: Reservation, short: int) -> Iterator[tuple[Slot, int]]:
+    """Idle leaves of cells outside in which so much of its quota is bound: without them these cells
+    would be in use for ever, by one small gang after another. Those of the emptiest cells.
+    """
+    found: dict[Binding, dict[Slot, int]] = {}
+    for slot in (slot for pool in reservation.pools for slot in pool.slots):
+        for mask, binding in () if slot in reservation.cells else slot.bindings:
+            if binding.owner == reservation.hold.owner and binding.quota is not None:
+                found.setdefault(binding, {})[slot] = mask
+    inside = {each for slot in reservation.cells for _, each in slot.bindings}
+    sizes = [
+        (sum((mask & slot.charged).bit_count() for slot, mask in there.items()), number, binding)
+        for number, (binding, there) in enumerate(found.items())
+        if binding not in inside
+    ]
+    for _, _, binding in sorted(sizes, key=lambda each: each[:2]):
+        if short <= 0:
+            return
+        short -= sum(mask.bit_count() for mask in found[binding].values())
+        for slot, mask in found[binding].items():
+            if idle := mask & slot.good & ~slot.charged:
+                yield slot, idle
 
 
 @contextmanager
@@ -167,17 +204,10 @@ def may_backfill(workload: Workload, reservation: Reservation, policy: Policy, n
     return not is_late and any(end <= reservation.starts_at for end in ends)
 
 
-def backfill_of(workload: Workload, reservations: Iterable[Reservation], now: float) -> Backfill:
-    """On which of these reservations' cells, or in whose quota, a workload is. It may stay until
-    it should have ended, or until they are needed where its limit ends it before that.
-    """
+def passed_by(workload: Workload, reservations: Sequence[Reservation]) -> str:
+    """The gang of these reservations on whose cells, or in whose quota, a workload is."""
     on = (each for each in reservations if any(p.slot in each.cells for p in workload.places))
-    found = next(on, None) or next(iter(reservations))
-    limit_s, run_s = bounds_of(workload.gang)
-    until = found.starts_at
-    if run_s is not None and (limit_s is None or now + limit_s > until):
-        until = min(until, now + run_s)
-    return Backfill(found.workload.gang.id, until)
+    return next(on, reservations[0]).workload.gang.id
 
 
 def plan(
@@ -186,9 +216,10 @@ def plan(
     ends: Collection[End],
     now: float,
     taken: Collection[Pool] = (),
-) -> Reservation | None:
+) -> Reservation | No:
     """Where and when the workload starts soonest: those that it can't make leave end one after the
-    other, until it fits. ``taken``: pools in which others have reservations. Nothing is changed.
+    other, until it fits. ``taken``: pools in which others have reservations. No for `ROOM`: it fits
+    already as far as leaves count; no for `ENDS`: no end helps. Nothing is changed.
     """
     in_order = sorted(((max(end, now), each.name, each) for end, each in ends), key=lambda e: e[:2])
     least = min((want.least(state.models) for want, _ in workload.wants), default=0)
@@ -197,7 +228,7 @@ def plan(
         for _, each in ends:  # none of these leaves for it
             if each.priority < workload.priority:
                 state.set_priority(each, workload.priority)
-        starts_at, is_new = now, True
+        starts_at, is_new, no = now, True, ENDS
         for number in range(len(in_order) + 1):
             if number:
                 starts_at, _, each = in_order[number - 1]
@@ -212,9 +243,12 @@ def plan(
             for place in places:
                 if place.charge:
                     cells[place.slot] = cells.get(place.slot, 0) | place.charge
-            if cells and not any(slot.pool in taken for slot in cells):
+            if not cells or any(slot.pool in taken for slot in cells):
+                continue
+            if starts_at > now:
                 return Reservation(workload, cells, starts_at, now)
-    return None
+            is_new, no = True, ROOM  # something else than leaves is wanting
+    return No(no)
 
 
 def _has(slot: Slot, workload: Workload, least: int) -> bool:

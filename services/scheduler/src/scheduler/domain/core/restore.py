@@ -245,7 +245,7 @@ def exported(record: Record) -> Restored:
         record.leaves_by,
         record.leaves_for,
         tuple(place.pod for place in held),
-        passed=None if record.backfill is None else record.backfill.gang,
+        passed=record.passed,
         checkpointed_at=None if run is None else run.checkpointed_at,
         extra=tuple(_extra(each, each.run) for each in record.children if each.run is not None),
         lender=lender_of(workload),

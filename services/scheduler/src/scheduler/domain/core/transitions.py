@@ -9,7 +9,6 @@ from math import inf
 
 from scheduler.domain.core.config import Policy
 from scheduler.domain.core.costs import Costs
-from scheduler.domain.core.ends import bounds_of
 from scheduler.domain.core.explain import DRAIN, preempted, preempting
 from scheduler.domain.core.fit import ORDER, Fit
 from scheduler.domain.core.gangs import growth_of, pods_of, surplus_of, wants_with, workload_of
@@ -41,7 +40,7 @@ from scheduler.domain.core.ordering import Order
 from scheduler.domain.core.owning import owner_of
 from scheduler.domain.core.queue import Queue
 from scheduler.domain.core.rebind import rebind
-from scheduler.domain.core.records import Backfill, Growth, Record, Records, Reservation, Run
+from scheduler.domain.core.records import Growth, Record, Records, Reservation, Run
 from scheduler.domain.core.refuse import misnaming
 from scheduler.domain.core.reserve import lift, named, renew, reserve_again
 from scheduler.domain.core.restore import class_of, parts_of, pod_place, restore
@@ -143,10 +142,7 @@ class Transitions:
         record.leaves_by, record.leaves_for = restored.preempted_until, restored.preempted_for
         if workload.phase in (Phase.RUNNING, Phase.LEAVING):
             record.run = Run(restored.started_at or 0.0, restored.checkpointed_at)
-            if restored.passed is not None:
-                bounds = [s for s in bounds_of(workload.gang) if s is not None]
-                until = record.run.started_at + max(bounds, default=0.0)
-                record.backfill = Backfill(restored.passed, until)
+            record.passed = restored.passed
             self.usage.resume(workload.gang, workload.places)
         elif workload.phase is Phase.WAITING:
             record.misnamed = misnaming(self.state, workload)
@@ -363,6 +359,11 @@ class Transitions:
         self.records.file(record)
         self.queue.try_again(self.queue.add(workload, record.order))
         return PreemptionCancelled(record.id)
+
+    def look_at_nominated(self) -> None:
+        """The next cycle looks whether others have left the places of nominated gangs."""
+        for record in self.records.nominated:
+            self.state.freed += (place.slot for place in record.workload.places)
 
     def drain(self, nodes: Iterable[str], now: float) -> Iterator[Decision]:
         """Gangs on these nodes are preempted."""

@@ -29,11 +29,10 @@ def _stays_from_now_on(gangs: Transitions, now: float) -> bool:
     """Since the last cycle a gang has begun to overstay on reserved cells."""
     is_so = False
     for record in gangs.records.backfilled:
-        backfill = record.backfill
-        if backfill and gangs.costs.before < backfill.until <= now:
-            waiting = gangs.records.all.get(backfill.gang)
-            if waiting is not None and waiting.reservation is not None:
-                gangs.queue.try_again(gangs.queue.class_of(waiting.workload))
+        if gangs.costs.before < gangs.records.stays_until(record) <= now:
+            reservation = gangs.records.reservation_of(record.passed or "")
+            if reservation is not None:
+                gangs.queue.try_again(gangs.queue.class_of(reservation.workload))
                 is_so = True
     return is_so
 
@@ -62,14 +61,15 @@ def wake(gangs: Transitions, now: float) -> Iterator[Decision]:
     for found in list(queue.classes.values()):
         if found.no is not None and freed.helps(found):
             queue.try_again(found)
-    for record in records.reserved:
-        found = queue.class_of(record.workload)
-        if found.no is not None and record.reservation is not None:
-            with state.trial():  # what it has reserved does not keep it from other cells
-                lift_all(state, [record.reservation])
-                is_helped = Freed(state, changed).helps(found)
-            if is_helped:
-                queue.try_again(found)
+    reservations = records.reservations()
+    may_use = {each: None for each in queue.classes.values() if each.is_bounded}
+    may_use |= {queue.class_of(each.workload): None for each in reservations}
+    with state.trial():  # these may be on reserved cells
+        lift_all(state, reservations)
+        lifted = Freed(state, changed)
+        helped = [each for each in may_use if each.no is not None and lifted.helps(each)]
+    for found in helped if reservations else ():
+        queue.try_again(found)
 
 
 def _look_at_reservations(gangs: Transitions, freed: Freed, now: float) -> Iterator[Decision]:
@@ -79,7 +79,7 @@ def _look_at_reservations(gangs: Transitions, freed: Freed, now: float) -> Itera
             continue
         if reservation.is_broken(now):
             yield gangs.unreserve(reservation)
-        elif any(slot in freed.slots for slot in reservation.cells):
+        elif reservation.is_short or any(slot in freed.slots for slot in reservation.cells):
             renew(gangs.state, reservation)
             gangs.queue.try_again(gangs.queue.class_of(record.workload))
 
