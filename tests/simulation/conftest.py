@@ -2,7 +2,7 @@
 
 import core_door
 import pytest
-from scheduler.domain.core.old_core import OldCore
+from scheduler.domain.core.cycle import Core as OldCore
 from scheduler.domain.core.cycle import Core
 
 BOTH = {"test_hived_faults", "test_hived_requests", "test_hived_scheduling"}

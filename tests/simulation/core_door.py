@@ -6,8 +6,8 @@ from typing import Any
 
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.model import Decision
-from scheduler.domain.core.nodes import Nodes
-from scheduler.domain.core.old_core import OldCore
+from scheduler.domain.core.interface import Nodes
+from scheduler.domain.core.cycle import Core as OldCore
 
 POLICIES = (
     {},

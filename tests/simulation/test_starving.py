@@ -73,7 +73,7 @@ class Start:
 
     def __call__(self, stream: Stream, now: float, decided: list[Decision]) -> None:
         if self.ahead is None and "large" in stream.runs:
-            self.ahead = {gang for gang in stream.core.queue.gangs if gang != "large"}
+            self.ahead = {gang for gang in stream.core.gang_ids() if gang != "large"}
         if any(isinstance(each, Placed) and each.gang == "large" for each in decided):
             self.at = now
 

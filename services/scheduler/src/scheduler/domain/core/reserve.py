@@ -124,14 +124,11 @@ def _renew(state: State, reservation: Reservation) -> None:
     for slot, mask in reservation.cells.items():
         free = mask & slot.good & ~slot.charged
         owner = _owner_on(reservation.workload, slot, free)
-        with state.trial() as trial:
-            if not free:
-                continue
-            if state.bind_around(owner, slot, free):
-                places.append(_hold(state, reservation, slot, free, owner))
-                trial.commit()
-            else:
-                short += free.bit_count()
+        if free and not state.bind_around(owner, slot, free):
+            short += (free & ~slot.bound.get(owner, 0)).bit_count()
+            free &= slot.bound.get(owner, 0)
+        if free:
+            places.append(_hold(state, reservation, slot, free, owner))
     reservation.is_short = short > 0
     for slot, free in _elsewhere(state, reservation, short) if short else ():
         places.append(_hold(state, reservation, slot, free, reservation.hold.owner or ""))
