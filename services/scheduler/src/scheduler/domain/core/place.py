@@ -191,29 +191,36 @@ class Placer:
             return False
         if not self._has_amounts(want, slot):
             return False
-        pick = slot.shape.pick(self._free_of(slot, view), leaves)
-        if pick is None:
+        ports = slot.node.choose_ports(want.kind.ports) if self._when is When.NOW else 0
+        charge = None if ports is None else self._charge(slot, self._free_of(slot, view), leaves)
+        if ports is None or charge is None:
             return False
-        gpus = pick.leaves
+        gpus = charge
         if want.gpus < leaves:
             inner = slot.shape.pick(gpus, want.gpus)
             assert inner is not None
             gpus = inner.leaves
-        ports = slot.node.choose_ports(want.kind.ports) if self._when is When.NOW else 0
-        if ports is None:
-            return False
         place = Place(pod, slot, gpus, want.amounts, ports=ports)
         if self._owner is not None:
-            place = place._replace(charge=pick.leaves, owner=self._owner)
-            if place.charge & ~slot.bound.get(self._owner, 0):
-                with state.trial() as trial:
-                    if not state.bind_around(self._owner, slot, place.charge, self._floor):
-                        return False
-                    trial.commit()
+            place = place._replace(charge=charge, owner=self._owner)
         state.take(workload, place, self._phase)
         self.taken.append(place)
         self._near[view.pool] = self._near.get(view.pool, 0) | 1 << slot.rack
         return True
+
+    def _charge(self, slot: Slot, free: int, leaves: int) -> int | None:
+        """So many of the free leaves, those that lie closest together, in cells of the owner; where
+        none may be bound around these, of those that are bound. None: there are none.
+        """
+        pick, bound = slot.shape.pick(free, leaves), slot.bound.get(self._owner or "", 0)
+        if pick is None or self._owner is None or not pick.leaves & ~bound:
+            return None if pick is None else pick.leaves
+        with self._state.trial() as trial:
+            if self._state.bind_around(self._owner, slot, pick.leaves, self._floor):
+                trial.commit()
+                return pick.leaves
+        pick = slot.shape.pick(free & bound, leaves)
+        return None if pick is None else pick.leaves
 
     def _has_amounts(self, want: Want, slot: Slot) -> bool:
         if self._when is When.CLAIM or not slot.model.limited:
