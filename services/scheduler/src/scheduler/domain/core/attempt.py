@@ -13,7 +13,6 @@ from scheduler.domain.core.nodes import Phase, Place, Workload
 from scheduler.domain.core.records import Reservation
 from scheduler.domain.core.reserve import (
     Sparing,
-    goes_before,
     lift_all,
     may_backfill,
     renew,
@@ -35,7 +34,7 @@ def attempt(
     at nobody's cost on those of gangs before it, which are returned too. ``reservations``: of its
     owner. ``is_free``: at nobody's cost in any case.
     """
-    before = [each for each in reservations if not goes_before(workload, each)]
+    before = [each for each in reservations if not costs.goes_before(workload, each)]
     lifted = [each for each in reservations if each not in before]
     sparing: Rules = Sparing(costs, before) if before else costs
     rules = None if is_free else sparing

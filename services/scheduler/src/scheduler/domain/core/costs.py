@@ -9,8 +9,9 @@ from scheduler.domain.core.evict import NO_COST, Cost, CostOf
 from scheduler.domain.core.lend import lender_of
 from scheduler.domain.core.model import RestoredPreemption
 from scheduler.domain.core.nodes import Phase, Workload
+from scheduler.domain.core.ordering import Ordering
 from scheduler.domain.core.preemptions import HOUR_S, Hour
-from scheduler.domain.core.records import Records, job_of
+from scheduler.domain.core.records import Records, Reservation, job_of
 
 
 @dataclass(eq=False)
@@ -22,6 +23,7 @@ class Costs:
 
     records: Records
     policy: Policy
+    ordering: Ordering
     hour: Hour = field(default_factory=Hour)
     now: float = 0.0
     before: float = 0.0
@@ -86,6 +88,14 @@ class Costs:
     def _note_end(self, other: Workload) -> None:
         """The gang that asks is tried again when the protection ends."""
         self.again_at = min(self.again_at, self.protected_until(other))
+
+    def goes_before(self, workload: Workload, reservation: Reservation) -> bool:
+        """The reservation does not hold back the workload: it is its own, or of a gang that comes
+        later by the first policy of the order that is about gangs.
+        """
+        gang, other = workload.gang, reservation.workload.gang
+        is_own = workload is reservation.workload
+        return is_own or self.ordering.turn(gang) < self.ordering.turn(other)
 
     def protected_until(self, other: Workload) -> float:
         """When a protected workload may have to leave, at the earliest."""

@@ -60,7 +60,7 @@ class Core:
             records,
             queue,
             usage,
-            Costs(records, config.policy),
+            Costs(records, config.policy, self._ordering),
             config.policy,
             Children(self.state, records, queue, usage),
         )

@@ -17,7 +17,7 @@ from scheduler.domain.core.nodes import Node, Phase, Workload
 from scheduler.domain.core.owning import pin_owner
 from scheduler.domain.core.queue import Sizes, WorkloadClass
 from scheduler.domain.core.records import Records, Reservation
-from scheduler.domain.core.reserve import goes_before, lift_all
+from scheduler.domain.core.reserve import lift_all
 from scheduler.domain.core.shortage import Shortage
 from scheduler.domain.core.state import State
 from scheduler.domain.core.wording import counted, wanted_of, words_of
@@ -95,7 +95,7 @@ class _Explainer:
         rest: dict[WorkloadClass, Workload] = {}
         alone = _Asks(self._starts)
         for each, head in heads.items():
-            before = [other for other in kept if not goes_before(head, other)]
+            before = [other for other in kept if not self._costs.goes_before(head, other)]
             short = None if may_be_opportunistic(head) else short_of(self._state, head)
             if each in firsts and alone.fits(each, head):
                 found[each] = _order(head, firsts[each])

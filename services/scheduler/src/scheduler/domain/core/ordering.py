@@ -135,6 +135,10 @@ class Ordering:
             ranks.append(rank(gang))
         return tuple(ranks), gang.id
 
+    def turn(self, gang: Gang) -> float:
+        """Its rank by the first policy that is about gangs."""
+        return next((rank(gang) for rank in self._of_gangs), 0.0)
+
     def rank(self, order: Order, of_user: tuple[float, ...]) -> Rank:
         """Its place now; ``of_user``: its user's, by the policies that are of users."""
         ranks, gang = order

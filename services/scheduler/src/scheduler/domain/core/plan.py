@@ -11,7 +11,7 @@ from scheduler.domain.core.node_models import NEVER
 from scheduler.domain.core.nodes import Pool, Slot, Workload
 from scheduler.domain.core.queue import WorkloadClass
 from scheduler.domain.core.records import Record
-from scheduler.domain.core.reserve import ENDS, End, beside, goes_before, lift_all, plan
+from scheduler.domain.core.reserve import ENDS, End, beside, lift_all, plan
 from scheduler.domain.core.transitions import Transitions
 
 PLANNED = 4
@@ -87,7 +87,7 @@ class Planner:
         behind = [
             each
             for each in others
-            if goes_before(workload, each) and each not in gangs.records.kept
+            if gangs.costs.goes_before(workload, each) and each not in gangs.records.kept
         ]
         taken = {pool for each in others if each not in behind for pool in each.pools}
         if taken and not self._may_be_elsewhere(workload, taken):

@@ -124,6 +124,11 @@ class Queue:
         found.push(workload, order, workload.gang.user if self.has_users else "")
         if found.no is None:
             self.ready[found] = None
+        elif not self._usage.is_by_priority and self.head(found) == (
+            self.rank_of(workload, order),
+            workload,
+        ):
+            self.try_again(found)  # it may go before a reservation that held the others back
         return found
 
     def class_of(self, workload: Workload) -> WorkloadClass:

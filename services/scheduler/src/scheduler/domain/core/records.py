@@ -185,16 +185,16 @@ class Records:
         return None if record is None else record.reservation
 
     def stays_until(self, record: Record) -> float:
-        """When a gang on reserved cells should have ended: by its limit, where that ends it before
-        the cells are needed; else by what it expects.
+        """Until when a gang may be on reserved cells: where its limit ends it before they are
+        needed, until then; else until it should have ended by what it expects.
         """
         limit_s, run_s = bounds_of(record.workload.gang)
         began = inf if record.run is None else record.run.started_at
         by_limit = inf if limit_s is None else began + limit_s
         reservation = self.reservation_of(record.passed or "")
-        if run_s is None or (reservation is not None and by_limit <= reservation.starts_at):
-            return by_limit
-        return min(by_limit, began + run_s)
+        if reservation is not None and by_limit <= reservation.starts_at:
+            return reservation.starts_at
+        return by_limit if run_s is None else min(by_limit, began + run_s)
 
     def kept_for(self, workload: Workload) -> Reservation | None:
         """Cells of the attempt before."""

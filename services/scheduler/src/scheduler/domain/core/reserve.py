@@ -40,11 +40,6 @@ def lift_all(state: State, reservations: Iterable[Reservation]) -> None:
             lift(state, each)
 
 
-def goes_before(workload: Workload, reservation: Reservation) -> bool:
-    """The reservation does not hold back the workload: it is its own, or of a lower priority."""
-    return workload is reservation.workload or workload.priority > reservation.workload.priority
-
-
 def beside(records: Records, workload: Workload) -> list[Reservation]:
     """Those of other gangs of its virtual cluster, and what is kept for next attempts."""
     found = (*(each.reservation for each in records.reserved), *records.kept)
@@ -257,7 +252,7 @@ def _has(slot: Slot, workload: Workload, least: int) -> bool:
 @dataclass(frozen=True)
 class Sparing:
     """Rules by which nobody leaves reserved cells for a gang that is not the one that they are
-    reserved for.
+    reserved for; nor other cells while quota for the reserved ones is bound elsewhere.
     """
 
     rules: Rules
@@ -279,6 +274,7 @@ class Sparing:
     def _is_on_reserved(self, other: Workload) -> bool:
         return any(
             place.charge & each.cells.get(place.slot, 0)
+            or (each.is_short and place.charge and place.slot.pool in each.pools)
             for each in self.reservations
             for place in other.places
         )

@@ -230,6 +230,7 @@ class Transitions:
         self.state.remove(before)
         record.workload = workload_of(self.state, before.gang, roles)
         record.run = record.leaves_by = record.leaves_for = record.published = None
+        record.passed = None
         wanted.clear()
         self.records.file(record)
         self.queue.add(record.workload, record.order)

@@ -18,6 +18,7 @@ class Usage(Accounts):
     def __init__(self, state: State, policy: Policy, ordering: Ordering) -> None:
         super().__init__(_capacity(state) if ordering.has_users else {}, policy, ordering)
         self._order = ordering
+        self.is_by_priority = ordering.is_by_priority
         self._beside = [
             (i, self.numbers[name])
             for i, name in enumerate(state.resources.names)
