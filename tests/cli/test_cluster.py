@@ -356,7 +356,7 @@ def test_why_tells_what_would_have_to_be_otherwise(rest: Rest, tmp_path: Path) -
         "state": "waiting",
         "reason": {"code": "quota", "text": "No.", "numbers": {}},
         "inVirtualCluster": {"position": 5, "waiting": 9, "gpusAhead": 40, "ahead": ahead},
-        "expectedStart": {"at": soon, "source": "counted", "error": 0.12, "known": 30},
+        "expectedStart": soon,
         "counterfactual": {
             "ends": {"gangs": [ended], "count": 1, "gpus": 16, "at": soon, "isLeast": True},
             "fewer": {"role": "worker", "pods": 6, "insteadOf": 8},
@@ -372,7 +372,7 @@ def test_why_tells_what_would_have_to_be_otherwise(rest: Rest, tmp_path: Path) -
     assert muster(rest, tmp_path, "why", JOB).out.splitlines()[2:-1] == [
         "  ahead: 4 gangs with 40 GPUs are ahead of it: a0 (10 GPUs), a1 (10 GPUs), a2 (10 GPUs)"
         " and 1 more",
-        "  expected: to start in 2h10m (half of the last 30 starts were off by 12% or less)",
+        "  expected: to start in 2h10m, on reserved cells",
         "  starts: when train-bert (16 GPUs) ends or releases its GPUs, expected in 2h10m, if"
         " nobody ahead takes them",
         "  or now: would start now with 6 pods of worker instead of 8",

@@ -15,7 +15,6 @@ from muster.contracts.gangs import GangRequest
 from muster.db import Pool, open_pool
 from muster.service import Runtime
 from scheduler import store
-from scheduler.domain.core.interface import Told
 from scheduler.domain.core.model import (
     CellUse,
     RestoredPreemption,
@@ -140,28 +139,11 @@ async def test_preemptions_are_read_again_in_their_order_for_an_hour(
     assert await store.preemptions.load(conn) == [*later, *last]
 
 
-async def test_what_came_of_expectations_is_read_again_and_noted(
-    conn: asyncpg.Connection,
-) -> None:
-    rows: dict[str, tuple[float, ...]] = {}
-    for change in ({ODD: (1 / 3, 1e22), "b": (1.0,)}, {ODD: (1 / 3, 1e22, 2.0)}):
-        seen = await store.changes.snapshot(conn)
-        await store.calibration.save(conn, change)
-        rows |= change
-        assert await store.calibration.load(conn) == rows
-        assert await store.calibration.load_of(conn, [ODD, "x"]) == {ODD: rows[ODD]}
-        changed = await store.changes.since(conn, seen)
-        assert changed is not None
-        assert changed.calibration == change.keys()
-    assert await store.calibration.load_of(conn, []) == {}
-
-
 async def test_what_is_known_of_a_gang_is_read_again(kit: Kit, conn: asyncpg.Connection) -> None:
     request = kit.gang(ODD, *kit.pods("w", 1, gpus=1))
     await store.gangs.save_requests(conn, [request])
-    told = Told(1e9 + 1 / 3, 2e9, f"{ODD}\nkept")
     bare = KnownGang(request)
-    for known in (replace(bare, expected=told, passed=ODD), bare):
+    for known in (replace(bare, passed=ODD), bare):
         await store.gangs.keep_gangs(conn, [known])
         assert await store.gangs.load_gangs(conn, "", 10) == [known]
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from muster.contracts.gangs import GangEnd, GangRequest
+from scheduler.domain.core.model import Gang
 from scheduler.domain.rules import Rules
 from scheduler.domain.run_times import Key
 from scheduler.domain.state import State
@@ -31,8 +32,15 @@ def ran(kit: Kit, state: State, gang: str, seconds: float, **more: Any) -> None:
     state.take_changes()
 
 
+def known(state: State, gang: str) -> Gang:
+    """A gang as the core has it."""
+    found = state.core.gang(gang)
+    assert found is not None
+    return found.gang
+
+
 def expected(state: State, gang: str) -> float | None:
-    return state.core.gangs[gang].gang.expected_s
+    return known(state, gang).expected_s
 
 
 def test_a_gang_that_ran_twice_is_expected_to_take_as_long_again(kit: Kit) -> None:
@@ -114,7 +122,7 @@ def test_what_the_user_says_counts_and_nothing_runs_longer_than_it_may(kit: Kit)
     state.request(asked(kit, "g3", limit_s=60, borrow=True), 0.0, 0.0)
     state.request(asked(kit, "g4", expected_s=70, limit_s=60), 0.0, 0.0)
     assert [expected(state, name) for name in ("g2", "g3", "g4")] == [7.0, 60.0, 60.0]
-    said, silent = (state.core.gangs[name].gang for name in ("g2", "g3"))
+    said, silent = (known(state, name) for name in ("g2", "g3"))
     assert (said.min_run_s, said.checkpoint_s, said.limit_s) == (3.0, 2.0, None)
     assert (silent.min_run_s, silent.checkpoint_s, silent.limit_s) == (None, None, 60.0)
     assert (said.is_borrowing, silent.is_borrowing) == (False, True)
@@ -150,7 +158,7 @@ def test_an_end_that_no_cycle_has_seen_before_a_restart_is_learnt_from(kit: Kit)
     state = kit.state(kit.report("n0", gpus=1))
     state.request(asked(kit, "g0"), 0.0, 0.0)
     kit.decide(state, 0.0)
-    known = state.known("g0")
+    stored = state.known("g0")
     again = Stored(Rules(settle_s=0.0))
     again.report(kit.report("n0", gpus=1), 0.0)
     again.ledger.receive("n0", "journal-of-n0", 0.0)
@@ -158,12 +166,12 @@ def test_an_end_that_no_cycle_has_seen_before_a_restart_is_learnt_from(kit: Kit)
     assert hold is not None
     again.restore_holds([hold], 0.0)
     again.change(None, 0.0)
-    message = type(known)(
+    message = type(stored)(
         ended(kit, "g0"),
-        gang_class=known.gang_class,
-        cells=known.cells,
-        started_at=known.started_at,
-        shape=known.shape,
+        gang_class=stored.gang_class,
+        cells=stored.cells,
+        started_at=stored.started_at,
+        shape=stored.shape,
     )
     again.restore_gang(message, 50.0, 50.0)
     again.forget(["g0"])

@@ -52,10 +52,6 @@ class Rows:
         rows = self._leader.core.preemptions.exported()
         return [rows[number] for number in sorted(numbers)]
 
-    async def calibration(self, kinds: Collection[str]) -> dict[str, tuple[float, ...]]:
-        known = self._leader.core.forecast.calibration
-        return {kind: known.exported(kind) for kind in kinds}
-
     async def reservations(self, gangs: Collection[str]) -> dict[str, KnownReservation]:
         rows = self._leader.core_rows.reservations
         return {gang: rows[gang] for gang in gangs if gang in rows}

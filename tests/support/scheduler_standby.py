@@ -9,7 +9,6 @@ import pytest
 from muster.contracts.node_orders import Order
 from muster.contracts.nodes import NodeReport
 from scheduler.domain.core.config import ClusterConfig
-from scheduler.domain.core.forecast import Forecast
 from scheduler.domain.core.model import RestoredPreemption, RestoredUsage, UserKey
 from scheduler.domain.core_rows import KnownReservation
 from scheduler.domain.known import KnownGang
@@ -50,7 +49,6 @@ def loaded(history: Deciding, *, reverse: bool = False) -> Stored:
         state.restore_gang(store.gangs[name], now, now)
     state.restore_usage(_ordered(store.usage, reverse=reverse))
     state.restore_preemptions(store.preemptions)
-    state.restore_calibration(_ordered(store.calibration, reverse=reverse))
     state.restore_reservations(_ordered(store.reservations, reverse=reverse))
     while not state.core.hardware.catch_up(1):
         pass
@@ -89,7 +87,6 @@ class Standby:
         self.reservations = dict(history.store.reservations)
         self.usage = dict(history.store.usage)
         self.preemptions = list(history.store.preemptions)
-        self.calibration = dict(history.store.calibration)
         self.nodes = _nodes(history.state)
         self.reports = _reports(history.state)
         self.orders = dict(history.state.orders)
@@ -112,12 +109,11 @@ class Standby:
             frozenset(_changed(self.reservations, store.reservations)),
             frozenset(_changed(self.usage, store.usage)),
             frozenset(range(len(self.preemptions), len(store.preemptions))),
-            frozenset(_changed(self.calibration, store.calibration)),
         )
         self.gangs, self.holds, self.nodes = dict(store.gangs), dict(store.holds), nodes
         self.histories = dict(store.histories)
         self.reservations, self.usage = dict(store.reservations), dict(store.usage)
-        self.preemptions, self.calibration = list(store.preemptions), dict(store.calibration)
+        self.preemptions = list(store.preemptions)
         _finish(renew(state, changed, _Rows(self, history), now, is_last=True))
         self._receive(history)
         state.keep_up(now)
@@ -152,9 +148,6 @@ class _Rows:
 
     async def preemptions(self, numbers: Collection[int]) -> list[RestoredPreemption]:
         return [self._standby.preemptions[number] for number in sorted(numbers)]
-
-    async def calibration(self, kinds: Collection[str]) -> dict[str, tuple[float, ...]]:
-        return {kind: row for kind, row in self._standby.calibration.items() if kind in kinds}
 
     async def reservations(self, gangs: Collection[str]) -> dict[str, KnownReservation]:
         return {gang: row for gang, row in self._standby.reservations.items() if gang in gangs}
@@ -235,7 +228,6 @@ def believed(state: State) -> dict[str, Any]:
             "run times": list(state.run_times.histories.items()),
             "reservations": cluster.reservations.exported(),
             "preemptions": (cluster.preemptions.exported(), cluster.preemptions.spent),
-            "expected": _of_forecast(cluster.forecast),
             "usage": {
                 key: (row, cluster.usage.of(key, row.at))
                 for row in cluster.usage.exported()
@@ -243,13 +235,6 @@ def believed(state: State) -> dict[str, Any]:
             },
         }
     )
-
-
-def _of_forecast(forecast: Forecast) -> Any:
-    """The forecasts, and their errors so far."""
-    calibration = forecast.calibration
-    kinds = {each.kind for each in forecast.told.values()}
-    return forecast.told, {kind: calibration.exported(kind) for kind in sorted(kinds)}
 
 
 def _of_gangs(state: State) -> dict[str, Any]:

@@ -132,7 +132,6 @@ class Store:
         self.reservations: dict[str, KnownReservation] = {}
         self.usage: dict[UserKey, RestoredUsage] = {}
         self.preemptions: list[RestoredPreemption] = []
-        self.calibration: dict[str, tuple[float, ...]] = {}
 
     def record(self, message: GangRequest) -> None:
         """A message is recorded before any cycle sees it."""
@@ -163,7 +162,6 @@ class Store:
         _put(self.reservations, changes.core.reservations)
         _put(self.usage, changes.core.usage)
         self.preemptions += changes.core.preemptions
-        self.calibration |= changes.core.calibration
 
 
 def _put(table: dict[Any, Any], changes: Mapping[Any, Any]) -> None:

@@ -87,9 +87,8 @@ def _prospects(gang: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
         gpus = _counted(place.get("gpusAhead"), "GPU")
         are = "is" if before == 1 else "are"
         yield "ahead", f"{_counted(before, 'gang')} with {gpus} {are} ahead of it: {named}"
-    expected = gang.get("expectedStart") or {}
-    if at := expected.get("at"):
-        yield "expected", f"to start {until(at)}{_so_far(expected)}"
+    if at := gang.get("expectedStart"):
+        yield "expected", f"to start {until(at)}, on reserved cells"
     otherwise = gang.get("counterfactual") or {}
     if isinstance(ends := otherwise.get("ends"), dict):
         yield "starts", _when_ended(ends, is_first=not before)
@@ -130,13 +129,6 @@ def _gangs(named: Sequence[Mapping[str, Any]], most: int, count: int) -> str:
 def _more(names: Sequence[str]) -> str:
     left = len(names) - AHEAD_SHOWN
     return f" (and {left} more)" if left > 0 else ""
-
-
-def _so_far(expected: Mapping[str, Any]) -> str:
-    error = expected.get("error")
-    if not isinstance(error, int | float):
-        return " (a guess: a job without `expectedSeconds` or earlier runs counts as a long one)"
-    return f" (half of the last {expected.get('known')} starts were off by {error:.0%} or less)"
 
 
 def _counted(number: object, noun: str) -> str:

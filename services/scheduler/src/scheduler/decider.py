@@ -273,7 +273,6 @@ class Decider:
         await store.reservations.save(conn, changes.core.reservations)
         await store.usage.save(conn, changes.core.usage)
         await store.preemptions.add(conn, changes.core.preemptions)
-        await store.calibration.save(conn, changes.core.calibration)
         await self.recorder.write(conn)
         if messages:
             await publish_all(opened, Service.SCHEDULER, messages)

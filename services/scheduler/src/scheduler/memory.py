@@ -98,7 +98,6 @@ class Memory:
             after = gangs[-1].request.gang
         state.restore_usage(await store.usage.load(conn))
         state.restore_preemptions(await store.preemptions.load(conn))
-        state.restore_calibration(await store.calibration.load(conn))
         state.patient_until = self.at() + self.settings.lease_timeout_s
         state.restore_reservations(await store.reservations.load(conn))
         while not state.core.catch_up(limit):

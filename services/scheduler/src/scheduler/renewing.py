@@ -34,10 +34,6 @@ class Source(Protocol):
         """These preemptions, in order."""
         ...
 
-    async def calibration(self, kinds: Collection[str]) -> Mapping[str, Sequence[float]]:
-        """The outcomes of expected starts, by these kinds."""
-        ...
-
     async def reservations(self, gangs: Collection[str]) -> Mapping[str, KnownReservation]:
         """These gangs' reservations."""
         ...
@@ -76,8 +72,6 @@ async def renew(
         state.restore_usage(usage, changed.usage - usage.keys())
     if changed.preemptions:
         state.restore_preemptions(await source.preemptions(changed.preemptions))
-    if changed.calibration:
-        state.restore_calibration(await source.calibration(changed.calibration))
     if not gangs and not nodes and not changed.reservations:
         return 0
     state.let_go()

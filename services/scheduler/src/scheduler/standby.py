@@ -215,9 +215,6 @@ class _Database:
     async def preemptions(self, numbers: Collection[int]) -> Sequence[RestoredPreemption]:
         return await store.preemptions.load_of(self._conn, numbers)
 
-    async def calibration(self, kinds: Collection[str]) -> Mapping[str, Sequence[float]]:
-        return await store.calibration.load_of(self._conn, kinds)
-
     async def reservations(self, gangs: Collection[str]) -> Mapping[str, KnownReservation]:
         return await store.reservations.load_of(self._conn, gangs)
 

@@ -264,12 +264,7 @@ EXAMPLES: dict[str, Any] = {
                         "gpusAhead": 0,
                         "ahead": [],
                     },
-                    "expectedStart": {
-                        "at": "2026-01-31T15:10:00Z",
-                        "source": "counted",
-                        "error": 0.2,
-                        "known": 40,
-                    },
+                    "expectedStart": "2026-01-31T15:10:00Z",
                     "counterfactual": {
                         "ends": None,
                         "fewer": {"role": "worker", "pods": 1, "insteadOf": 2},

@@ -63,7 +63,7 @@ class QueuedGang(Gang):
     gpus: int
     """The GPUs that it waits for."""
     expectedStart: str | None
-    """The time at which it is expected to start; null: unknown."""
+    """The time at which it is expected to start; null: it has no reservation."""
 
 
 class Queue(SchedulerPage):
@@ -178,19 +178,6 @@ class PlaceInVirtualCluster(Answered):
     """The first gangs ahead."""
 
 
-class ExpectedStart(Answered):
-    """The expected start of a waiting gang."""
-
-    at: str
-    """The time."""
-    source: Literal["reserved", "counted"]
-    """`reserved`: of its reserved cells; `counted`: of the expected ends of other gangs."""
-    error: float | None
-    """The median error of earlier forecasts, as a part of the wait; null: too few are known."""
-    known: int
-    """How many earlier forecasts are known."""
-
-
 class NeededEnds(Answered):
     """The gangs whose ends would let a gang start."""
 
@@ -270,8 +257,8 @@ class ExplainedGang(Gang):
     """The ids of the first gangs ahead."""
     inVirtualCluster: PlaceInVirtualCluster | None = None
     """Its place among gangs of its class; null: it has a nominated placement."""
-    expectedStart: ExpectedStart | None = None
-    """Null: unknown."""
+    expectedStart: str | None = None
+    """The time at which it is expected to start; null: it has no reservation."""
     counterfactual: Counterfactual | None = None
     """Of the first three waiting gangs of a job; absent: it has a nominated placement."""
 

@@ -107,9 +107,11 @@ def _wants(state: State, gang: str) -> Answer:
         asks = state.gangs[gang].asks.values()
         gpus = sum(ask.gpus for ask in asks if state.ledger.hold_of(ask.pod) is None)
         return {"gpus": gpus, "expectedStart": None}
-    known, expected = state.core.gang(gang), state.core.questions.expected(gang)
-    at = None if expected is None else time_of(expected.at)
-    return {"gpus": 0 if known is None else known.gpus_wanted, "expectedStart": at}
+    known = state.core.gang(gang)
+    return {
+        "gpus": 0 if known is None else known.gpus_wanted,
+        "expectedStart": why.expected_start(state, gang),
+    }
 
 
 def _otherwise(state: State, gang: str) -> Answer:

@@ -1,5 +1,5 @@
-"""Answers about a waiting gang: the gangs ahead of it, its expected start, and the changes that
-would let it start.
+"""Answers about a waiting gang: the gangs ahead of it, its expected start, and the changes with
+which it starts.
 """
 
 from scheduler.api.answers import Answer
@@ -26,13 +26,10 @@ def place(state: State, gang: str) -> Answer | None:
     }
 
 
-def expected_start(state: State, gang: str) -> Answer | None:
-    """Its expected start, and how far off such expectations were for other gangs."""
-    found = state.core.questions.expected(gang)
-    if found is None:
-        return None
-    error = None if found.error is None else round(found.error, 2)
-    return {"at": time_of(found.at), "source": found.source, "error": error, "known": found.known}
+def expected_start(state: State, gang: str) -> str | None:
+    """When its reserved cells will be free; None: it has no reservation."""
+    at = state.core.questions.starts_at(gang)
+    return None if at is None else time_of(at)
 
 
 def counterfactual(state: State, gang: str) -> Answer | None:

@@ -1,5 +1,4 @@
-"""The core's stored facts beside single gangs: reservations, users' usage, late preemptions, and
-the outcomes of expected starts.
+"""The core's stored facts beside single gangs: reservations, users' usage, and late preemptions.
 
 The core names the entries that may have changed; equal rows are not written again. A new fact that
 the core must keep over a restart joins here.
@@ -38,17 +37,16 @@ class KnownReservation:
 
 @dataclass(slots=True)
 class CoreChanges:
-    """The rows that a transaction must write: by gang, and by user, None: delete it; the new
-    ``preemptions``; and the outcomes of expected starts by their kind.
+    """The rows that a transaction must write: by gang, and by user, None: delete it; and the
+    new ``preemptions``.
     """
 
     reservations: dict[str, KnownReservation | None] = field(default_factory=dict)
     usage: dict[UserKey, RestoredUsage | None] = field(default_factory=dict)
     preemptions: tuple[RestoredPreemption, ...] = ()
-    calibration: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.reservations or self.usage or self.preemptions or self.calibration)
+        return bool(self.reservations or self.usage or self.preemptions)
 
 
 class CoreRows:
@@ -83,8 +81,6 @@ class CoreRows:
     def take(self, core: Core, touched: Touched) -> CoreChanges:
         """The changes of these entries."""
         changes = CoreChanges(preemptions=touched.preemptions)
-        for kind in sorted(touched.expectations):
-            changes.calibration[kind] = core.rows.outcomes(kind)
         gangs, users = touched.reservations, touched.usage
         if self._is_doubted and not core.is_under_way:
             self._is_doubted = False

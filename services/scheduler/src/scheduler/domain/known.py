@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from muster.contracts.gangs import GangRequest, Preemption
 from muster.contracts.model import Reason
 
-from scheduler.domain.core.interface import Told
 from scheduler.domain.core.model import CellUse, ExtraPod, GangClass, PodPlace, Restored
 from scheduler.domain.core_rows import CoreChanges
 from scheduler.domain.ledger import Rows
@@ -18,7 +17,7 @@ class KnownGang:
     """A gang as it is stored. ``reserved``: the nominated places of its pods. ``shape``: of its
     first request; ``expected_s``: the expected run time then. ``passed``: the gang whose reserved
     cells it uses by backfill. ``extra``: its elastic pods. ``lender``: the virtual cluster whose
-    quota it borrows. ``expected``: its first published expected start.
+    quota it borrows.
     """
 
     request: GangRequest
@@ -37,12 +36,9 @@ class KnownGang:
     passed: str | None = None
     extra: tuple[ExtraPod, ...] = ()
     lender: str | None = None
-    expected: Told | None = None
 
 
-def known_of(
-    gang: Asked, placed: Restored | None, downgrade: Downgrade | None, expected: Told | None
-) -> KnownGang:
+def known_of(gang: Asked, placed: Restored | None, downgrade: Downgrade | None) -> KnownGang:
     """All that is stored of a gang; ``placed``: what the core keeps of its places, if any."""
     known = KnownGang(
         gang.request,
@@ -51,7 +47,6 @@ def known_of(
         preemption=gang.preemption,
         shape=gang.shape,
         expected_s=gang.expected_s,
-        expected=expected,
     )
     if placed is None or not placed.places:
         return known

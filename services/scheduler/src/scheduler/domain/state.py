@@ -437,8 +437,7 @@ class State:
 
     def known(self, name: str) -> KnownGang:
         """All that is to be stored of a gang."""
-        expected = self.core.rows.expectation(name)
-        return known_of(self.gangs[name], self._placed(name), self.downgrade_of(name), expected)
+        return known_of(self.gangs[name], self._placed(name), self.downgrade_of(name))
 
     def take_changes(self) -> Changes:
         """The changes since the last call."""

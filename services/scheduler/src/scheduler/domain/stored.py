@@ -108,8 +108,6 @@ class Stored(State):
         self.request(request, now, at)
         if known.reason is not None:
             self.core.note_told(request.gang, known.reason.code)
-        if known.expected is not None:
-            self.core.rows.restore_expectation(request.gang, known.expected)
 
     def restore_usage(
         self, rows: Mapping[UserKey, RestoredUsage], gone: Collection[UserKey] = ()
@@ -125,11 +123,6 @@ class Stored(State):
         """Stored preemptions, in their order: those that were not restored yet."""
         for row in rows:
             self.given.restore_preemption(row)
-
-    def restore_calibration(self, rows: Mapping[str, Sequence[float]]) -> None:
-        """Stored outcomes of expected starts, by their kind."""
-        for kind, ratios in rows.items():
-            self.core.rows.restore_outcomes(kind, ratios)
 
     def let_go(self) -> None:
         """Remove all reservations, before gangs are restored."""

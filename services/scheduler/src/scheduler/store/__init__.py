@@ -3,7 +3,6 @@ transaction.
 """
 
 from scheduler.store import (
-    calibration,
     changes,
     configuration,
     gangs,
@@ -17,7 +16,6 @@ from scheduler.store import (
 )
 
 __all__ = [
-    "calibration",
     "changes",
     "configuration",
     "gangs",

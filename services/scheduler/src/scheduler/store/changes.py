@@ -1,7 +1,7 @@
 """SQL of the changes committed since the last read, in whatever order they were committed.
 
-Triggers note each written gang, node, key of run times, reservation, user's usage, preemption and
-kind of expectation, with its transaction. The next read finds transactions that the last snapshot
+Triggers note each written gang, node, key of run times, reservation, user's usage and preemption,
+with its transaction. The next read finds transactions that the last snapshot
 did not see. So no change is missed, and none is found twice.
 """
 
@@ -28,7 +28,6 @@ class Changed:
     reservations: frozenset[str] = frozenset()
     usage: frozenset[UserKey] = frozenset()
     preemptions: frozenset[int] = frozenset()
-    calibration: frozenset[str] = frozenset()
 
 
 async def snapshot(conn: Connection) -> str:
@@ -64,7 +63,6 @@ async def since(conn: Connection, seen: str) -> Changed | None:
         frozenset(names.get("reservation", ())),
         frozenset(_user(*json.loads(name)) for name in names.get("usage", ())),
         frozenset(map(int, names.get("preemption", ()))),
-        frozenset(names.get("calibration", ())),
     )
 
 

@@ -11,7 +11,6 @@ from muster.contracts.model import Reason
 from muster.contracts.topics import Kind as SubjectKind
 from muster.db import Connection
 
-from scheduler.domain.core.interface import Told
 from scheduler.domain.core.model import CellUse, ExtraPod, GangClass, Kind, PodPlace
 from scheduler.domain.known import KnownGang
 from scheduler.domain.placements import Hold, Placement
@@ -26,7 +25,7 @@ _HOLDS = (
 _GANGS = (
     "SELECT request::text AS request, reason, is_refused, class, cells::text, started_at,"
     " preempted_until, preempted_for, preemption, nominated::text, downgraded_at, downgraded_for,"
-    " shape, expected_s, backfill_of, elastic_pods::text, lender, expected::text FROM gang"
+    " shape, expected_s, backfill_of, elastic_pods::text, lender FROM gang"
 )
 
 _EMPTY: Mapping[str, Any] = {"{}": MappingProxyType({}), "[]": ()}
@@ -84,14 +83,14 @@ async def keep_gangs(conn: Connection, gangs: Sequence[KnownGang]) -> None:
             " preemption = n.preemption::jsonb, nominated = n.nominated::jsonb,"
             " downgraded_at = n.downgraded_at, downgraded_for = n.downgraded_for,"
             " shape = n.shape, expected_s = n.expected_s, backfill_of = n.backfill_of,"
-            " elastic_pods = n.elastic_pods::jsonb, lender = n.lender, expected = n.expected::jsonb"
+            " elastic_pods = n.elastic_pods::jsonb, lender = n.lender"
             " FROM unnest($1::text[], $2::text[], $3::boolean[], $4::text[], $5::text[],"
             " $6::double precision[], $7::double precision[], $8::text[], $9::text[], $10::text[],"
             " $11::double precision[], $12::text[], $13::text[], $14::double precision[],"
-            " $15::text[], $16::text[], $17::text[], $18::text[])"
+            " $15::text[], $16::text[], $17::text[])"
             " AS n (gang, reason, is_refused, class, cells, started_at, preempted_until,"
             " preempted_for, preemption, nominated, downgraded_at, downgraded_for, shape,"
-            " expected_s, backfill_of, elastic_pods, lender, expected)"
+            " expected_s, backfill_of, elastic_pods, lender)"
             " WHERE gang.gang = n.gang",
             [g.request.gang for g in gangs],
             [None if g.reason is None else g.reason.model_dump_json() for g in gangs],
@@ -110,7 +109,6 @@ async def keep_gangs(conn: Connection, gangs: Sequence[KnownGang]) -> None:
             [g.passed for g in gangs],
             [json.dumps([_extra_row(each) for each in g.extra]) for g in gangs],
             [g.lender for g in gangs],
-            [None if g.expected is None else json.dumps(g.expected) for g in gangs],
         )
 
 
@@ -339,5 +337,4 @@ def _gang_of(row: Any) -> KnownGang:
         row["backfill_of"],
         tuple(_extra_of(each) for each in _read(row["elastic_pods"])),
         row["lender"],
-        None if row["expected"] is None else Told(*json.loads(row["expected"])),
     )

@@ -79,9 +79,11 @@ class Accounts:
     def forget(self, gang: str) -> None:
         """What was said of the gang, which is gone, never was."""
         for key, amounts in self._left.pop(gang, ()):
-            current = self._accounts[key].now
+            account = self._accounts.get(key)
+            if account is None:  # no cycle has seen the gang
+                continue
             for number, amount in amounts:
-                current[number] += amount
+                account.now[number] += amount
 
     def ranks_of(self, key: UserKey, now: float) -> tuple[float, ...]:
         """A user's, by the orders of users."""

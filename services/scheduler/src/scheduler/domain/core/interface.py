@@ -89,25 +89,6 @@ class Ahead(NamedTuple):
     first: tuple[tuple[str, int], ...]
 
 
-class Expected(NamedTuple):
-    """When a gang is expected to start. ``error``: by which part of their wait earlier expectations
-    from this ``source`` were off (the median of ``known``); None: too few are known.
-    """
-
-    at: float
-    source: str
-    error: float | None
-    known: int
-
-
-class Told(NamedTuple):
-    """A gang's first expected start ``at``, published at ``since``."""
-
-    since: float
-    at: float
-    kind: str
-
-
 class End(NamedTuple):
     """A gang that has to end, its GPUs, and when that is expected."""
 
@@ -294,14 +275,13 @@ class Drift:
 @dataclass(slots=True)
 class Touched:
     """Whose stored rows may differ from the core now: gangs beside those of decisions, gangs with
-    reservations, users; the new preemptions; and kinds of learnt expectations.
+    reservations, users; and the new preemptions.
     """
 
     gangs: set[str] = field(default_factory=set)
     reservations: set[str] = field(default_factory=set)
     usage: set[UserKey] = field(default_factory=set)
     preemptions: tuple[RestoredPreemption, ...] = ()
-    expectations: set[str] = field(default_factory=set)
 
 
 class Nodes(Protocol):
@@ -366,13 +346,6 @@ class Rows(Protocol):
     def restored(self, now: float) -> None:
         """All is restored; decisions follow."""
 
-    # Learnt expectations, which end with the present core.
-
-    def expectation(self, gang: str) -> Told | None: ...
-    def restore_expectation(self, gang: str, told: Told) -> None: ...
-    def outcomes(self, kind: str) -> tuple[float, ...]: ...
-    def restore_outcomes(self, kind: str, ratios: Sequence[float]) -> None: ...
-
 
 class Questions(Protocol):
     """Questions about waiting gangs. Nothing is changed. Unknown gangs are a KeyError."""
@@ -393,7 +366,6 @@ class Questions(Protocol):
     def ahead(self, gang: str) -> Ahead | None:
         """Its position in its virtual cluster; None: it has a nominated placement."""
 
-    def expected(self, gang: str) -> Expected | None: ...
     def counterfactual(self, gang: str) -> Counterfactual | None:
         """None: it has a nominated placement, or does not wait."""
 

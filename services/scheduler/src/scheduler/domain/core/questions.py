@@ -8,7 +8,6 @@ from scheduler.domain.core.interface import (
     Before,
     Counterfactual,
     Counts,
-    Expected,
 )
 from scheduler.domain.core.lend import Lending
 from scheduler.domain.core.model import GangClass, Reason
@@ -16,9 +15,6 @@ from scheduler.domain.core.nodes import Phase
 from scheduler.domain.core.restore import class_of
 from scheduler.domain.core.transitions import Transitions
 from scheduler.domain.core.wishes import wishes
-
-RESERVED = "reserved"
-"""The source of an expected start: a reservation."""
 
 
 class Questions:
@@ -61,10 +57,6 @@ class Questions:
         if part is None or part.workload.phase is Phase.NOMINATED:
             return None
         return answers.inside(self._gangs, part)
-
-    def expected(self, gang: str) -> Expected | None:
-        at = self.starts_at(gang)
-        return None if at is None else Expected(at, RESERVED, None, 0)
 
     def counterfactual(self, gang: str) -> Counterfactual | None:
         record = self._gangs.records.all[gang]

@@ -1,8 +1,6 @@
 """What is stored of a core beside its gangs, and restored."""
 
-from collections.abc import Sequence
-
-from scheduler.domain.core.interface import Told, Touched
+from scheduler.domain.core.interface import Touched
 from scheduler.domain.core.model import (
     RestoredPreemption,
     RestoredReservation,
@@ -70,17 +68,3 @@ class Rows:
     def restored(self, now: float) -> None:
         self._gangs.usage.is_timed = True
         self._gangs.usage.settle(now)
-
-    # Nothing is learnt from expectations.
-
-    def expectation(self, gang: str) -> Told | None:
-        return None
-
-    def restore_expectation(self, gang: str, told: Told) -> None:
-        pass
-
-    def outcomes(self, kind: str) -> tuple[float, ...]:
-        return ()
-
-    def restore_outcomes(self, kind: str, ratios: Sequence[float]) -> None:
-        pass
