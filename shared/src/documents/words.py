@@ -59,11 +59,7 @@ RENAMED = {
 }
 """Names that match in code, too."""
 
-UNFINISHED = frozenset(
-    [
-        "services/scheduler/src/scheduler/domain/core/README.md",
-    ]
-)
+UNFINISHED: frozenset[str] = frozenset()
 """Files that are still to be rewritten. The check skips them, and fails on one that is clean."""
 
 REBUILT = "docs/scheduling.md"
