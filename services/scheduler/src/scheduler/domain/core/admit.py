@@ -11,7 +11,7 @@ from scheduler.domain.core.nodes import Phase, Workload
 from scheduler.domain.core.ordering import Rank
 from scheduler.domain.core.queue import Sizes, WorkloadClass
 from scheduler.domain.core.records import Record
-from scheduler.domain.core.reserve import beside, passed_by
+from scheduler.domain.core.reserve import beside, lift, passed_by
 from scheduler.domain.core.transitions import Transitions
 
 Entry = tuple[Rank, int, WorkloadClass, Workload]
@@ -184,6 +184,9 @@ class Admission:
                 if workload.parent is None:
                     failed.add(found)
                 continue
+            if record.reservation is not None:
+                lift(self._state, record.reservation)
+                record.reservation = None
             yield list(self._gangs.placed(record, Fit(), self._now))
             self._push(heap, found)
 
@@ -195,7 +198,7 @@ class Admission:
         if is_growth and lender_of(workload) is None:  # its gang is in its own cells
             return False
         has_pin = any(want.kind.pin for want, _ in workload.wants)
-        return not has_pin and record.reservation is None
+        return not has_pin
 
 
 def _place_of(workload: Workload) -> tuple[str, bool]:

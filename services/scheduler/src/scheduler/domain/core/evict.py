@@ -284,7 +284,8 @@ class _Prices:
         best = min(self._known, key=self._order)
         price, shape = self._known[best], best.shape
         is_nearest = price.level <= self._want.nearest(shape)
-        return is_nearest and not price.protected and price.cost.gpus <= least
+        is_fewest = (price.cost.gpus, price.cost.lost_ms) <= (least, 0)
+        return is_nearest and not price.protected and is_fewest
 
     def _order(self, slot: Slot) -> tuple[object, ...]:
         return *self._known[slot][:3], slot.node.number, slot.number
