@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Generator, Iterator, Mapping, 
 from math import inf, nextafter
 
 from scheduler.domain.core.admit import Admission
-from scheduler.domain.core.audit import drifts
+from scheduler.domain.core.audit import audit
 from scheduler.domain.core.building import build
 from scheduler.domain.core.carry import carry_over
 from scheduler.domain.core.conditions import Conditions
@@ -279,10 +279,8 @@ class Core:
         return limit >= 0
 
     def audit(self) -> Generator[None, None, list[Drift]]:
-        """Compare accounting with placements, in one step."""
-        yield
-        found = drifts(self.state, [*self.workloads()])
-        return [Drift("", "state", 1, text) for text in found]
+        """Compare accounting with placements. Cycles may run at each step."""
+        return audit(self.state, self.workloads)
 
     def cycle(self, now: float, is_enough: Callable[[int], bool] | None = None) -> list[Decision]:
         """Decide about all that wait, or the rest of that. ``is_enough`` is asked between gangs,

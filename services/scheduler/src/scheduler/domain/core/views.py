@@ -6,7 +6,7 @@ All sets are ints, so that the lowest comes first: a search costs what there are
 not how many nodes there are.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 
 from scheduler.domain.core.node_models import MOST_UNITS, UNIT_BITS, Patterns, Want
@@ -65,8 +65,12 @@ class View:
 
     def flush(self) -> None:
         """Pattern at the slots that have changed."""
+        self._update(self.dirty)
+        self.dirty.clear()
+
+    def _update(self, some: Iterable[Slot]) -> None:
         keys, when = self._keys, self.when
-        for slot in self.dirty:
+        for slot in some:
             mask, model = self.mask(slot), slot.model
             key = -1
             if mask or self._shows_full:
@@ -84,7 +88,6 @@ class View:
             if key != old:
                 keys[slot.number] = key
                 self._move(slot.rack, slot.bit, old, key)
-        self.dirty.clear()
 
     def key_of(self, slot: Slot) -> int:
         """The slot's key; -1: the view does not show it."""
@@ -119,16 +122,34 @@ class View:
             if had:
                 self.by_free[had] = self.by_free.get(had, 0) | 1 << rack
 
-    def anew(self) -> "View":
-        """The same view, made from the slots as they are."""
-        fresh = View(self.pool, self._patterns, self.mask, self.when, shows_full=self._shows_full)
-        fresh.flush()
-        return fresh
+    # For the audit.
 
-    def facts(self) -> tuple[object, ...]:
-        """All that it keeps."""
-        counts = (self._keys, self._whole, self._free)
-        return (*counts, self.racks, self.slots, self.by_whole, self.by_free)
+    def compared(self) -> Iterator[bool]:
+        """By rack, whether the view shows its slots as they are; at last, whether what it keeps of
+        all racks is what it keeps of each. Slots may change meanwhile.
+        """
+        fresh = View(self.pool, self._patterns, self.mask, self.when, shows_full=self._shows_full)
+        for rack, slots in enumerate(self.pool.racks):
+            dirty = [slot for slot in slots if slot in self.dirty]
+            self._update(dirty)
+            for slot in dirty:
+                del self.dirty[slot]
+            fresh._update(slots)
+            yield self._of_rack_alone(rack) == fresh._of_rack_alone(rack)
+        racks, by_whole, by_free = dict[int, int](), [0] * len(self.by_whole), dict[int, int]()
+        for rack, (by_key, whole, free) in enumerate(
+            zip(self.slots, self._whole, self._free, strict=True)
+        ):
+            by_whole[whole] |= 1 << rack
+            if free:
+                by_free[free] = by_free.get(free, 0) | 1 << rack
+            for key in by_key:
+                racks[key] = racks.get(key, 0) | 1 << rack
+        yield (racks, by_whole, by_free) == (self.racks, self.by_whole, self.by_free)
+
+    def _of_rack_alone(self, rack: int) -> tuple[object, ...]:
+        keys = [self._keys[slot.number] for slot in self.pool.racks[rack]]
+        return keys, self.slots[rack], self._whole[rack], self._free[rack]
 
     # Questions.
 
