@@ -22,7 +22,7 @@ SUSPECTS = 3
 """Gangs that are named where only a sum is wrong."""
 
 COUNTED = 100
-"""Gangs or cells that are counted in one step."""
+"""Pods or cells that are counted in one step."""
 
 Steps = Iterator[Drift | None]
 """What is found; None: the end of a step."""
@@ -228,15 +228,17 @@ def _sums(state: State, workloads: Iterable[Workload]) -> Steps:
     yield None
     charged: defaultdict[Account, Counter[str]] = defaultdict(Counter)
     pods: Counter[Binding] = Counter()
-    for number, (workload, phase, owner, priority, places) in enumerate(placed, 1):
+    number = 0
+    for workload, phase, owner, priority, places in placed:
         for place in () if owner is None or phase is Phase.LEAVING else places:
             if place.charge and place.slot.pool.leaf is not None:
                 account = place.owner, place.slot.pool.leaf, priority
                 charged[account][workload.gang.id] += place.charge.bit_count()
-                bindings = cells.get(place.slot, ())
-                pods.update(each for mask, each in bindings if mask & place.charge)
-        if number % COUNTED == 0:
-            yield None
+                for mask, binding in cells.get(place.slot, ()):
+                    pods[binding] += bool(mask & place.charge)
+            number += 1
+            if number % COUNTED == 0:
+                yield None
     for account in sorted(has.keys() | charged.keys()):
         yield from _of_account(account, has.get(account, 0), charged.get(account, {}))
     should = sum(phase is Phase.LEAVING for _, phase, *_ in placed)
