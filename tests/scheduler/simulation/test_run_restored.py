@@ -108,7 +108,7 @@ def on_cpu(gang: str, node: str, gpus: int = 0, **more: Any) -> dict[str, Any]:
     ("of", "said"),
     [
         ({}, []),
-        ({"class": "guaranteed"}, ["downgraded"]),
+        ({"class": "guaranteed"}, []),
         ({"gpus": 1}, ["downgraded"]),
     ],
 )
@@ -130,13 +130,3 @@ def test_a_restored_gang_without_gpus_is_a_guest_where_it_can_not_be_charged(
     )
     raised = ["upgraded"] if said else []
     assert [what for _, what, who in outcome.decisions if who == "cpu"] == said + raised
-
-
-def test_a_restored_gang_without_gpus_is_charged_where_it_can_be(
-    simulate: Simulate, say: Any
-) -> None:
-    outcome = simulate(
-        [on_cpu("cpu", "n0"), say.wants(1, "next", gpus=4, pods=2)],
-        nodes={f"n{number}": {"cpu": 16} for number in range(4)},
-    )
-    assert outcome.decisions == [(1, "reserved", "next"), (1, "deferred quota", "next")]

@@ -256,7 +256,10 @@ class Core:
         records = self._gangs.records
         if self._gangs.costs.again_at < inf:
             return inf
-        return len(records.reserved) + len(records.kept) or -1
+        may_pass = any(found.is_bounded for found in self._gangs.queue.classes.values())
+        if not (records.backfilled or records.kept or may_pass):
+            return -1
+        return len(records.reserved) + len(records.kept)
 
     def unpublished(self) -> set[str]:
         """Gangs about which the next cycle publishes what happened since the last one."""

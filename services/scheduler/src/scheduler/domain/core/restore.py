@@ -228,11 +228,10 @@ def exported(record: Record) -> Restored:
     workload, run = record.workload, record.run
     children = (each for each in record.children if each.workload.phase is not Phase.WAITING)
     placed = [record, *children]
-    pods: dict[Kind, tuple[str, ...]] = {}
+    pods: dict[bool, dict[str, Kind]] = {False: {}, True: {}}
     for each in placed:
-        for want, names in each.workload.wants:
-            pods[want.kind] = (*pods.get(want.kind, ()), *names)
-    roles = tuple(Role(kind, names) for kind, names in pods.items())
+        pods[each.workload.is_surplus] |= _kinds(each.workload)
+    roles = _roles(workload.gang, pods[False], pods[True])
     cells = {cell for each in placed for cell in cells_of(each.workload)}
     asking = None if record.growth is None else record.growth.asking
     held = () if asking is None else asking.workload.places
