@@ -98,10 +98,12 @@ class Costs:
         return is_own or self.ordering.turn(gang) < self.ordering.turn(other)
 
     def protected_until(self, other: Workload) -> float:
-        """When a protected workload may have to leave, at the earliest."""
+        """When a protected workload may have to leave, at the earliest; inf: a budget is too small
+        for it, whatever time passes.
+        """
         if self.now < (until := self._young_until(other)):
             return until
-        return min((each.at for each in self.hour.all), default=self.now) + HOUR_S
+        return min((each.at for each in self.hour.all), default=inf) + HOUR_S
 
     def protected(self, asking: Workload, others: Iterable[Workload]) -> list[float]:
         """Until when those are protected that a workload could preempt else, in its own cells."""

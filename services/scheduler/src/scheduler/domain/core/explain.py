@@ -6,6 +6,7 @@ gangs before it. In a trial in which all nodes are healthy it fits: it waits for
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 
 from scheduler.domain.core.attempt import may_be_opportunistic, places_of, short_of
 from scheduler.domain.core.conditions import heal, unwell
@@ -152,11 +153,12 @@ class _Explainer:
         inside = self._costs.records.charged_to(head.owner)
         ends = self._costs.protected(head, (record.workload for record in inside))
         gangs, are = counted(len(ends), "gang"), "is" if len(ends) == 1 else "are"
-        text = (
-            f"{reason.text} {gangs} of lower priority {are} protected from it, until"
-            f" {min(ends):.15g} at the least."
-        )
-        numbers = {**reason.numbers, "protected": len(ends), "protectedUntil": min(ends)}
+        at = min(ends)
+        until = "" if at == inf else f", until {at:.15g} at the least"
+        text = f"{reason.text} {gangs} of lower priority {are} protected from it{until}."
+        numbers = {**reason.numbers, "protected": len(ends)}
+        if until:
+            numbers["protectedUntil"] = at
         return Reason(reason.code, text, numbers)
 
 

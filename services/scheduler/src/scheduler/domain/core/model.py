@@ -385,5 +385,13 @@ def joined(roles: Sequence[Role], more: Sequence[Role]) -> tuple[Role, ...]:
         if index is None:
             found.append(role)
         else:
-            found[index] = replace(found[index], pods=(*found[index].pods, *role.pods))
+            found[index] = _joined(found[index], role)
     return tuple(found)
+
+
+def _joined(role: Role, more: Role) -> Role:
+    """It can do without the pods that both could do without."""
+    least = None
+    if role.least is not None or more.least is not None:
+        least = sum(len(r.pods) if r.least is None else r.least for r in (role, more))
+    return replace(role, pods=(*role.pods, *more.pods), least=least)

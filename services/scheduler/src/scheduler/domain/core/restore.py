@@ -28,6 +28,8 @@ def parts_of(restored: Restored) -> tuple[Restored, Restored | None, dict[str, R
     """A gang, what it has nominated places to grow by, and pods that it can do without: each as if
     it were alone. Pods that have no place are over.
     """
+    if restored.places and all(place.pod in restored.reserved for place in restored.places):
+        restored = replace(restored, started_at=None)  # nothing of it runs
     extra = {each.pod: each for each in restored.extra}
     held = () if restored.started_at is None else restored.reserved
     if all(place.pod in extra or place.pod in held for place in restored.places):
