@@ -85,11 +85,11 @@ def test_what_is_kept_of_a_gang_tells_what_it_saved() -> None:
 
 
 def test_gangs_without_gpus_leave_where_nobody_with_gpus_has_to() -> None:
-    """It costs less than any GPU, and more than nobody."""
+    """It costs as much as one GPU, and more than nobody."""
     limits = {"n0": NodeLimits(cpu=8), "n1": NodeLimits(cpu=8)}
     scene = Scene(config(racks(1), limits, x=owning(("rack", 1))))
     only = frozenset({"n0"})
     scene.places(gang("plain", "x", 0, priority=-1, cpu=8, allowed_nodes=only))
-    scene.places(gang("busy", "x", 1, priority=-1, cpu=1, allowed_nodes=frozenset({"n1"})))
+    scene.places(gang("busy", "x", 2, priority=-1, cpu=1, allowed_nodes=frozenset({"n1"})))
     asks = gang("asks", "x", 4, pods=1, priority=1, cpu=8)
     assert victims(scene.asks(asks)) == ["plain"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from scheduler.domain.core.node_models import Want
-from scheduler.domain.core.nodes import Phase, Place, Slot, Workload
+from scheduler.domain.core.nodes import Phase, Place, Pool, Slot, Workload
 from scheduler.domain.core.place import Placer
 from scheduler.domain.core.state import State, claimable
 from scheduler.domain.core.views import EVERYWHERE, TRIED_RACKS, View, When
@@ -119,13 +119,24 @@ class _Chooser:
         self._placer = Placer(state, workload, When.SOON)
 
     def choose(self, want: Want, pods: tuple[str, ...]) -> _Way | None:
-        """Slots for these pods: of one rack, else wherever they cost least. Nothing is changed."""
+        """Slots for these pods, of one GPU type: the first that they prefer, else the cheapest.
+        Nothing is changed.
+        """
+        tried = (self._choose(pools, want, pods) for pools in self._placer.pools_for(want))
+        ways = (way for way in tried if way is not None)
+        if want.gpu_types:
+            return next(ways, None)
+        return min(ways, key=lambda way: way.cost, default=None)
+
+    def _choose(self, pools: list[Pool], want: Want, pods: tuple[str, ...]) -> _Way | None:
+        """Of one rack, else wherever they cost least."""
+        views = list(self._views(pools, want))
         if len(pods) > 1:
-            tried = (self._try(slots, want, pods) for slots in self._racks(want, len(pods)))
+            tried = (self._try(slots, want, pods) for slots in self._racks(views, want, len(pods)))
             ways = [way for way in tried if way is not None]
             if ways:
                 return min(ways, key=lambda way: way.cost)
-        return self._try(self._candidates(want, len(pods)), want, pods)
+        return self._try(self._candidates(views, want, len(pods)), want, pods)
 
     def on(self, slots: Sequence[Slot], want: Want, pods: tuple[str, ...]) -> _Way | None:
         """These pods on these slots. Nothing is changed."""
@@ -173,19 +184,19 @@ class _Chooser:
 
     # Slots to try.
 
-    def _views(self, want: Want) -> Iterator[View]:
-        owner, types = self._workload.owner_of(want), want.gpu_types
-        for pool in self._state.pools:
+    def _views(self, pools: list[Pool], want: Want) -> Iterator[View]:
+        owner = self._workload.owner_of(want)
+        for pool in pools:
             if want.costs_no_leaves(pool.models):
                 yield self._state.idle(pool, When.CLAIM)
-            elif owner is not None and pool.chain is not None and (not types or pool.leaf in types):
+            elif owner is not None and pool.chain is not None:
                 may_bind = self._state.openable(pool, owner) != 0
                 priority = self._workload.priority
                 yield self._state.claim(pool, owner, priority, may_bind=may_bind)
 
-    def _racks(self, want: Want, count: int) -> Iterator[list[Slot]]:
+    def _racks(self, views: list[View], want: Want, count: int) -> Iterator[list[Slot]]:
         """Racks that could hold so many pods, those with most idle leaves first."""
-        for view in self._views(want):
+        for view in views:
             view.flush()
             tried = 0
             for rack in self._state.idle(view.pool, When.SOON).fullest_first():
@@ -195,11 +206,11 @@ class _Chooser:
                     if tried == TRIED_RACKS:
                         break
 
-    def _candidates(self, want: Want, count: int) -> list[Slot]:
+    def _candidates(self, views: list[View], want: Want, count: int) -> list[Slot]:
         """The first of each rack, with the rest of it."""
         found: dict[Slot, None] = {}
         most = max(CANDIDATES, CANDIDATES_A_POD * count)
-        for view in self._views(want):
+        for view in views:
             for _, slot in view.seek(want.bare, EVERYWHERE, 0, is_opportunistic=False):
                 found.update(dict.fromkeys(s for _, _, s in view.in_rack(slot.rack, want.bare)))
                 if len(found) >= most:

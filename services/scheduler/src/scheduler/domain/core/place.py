@@ -67,7 +67,7 @@ class Placer:
         self, kept: tuple[Slot, ...], want: Want, pods: tuple[str, ...]
     ) -> tuple[tuple[str, ...], list[list[Pool]]]:
         """Pods go to these slots as far as they can. Returns those that are left, and where to."""
-        pools, rest = self._pools(want), pods
+        pools, rest = self.pools_for(want), pods
         for some in pools:
             for slot in kept:
                 while rest and slot.pool in some and self._take_on(want, slot, rest[0]):
@@ -101,7 +101,7 @@ class Placer:
 
     # Views to try.
 
-    def _pools(self, want: Want) -> list[list[Pool]]:
+    def pools_for(self, want: Want) -> list[list[Pool]]:
         """In the order in which they are tried, those together in which a kind's pods may be; pods
         without GPUs go first where there are none.
         """
