@@ -1,4 +1,4 @@
-"""Whom a place costs: docs/scheduling.md, "Whom it costs", where the random histories seldom go."""
+"""Whom a place costs: docs/scheduling.md, "At whose cost", where the random histories seldom go."""
 
 from collections.abc import Iterable, Sequence
 
