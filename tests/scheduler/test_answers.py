@@ -192,7 +192,7 @@ async def test_a_gang_for_which_cells_are_kept_is_told_when_it_is_expected(kit: 
             assert kept["reservedFor"] == named | {"startsAt": start}
         assert behind["reason"]["code"] == "reservation"
         assert behind["reason"]["numbers"]["startsAt"] == start
-        assert f"from {start['at']} on" in behind["reason"]["text"]
+        assert f"from {start} on" in behind["reason"]["text"]
         for said, at in ((first, start), (behind, None)):
             wait = message_of(state, state.gangs[said["gang"]], 1).wait
             assert wait is not None

@@ -41,6 +41,8 @@ SPARED = 16
 """Gangs of those of which it is tried whether it does without their end."""
 
 ENDS, NODES = "ends", "nodes"
+PARTS = (ENDS, "fewer", "opportunistic", "borrowing")
+"""What is left out while a cycle is under way."""
 
 
 class _Ending(NamedTuple):
@@ -166,15 +168,19 @@ def _reservations(gangs: Transitions, record: Record) -> list[Reservation]:
 # What would have to be otherwise.
 
 
-def answer(gangs: Transitions, lending: Lending, record: Record) -> Counterfactual | None:
+def answer(
+    gangs: Transitions, lending: Lending, record: Record, *, is_under_way: bool
+) -> Counterfactual | None:
     """What would let a waiting gang start; None: it has a nominated placement, or does not wait.
-    Nothing is changed.
+    Nothing is changed. ``is_under_way``: half a cycle was decided, so nothing is tried.
     """
     found, part = Counterfactual(), part_of(record)
     if part is None or part.workload.phase is Phase.NOMINATED:
         return None
     if part.misnamed is not None:
         return found
+    if is_under_way:
+        return Counterfactual(left_out=[*PARTS])
     asked = _Asked(gangs, lending, part)
     if part is record:
         found.is_opportunistic = asked.starts_as_opportunistic()

@@ -69,7 +69,7 @@ class Core:
         self._publisher = Publisher(self._gangs)
         self.cells = Cells(self.state, records)
         self.rows = Rows(self._gangs)
-        self.questions = Questions(self._gangs, self._lending)
+        self.questions = Questions(self._gangs, self._lending, lambda: self.is_under_way)
         self._pending: list[Decision] = []
         self._rest: Iterator[list[Decision]] | None = None
 

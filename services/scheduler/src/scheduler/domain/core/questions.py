@@ -1,5 +1,7 @@
 """Questions about waiting gangs, answered by values. Nothing is changed."""
 
+from collections.abc import Callable
+
 from scheduler.domain.core import answers
 from scheduler.domain.core.advise import advise
 from scheduler.domain.core.interface import (
@@ -20,9 +22,12 @@ from scheduler.domain.core.wishes import wishes
 class Questions:
     """Implements `interface.Questions`."""
 
-    def __init__(self, gangs: Transitions, lending: Lending) -> None:
+    def __init__(
+        self, gangs: Transitions, lending: Lending, is_under_way: Callable[[], bool]
+    ) -> None:
         self._gangs = gangs
         self._lending = lending
+        self._is_under_way = is_under_way
 
     def reason_of(self, gang: str) -> Reason | None:
         record = self._gangs.records.all.get(gang)
@@ -60,7 +65,8 @@ class Questions:
 
     def counterfactual(self, gang: str) -> Counterfactual | None:
         record = self._gangs.records.all[gang]
-        return answers.answer(self._gangs, self._lending, record)
+        is_under_way = self._is_under_way()
+        return answers.answer(self._gangs, self._lending, record, is_under_way=is_under_way)
 
     def advise(self, chain: str | None, cell: str | None, cells: int) -> Advice | None:
         asked = wishes(self._gangs.state.forest, chain, cell, cells)
