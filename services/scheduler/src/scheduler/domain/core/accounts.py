@@ -68,13 +68,21 @@ class Accounts:
             for key in self._new:
                 self._accounts[key].at = now
             self._new.clear()
-        if self._left:
-            for left in self._left.values():
-                for key, amounts in left:
-                    self.add(key, amounts, now)
-            self._left.clear()
+        self._take_left(now)
         if now >= self._swept_at + SWEEP_S:
             self._sweep(now)
+
+    def _take_left(self, now: float) -> None:
+        for left in self._left.values():
+            for key, amounts in left:
+                self.add(key, amounts, now)
+        self._left.clear()
+
+    def restored(self, now: float) -> None:
+        """Time passes from now on. Gangs that ran before have run since their accounts' times."""
+        self._take_left(now)
+        self.is_timed = True
+        self.settle(now)
 
     def forget(self, gang: str) -> None:
         """What was said of the gang, which is gone, never was."""
@@ -148,10 +156,12 @@ class Accounts:
         """What was known before a change of the configuration, and after all gangs. Accounts that
         there were none of begin with the next cycle, whenever the change was made.
         """
-        self.is_timed = old.is_timed
         known = old.exported()
         for each in known:
             self.restore(each)
+        self.is_timed = False  # what runs has run all the time
+        self._take_left(0.0)
+        self.is_timed = old.is_timed
         keys = {(each.virtual_cluster, each.is_opportunistic, each.user) for each in known}
         self._new = {key for key in self._accounts if key in old._new or key not in keys}
 

@@ -66,5 +66,4 @@ class Rows:
         self._gangs.costs.hour.forget(restored.at)
 
     def restored(self, now: float) -> None:
-        self._gangs.usage.is_timed = True
-        self._gangs.usage.settle(now)
+        self._gangs.usage.restored(now)
