@@ -84,7 +84,7 @@ def shown(found: interface.GangState | None) -> Any:
         gang=found.gang.id,
         waiting=sorted((pod, r.name, r.least) for r in found.waiting for pod in r.pods),
         elastic=sorted((pod, r.name) for r in found.elastic for pod in r.pods),
-        told=None,
+        published=None,
     )
 
 
@@ -103,20 +103,20 @@ def test_rows_are_restored_as_they_were() -> None:
     core.cycle(1.0)
     core.request(gang("large", "a", 4, 2, priority=0))
     core.cycle(2.0)
-    assert core.rows.take_touched().reservations == {"large"}
+    assert core.rows.take_changed().reservations == {"large"}
     core.request(gang("high", "a", 4, 3, priority=1))
     core.cycle(3.0)
-    touched = core.rows.take_touched()
+    touched = core.rows.take_changed()
     assert "high" in touched.gangs, "it has a nominated placement"
     assert [each.for_job for each in touched.preemptions] == ["high"]
-    assert core.rows.take_touched() == interface.Touched(reservations=touched.reservations)
+    assert core.rows.take_changed() == interface.ChangedRows(reservations=touched.reservations)
     assert core.wakes_at() is not None
     again = a_core(configuration)
     again.rows.begin_restoring()
     for name in ("low", "high"):
         again.restore(core.exported(name), 3.0)
     again.request(gang("large", "a", 4, 2, priority=0))
-    again.note_told("large", "quota")
+    again.note_published("large", "quota")
     for preemption in touched.preemptions:
         again.rows.restore_preemption(preemption)
     for reservation in core.rows.reservations():

@@ -84,7 +84,7 @@ class Scene:
                 state.downgrade(found)
         elif chance < 0.9 and (found := self.in_phase(Phase.NOMINATED)):
             state.start(found)
-        elif found := self.in_phase(Phase.RUNNING, Phase.NOMINATED, Phase.LEAVING):
+        elif found := self.in_phase(Phase.RUNNING, Phase.NOMINATED, Phase.PREEMPTED):
             state.remove(found)
 
     def exists_in_every_way(self, workload: Workload) -> bool:
@@ -145,7 +145,7 @@ def _judge(scene: Scene, workload: Workload, found: Fit) -> None:
         assert place.gpus & ~place.charge == 0 or workload.is_opportunistic
     for victim in found.victims:
         assert victim in scene.workloads
-        assert victim.phase in (Phase.LEAVING, Phase.WAITING)
+        assert victim.phase in (Phase.PREEMPTED, Phase.WAITING)
         assert victim.owner is None or victim.priority < workload.priority
     assert workload.phase is (Phase.NOMINATED if found.is_waiting else Phase.RUNNING)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import TypeVar
 
-from scheduler.domain.core.interface import Core, GangState, Touched
+from scheduler.domain.core.interface import ChangedRows, Core, GangState
 from scheduler.domain.core.model import (
     RestoredPreemption,
     RestoredReservation,
@@ -78,10 +78,10 @@ class CoreRows:
             self.usage.pop(key, None)
         self.usage.update(rows)
 
-    def take(self, core: Core, touched: Touched) -> CoreChanges:
+    def take(self, core: Core, changed: ChangedRows) -> CoreChanges:
         """The changes of these entries."""
-        changes = CoreChanges(preemptions=touched.preemptions)
-        gangs, users = touched.reservations, touched.usage
+        changes = CoreChanges(preemptions=changed.preemptions)
+        gangs, users = changed.reservations, changed.usage
         if self._is_doubted and not core.is_under_way:
             self._is_doubted = False
             gangs, users = gangs | self.reservations.keys(), users | self.usage.keys()

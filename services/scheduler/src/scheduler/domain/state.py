@@ -442,12 +442,12 @@ class State:
     def take_changes(self) -> Changes:
         """The changes since the last call."""
         changes, self._changes = self._changes, Changes(Rows())
-        touched = self.core.rows.take_touched()
-        changes.kept |= touched.gangs
+        changed = self.core.rows.take_changed()
+        changes.kept |= changed.gangs
         changes.rows = self.ledger.take_rows()
         changes.kept &= self.gangs.keys()
         changes.histories = self.run_times.note(changes.runs.values())
-        changes.core = self.core_rows.take(self.core, touched)
+        changes.core = self.core_rows.take(self.core, changed)
         return changes
 
 

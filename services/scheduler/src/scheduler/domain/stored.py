@@ -107,7 +107,7 @@ class Stored(State):
             self._drop(gang, pod, end, now, at)
         self.request(request, now, at)
         if known.reason is not None:
-            self.core.note_told(request.gang, known.reason.code)
+            self.core.note_published(request.gang, known.reason.code)
 
     def restore_usage(
         self, rows: Mapping[UserKey, RestoredUsage], gone: Collection[UserKey] = ()

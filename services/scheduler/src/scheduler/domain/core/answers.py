@@ -298,7 +298,7 @@ class _Asked:
                 if each.workload.priority >= workload.priority or cost_of(each.workload) is None
             ]
             some += [each for each in records.nominated if each.workload.owner == workload.owner]
-        return [self._end_of(each) for each in some if each.workload.phase is not Phase.LEAVING]
+        return [self._end_of(each) for each in some if each.workload.phase is not Phase.PREEMPTED]
 
     def _end_of(self, record: Record) -> _Ending:
         began = None if record.run is None else record.run.started_at

@@ -123,7 +123,7 @@ def _of_slot(slot: Slot, held: Held) -> Iterator[Drift]:
     used = holding = staying = charged = 0
     node = slot.node.name
     for workload, places in held:
-        is_leaving = workload.phase is Phase.LEAVING
+        is_leaving = workload.phase is Phase.PREEMPTED
         is_nominated = workload.phase is Phase.NOMINATED
         pods = charges = 0
         for place in places:
@@ -203,7 +203,7 @@ def _left(state: State, node: Node, held: Held, *, is_soon: bool) -> tuple[int, 
     for number, amount in enumerate(node.blocked):
         left[number] -= amount
     for workload, places in held:
-        for place in () if is_soon and workload.phase is Phase.LEAVING else places:
+        for place in () if is_soon and workload.phase is Phase.PREEMPTED else places:
             left = [a - b for a, b in zip(left, place.amounts, strict=True)]
     return tuple(left)
 
@@ -230,7 +230,7 @@ def _sums(state: State, workloads: Iterable[Workload]) -> Steps:
     pods: Counter[Binding] = Counter()
     number = 0
     for workload, phase, owner, priority, places in placed:
-        for place in () if owner is None or phase is Phase.LEAVING else places:
+        for place in () if owner is None or phase is Phase.PREEMPTED else places:
             if place.charge and place.slot.pool.leaf is not None:
                 account = place.owner, place.slot.pool.leaf, priority
                 charged[account][workload.gang.id] += place.charge.bit_count()
@@ -241,7 +241,7 @@ def _sums(state: State, workloads: Iterable[Workload]) -> Steps:
                 yield None
     for account in sorted(has.keys() | charged.keys()):
         yield from _of_account(account, has.get(account, 0), charged.get(account, {}))
-    should = sum(phase is Phase.LEAVING for _, phase, *_ in placed)
+    should = sum(phase is Phase.PREEMPTED for _, phase, *_ in placed)
     if leaving != should:
         yield _drift(NOBODY, QUOTA, "preempted gangs", leaving, should)
     yield from _of_users(users, pods)

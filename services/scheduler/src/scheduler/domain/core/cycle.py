@@ -174,7 +174,7 @@ class Core:
         self._gangs.costs.now = max(self._gangs.costs.now, now)
         self._pending += self._gangs.restore(restored, self._ordering.order(restored.gang))
 
-    def note_told(self, gang: str, code: str | None) -> None:
+    def note_published(self, gang: str, code: str | None) -> None:
         """The code of a gang's last published reason."""
         record = self.gangs.get(gang)
         if record is not None:
@@ -200,7 +200,7 @@ class Core:
         return self.gangs.keys()
 
     def leaving(self) -> list[Leaving]:
-        """Gangs that were told to leave, and pods that leave alone."""
+        """Preempted gangs that have not ended, and such pods alone."""
         found: list[Leaving] = []
         for record in self.gangs.values():
             if record.leaves_by is not None:

@@ -239,7 +239,7 @@ class _Chooser:
         mask &= ~slot.pods.get(self._workload, (0, 0))[1]
         others: list[_Other] = []
         for other, (gpus, charge) in slot.pods.items():
-            if other is self._workload or other.phase is Phase.LEAVING:
+            if other is self._workload or other.phase is Phase.PREEMPTED:
                 continue
             cost = self._cost_of(other)
             if cost is None:

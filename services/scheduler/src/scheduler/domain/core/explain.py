@@ -264,7 +264,7 @@ def _awaited(workload: Workload) -> list[Workload]:
         is_short = min(place.slot.node.left, default=0) < 0
         for slot in place.slot.node.slots if is_short else (place.slot,):
             for other, (gpus, _) in slot.pods.items():
-                if other.phase is Phase.LEAVING and (is_short or gpus & place.gpus):
+                if other.phase is Phase.PREEMPTED and (is_short or gpus & place.gpus):
                     found[other] = None
     return list(found)
 

@@ -41,9 +41,9 @@ class GangState:
     """A gang that has not ended.
 
     ``waiting``: pods without a place, or with a nominated one; ``elastic``: those that a gang with
-    places wants beside. ``started_at`` None: nothing of it runs. ``told``: the code of its last
-    reason. ``is_waiting``: it waits for all of its pods, or for growth; ``is_nominated``: others
-    leave for it.
+    places wants beside. ``started_at`` None: nothing of it runs. ``published``: the code of its
+    last reason. ``is_waiting``: it waits for all of its pods, or for growth; ``is_nominated``: it
+    has a nominated placement.
     """
 
     gang: Gang
@@ -53,7 +53,7 @@ class GangState:
     gang_class: GangClass | None = None
     lender: str | None = None
     preempted_until: float | None = None
-    told: str | None = None
+    published: str | None = None
     is_waiting: bool = False
     is_nominated: bool = False
 
@@ -253,7 +253,7 @@ class Counts(NamedTuple):
 
 
 class Leaving(NamedTuple):
-    """A gang that was told to leave by ``until``, or one elastic pod of it."""
+    """A preempted gang, which has to end by ``until``, or one elastic pod of it."""
 
     gang: str
     pod: str | None
@@ -273,7 +273,7 @@ class Drift:
 
 
 @dataclass(slots=True)
-class Touched:
+class ChangedRows:
     """Whose stored rows may differ from the core now: gangs beside those of decisions, gangs with
     reservations, users; and the new preemptions.
     """
@@ -323,7 +323,7 @@ class Cells(Protocol):
 class Rows(Protocol):
     """What is stored of a core beside its gangs, and restored after them."""
 
-    def take_touched(self) -> Touched:
+    def take_changed(self) -> ChangedRows:
         """Since the last call. Amid a cycle only what is final."""
 
     def reservation(self, gang: str) -> RestoredReservation | None: ...
@@ -425,7 +425,7 @@ class Core(Protocol):
         publishes that.
         """
 
-    def note_told(self, gang: str, code: str | None) -> None:
+    def note_published(self, gang: str, code: str | None) -> None:
         """The code of a gang's last published reason."""
 
     def forget(self, gang: str) -> None:
@@ -437,7 +437,7 @@ class Core(Protocol):
         """All that is kept of a gang."""
 
     def leaving(self) -> Sequence[Leaving]:
-        """Gangs that were told to leave."""
+        """Preempted gangs that have not ended."""
 
     # The cycle.
 

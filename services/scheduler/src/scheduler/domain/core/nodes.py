@@ -179,14 +179,14 @@ Wants = tuple[tuple[Want, tuple[str, ...]], ...]
 
 
 class Phase(Enum):
-    """``NOMINATED``: its places are held until other pods have left them. ``LEAVING``: it was
-    preempted, and runs until it has left.
+    """``NOMINATED``: its places are held until other pods have left them. ``PREEMPTED``: it
+    runs until it has left its places.
     """
 
     WAITING = 0
     NOMINATED = 1
     RUNNING = 2
-    LEAVING = 3
+    PREEMPTED = 3
     OVER = 4
 
 

@@ -93,7 +93,7 @@ def restore(state: State, restored: Restored, workload: Workload) -> tuple[PodPl
 def _phase_of(restored: Restored) -> Phase:
     if restored.started_at is None:
         return Phase.NOMINATED
-    return Phase.RUNNING if restored.preempted_until is None else Phase.LEAVING
+    return Phase.RUNNING if restored.preempted_until is None else Phase.PREEMPTED
 
 
 def _take_all(state: State, workload: Workload, restored: Restored, phase: Phase) -> bool:
@@ -103,7 +103,7 @@ def _take_all(state: State, workload: Workload, restored: Restored, phase: Phase
     if len(places) < len(found):
         return False
     with state.trial() as trial:
-        if workload.owner is not None and phase is not Phase.LEAVING:
+        if workload.owner is not None and phase is not Phase.PREEMPTED:
             bind_again(state, workload.owner, restored.cells, places)
         for place in places:
             if not _may_take(state, workload, place, phase):
@@ -148,7 +148,7 @@ def _may_take(state: State, workload: Workload, place: Place, phase: Phase) -> b
     slot = place.slot
     if place.gpus & (slot.used if phase is not Phase.NOMINATED else slot.staying):
         return False
-    if workload.is_opportunistic or phase is Phase.LEAVING:
+    if workload.is_opportunistic or phase is Phase.PREEMPTED:
         return True
     is_charged = bool(place.charge & slot.charged)
     return not is_charged and state.bind_around(place.owner, slot, place.charge)
@@ -320,7 +320,7 @@ def _roles(gang: Gang, pods: Mapping[str, Kind], spare: Mapping[str, Kind]) -> t
 
 def cells_of(workload: Workload) -> tuple[CellUse, ...]:
     """The cells that a workload is charged, each once."""
-    if workload.is_opportunistic or workload.phase is Phase.LEAVING:
+    if workload.is_opportunistic or workload.phase is Phase.PREEMPTED:
         return ()
     found = {
         (address_of(binding, place.slot), "" if binding.quota is None else binding.quota.quota.path)

@@ -1,6 +1,6 @@
 """What is stored of a core beside its gangs, and restored."""
 
-from scheduler.domain.core.interface import Touched
+from scheduler.domain.core.interface import ChangedRows
 from scheduler.domain.core.model import (
     RestoredPreemption,
     RestoredReservation,
@@ -19,7 +19,7 @@ class Rows:
         self._reserved: set[str] = set()
         self._nominated: set[str] = set()
 
-    def take_touched(self) -> Touched:
+    def take_changed(self) -> ChangedRows:
         usage, costs, records = self._gangs.usage, self._gangs.costs, self._gangs.records
         users, usage.changed = usage.changed, set()
         new, costs.added = tuple(costs.added), []
@@ -27,7 +27,7 @@ class Rows:
         nominated, self._nominated = self._nominated, {each.id for each in records.nominated}
         moved = (nominated ^ self._nominated) | records.moved
         records.moved.clear()
-        return Touched(moved, reserved | self._reserved, users, new)
+        return ChangedRows(moved, reserved | self._reserved, users, new)
 
     def reservation(self, gang: str) -> RestoredReservation | None:
         found = self._gangs.records.reservations()

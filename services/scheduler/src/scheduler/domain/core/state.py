@@ -387,7 +387,7 @@ class State:
         `settle` says of whom all have one.
         """
         slot, gpus, set_ = place.slot, place.gpus, self.journal.set
-        stays = phase is not Phase.LEAVING
+        stays = phase is not Phase.PREEMPTED
         charge = place.charge if stays and not workload.is_opportunistic else 0
         if charge:
             self._charge(workload, place)
@@ -405,7 +405,7 @@ class State:
 
     def settle(self, workload: Workload, places: Iterable[Place], phase: Phase) -> None:
         """The workload has these places, which its pods took."""
-        if phase is Phase.LEAVING:
+        if phase is Phase.PREEMPTED:
             self.journal.set(self, "leaving", self.leaving + 1)
         self.journal.set(workload, "places", tuple(places))
         self.journal.set(workload, "phase", phase)
@@ -446,14 +446,14 @@ class State:
             self._add_amounts(place, 1, left=False, soon=True)
             self._touch_node(place)
             self._free_node(place)
-        self.journal.set(workload, "phase", Phase.LEAVING)
+        self.journal.set(workload, "phase", Phase.PREEMPTED)
         self.journal.set(self, "leaving", self.leaving + 1)
 
     def remove(self, workload: Workload, phase: Phase = Phase.OVER) -> None:
         """The workload gives up its places: it is over, or waits again."""
         for place in workload.places:
             self._give_up(workload, place, is_last=True)
-        if workload.phase is Phase.LEAVING:
+        if workload.phase is Phase.PREEMPTED:
             self.journal.set(self, "leaving", self.leaving - 1)
         self.journal.set(workload, "phase", phase)
         self.journal.set(workload, "places", ())
@@ -492,7 +492,7 @@ class State:
 
     def _pass_on(self, workload: Workload, other: Workload, place: Place, *, is_last: bool) -> None:
         slot, gpus, charge = place.slot, place.gpus, place.charge
-        if workload.is_opportunistic or workload.phase is Phase.LEAVING:
+        if workload.is_opportunistic or workload.phase is Phase.PREEMPTED:
             charge = 0
         if charge:
             self._count(workload, place, -charge.bit_count())
@@ -506,7 +506,7 @@ class State:
     def _give_up(self, workload: Workload, place: Place, *, is_last: bool) -> None:
         """``is_last``: no pod of the workload is on the slot from then on."""
         slot, gpus = place.slot, place.gpus
-        set_, is_leaving = self.journal.set, workload.phase is Phase.LEAVING
+        set_, is_leaving = self.journal.set, workload.phase is Phase.PREEMPTED
         if place.charge and not is_leaving and not workload.is_opportunistic:
             self._discharge(workload, place)
         if gpus:

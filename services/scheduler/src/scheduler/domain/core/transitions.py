@@ -140,7 +140,7 @@ class Transitions:
         workload = record.workload
         record.orphaned = restore(self.state, restored, workload)
         record.leaves_by, record.leaves_for = restored.preempted_until, restored.preempted_for
-        if workload.phase in (Phase.RUNNING, Phase.LEAVING):
+        if workload.phase in (Phase.RUNNING, Phase.PREEMPTED):
             record.run = Run(restored.started_at or 0.0, restored.checkpointed_at)
             record.passed = restored.passed
             self.usage.resume(workload.gang, workload.places)
@@ -201,7 +201,7 @@ class Transitions:
         if workload.wants:
             return
         if self.children.adopt(record):
-            is_leaving = workload.phase is Phase.LEAVING
+            is_leaving = workload.phase is Phase.PREEMPTED
             again = self.children.recall if is_leaving else self.children.ask_anew
             yield from again(record)
         else:

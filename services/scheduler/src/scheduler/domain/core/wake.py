@@ -87,7 +87,7 @@ def _look_at_reservations(gangs: Transitions, freed: Freed, now: float) -> Itera
 def _is_awaited(place: Place) -> bool:
     """A gang leaves the place's node."""
     pods = (each for slot in place.slot.node.slots for each in slot.pods)
-    return any(each.phase is Phase.LEAVING for each in pods)
+    return any(each.phase is Phase.PREEMPTED for each in pods)
 
 
 def _is_bad(place: Place) -> bool:

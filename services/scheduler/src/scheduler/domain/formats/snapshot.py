@@ -102,9 +102,9 @@ def taking(core: Core, taken: Taken) -> Iterator[None]:
             gang, restored = core.gang(name), core.exported(name)
             if gang is not None and restored.places:
                 taken.growing[name] = _by_kind(gang.elastic)
-                taken.placed.append((restored, gang.waiting, gang.told))
+                taken.placed.append((restored, gang.waiting, gang.published))
             elif gang is not None:
-                taken.waiting.append((replace(gang.gang, roles=gang.waiting), gang.told))
+                taken.waiting.append((replace(gang.gang, roles=gang.waiting), gang.published))
         yield
 
 

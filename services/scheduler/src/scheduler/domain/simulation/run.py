@@ -145,7 +145,7 @@ class Simulation:
         for decision in self.core.cycle(now, cycle.is_enough):
             self._follow(decision)
             yield now, decision
-        self.core.rows.take_touched()  # nothing is stored
+        self.core.rows.take_changed()  # nothing is stored
 
     # Effects of the core's decisions.
 
@@ -277,7 +277,7 @@ class Simulation:
         if isinstance(event, GangRequested):
             group.requested += 1
             self.core.request(event.file.gang)
-            self.core.note_told(event.file.gang.id, event.published)
+            self.core.note_published(event.file.gang.id, event.published)
             return
         group.restored += 1
         self._restore(event, run)
@@ -286,7 +286,7 @@ class Simulation:
         restored, running = event.restored, event.restored.running
         run.gang = restored.gang
         self.core.restore(restored, event.at)
-        self.core.note_told(run.gang.id, event.published)
+        self.core.note_published(run.gang.id, event.published)
         if restored.started_at is None or not running:
             return
         run.start(restored.started_at, running)
@@ -312,7 +312,7 @@ class Simulation:
                 raise FormatError([Finding(f"placement[{number}].gpus", message, event.line)])
 
     def is_leaving(self, gang: str) -> bool:
-        """It was told to leave."""
+        """It is preempted."""
         state = self.core.gang(gang)
         return state is not None and state.preempted_until is not None
 
@@ -389,7 +389,7 @@ class Simulation:
         else:
             run.grow(event.pods, roles)
             self.core.grow(event.gang, roles)
-            self.core.note_told(event.gang, event.published)
+            self.core.note_published(event.gang, event.published)
 
     def _change(self, event: ClusterChanged) -> None:
         try:
