@@ -114,8 +114,8 @@ def test_nodes_that_speak_one_after_the_other_have_their_pods_adopted_so(kit: Ki
         "g-w-1": "n1",
         "g-w-2": grown.pods[0].node,
     }
-    assert state.core.gangs["g"].gang_class == "guaranteed"
-    assert state.core.gangs["g"].started_at == 0.0
+    gang = state.core.gang("g")
+    assert (gang.gang_class, gang.started_at) == ("guaranteed", 0.0)
 
 
 OF_ANOTHER = PodOnNode(pod="other", gpus=(1,))
@@ -215,14 +215,14 @@ def test_a_pod_that_is_reported_after_its_gang_has_waited_is_adopted(kit: Kit) -
     state.request(kit.gang("busy", *kit.pods("busy", 1, gpus=1)), 0.0, 0.0)
     state.request(kit.gang("g", *kit.pods("g", 2, gpus=2), age=1), 0.0, 0.0)
     kit.decide(state, 0.0)
-    assert state.core.reservations.by_gang.keys() == {"g"}
+    assert [each.gang for each in state.core.rows.reservations()] == ["g"]
     state.request(kit.gang("busy"), 1.0, 1.0)
     runs = [PodOnNode(pod=f"g-w-{n}", gpus=(2 * n, 2 * n + 1)) for n in range(2)]
     state.report(a_report(kit, "n0", *runs, revision=2), 1.0)
     kit.decide(state, 1.0)
     assert adopted(state) == {"g": ("g-w-0", "g-w-1")}
-    assert not state.core.queue.gangs
-    assert not state.core.reservations.by_gang
+    assert state.core.questions.counts().waiting == 0
+    assert not state.core.rows.reservations()
     assert not state.is_waiting("g")
 
 
@@ -232,7 +232,7 @@ def test_a_gpu_that_is_reserved_for_another_gang_is_given_up_first(kit: Kit) -> 
     kit.decide(state, 0.0)
     state.request(kit.gang("high", *kit.pods("high", 1, gpus=2), priority=2), 1.0, 1.0)
     kit.decide(state, 1.0)
-    assert state.core.reserved == {"high"}
+    assert state.core.gang("high").is_nominated
     (place,) = state.core.exported("high").places
     state.request(kit.gang("low"), 2.0, 2.0)
     runs = PodOnNode(pod="g-w-0", gpus=place.gpus[:1])

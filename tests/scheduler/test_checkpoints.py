@@ -35,7 +35,7 @@ def test_it_is_known_and_recorded_once(kit: Kit) -> None:
     for _ in range(2):
         state.request(saved(kit, 150.0), 160.0, 160.0)
     kit.decide(state, 160.0)
-    assert state.core.gangs["g"].checkpointed_at == 150.0
+    assert state.core.exported("g").checkpointed_at == 150.0
     (line,) = lines(state)
     assert '"savedAt":150' in line.replace(" ", "")
 
@@ -43,9 +43,9 @@ def test_it_is_known_and_recorded_once(kit: Kit) -> None:
 def test_what_is_to_come_and_what_was_before_its_start_is_not_so(kit: Kit) -> None:
     state = running(kit)
     state.request(saved(kit, 99.0), 160.0, 160.0)
-    assert state.core.gangs["g"].checkpointed_at is None
+    assert state.core.exported("g").checkpointed_at is None
     state.request(saved(kit, 170.0), 160.0, 160.0)
-    assert state.core.gangs["g"].checkpointed_at == 160.0
+    assert state.core.exported("g").checkpointed_at == 160.0
 
 
 def test_a_gang_that_waits_has_nothing_to_lose(kit: Kit) -> None:
@@ -66,4 +66,4 @@ def test_it_is_known_after_a_restart(kit: Kit) -> None:
     again.restore_holds([hold], 200.0)
     again.change(None, 200.0)
     again.restore_gang(state.known("g"), 200.0, 200.0)
-    assert again.core.gangs["g"].checkpointed_at == 150.0
+    assert again.core.exported("g").checkpointed_at == 150.0

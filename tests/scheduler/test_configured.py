@@ -118,8 +118,8 @@ def test_nothing_is_refused_while_what_is_set_is_left_out(kit: Kit) -> None:
     plan = replace(state.plan(None, setting), is_honoured=False)
     state.adopt(plan, made(state.core, plan, 0.0))
     assert not state.is_settled(1e9)
-    assert set(state.core.hardware.forest.quotas) == {"default"}
+    assert set(state.core.forest.quotas) == {"default"}
     plan = state.plan(None, setting)
     state.adopt(plan, made(state.core, plan, 0.0))
-    assert set(state.core.hardware.forest.quotas) == {"vision"}
+    assert set(state.core.forest.quotas) == {"vision"}
     assert state.is_settled(1e9)

@@ -43,10 +43,8 @@ def waiting(kit: Kit, policy: Policy, priority: int = 10) -> State:
     return state
 
 
-@pytest.mark.parametrize("is_backfilling", [False, True])
-async def test_a_start_that_is_never_expected_is_told(kit: Kit, is_backfilling: bool) -> None:
-    policy = Policy(assumed_s=1e15, is_backfilling=is_backfilling)
-    state = waiting(kit, policy)
+async def test_a_start_that_is_never_expected_is_told(kit: Kit) -> None:
+    state = waiting(kit, Policy(assumed_s=1e15))
     async with served(state) as (_, client):
         job = state.gangs["waits"].request.job
         for path in ("/queue", "/gangs/waits", f"/jobs/{job}/why"):

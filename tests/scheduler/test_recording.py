@@ -102,7 +102,7 @@ class Told:
         """From here on all is written down; the answer is the CLUSTER."""
         self.state.given.is_recording = True
         self.lines += [to_line(event) for event in take(self.state.core).events()]
-        return recorded(self.state.core.hardware.forest.config)
+        return recorded(self.state.core.forest.config)
 
     def cycle(self) -> None:
         """One cycle, some time later."""

@@ -58,7 +58,7 @@ class World:
         """GPUs that each virtual cluster owns afterwards."""
         self.configuring._remake_from = 0.0
         await self.configuring.remake(self.state, received, lambda: 1.0)
-        forest = self.state.core.hardware.forest
+        forest = self.state.core.forest
         return {
             name: sum(2 * quota.count for quota in quotas) for name, quotas in forest.quotas.items()
         }
@@ -70,7 +70,7 @@ class World:
 
     @property
     def machines(self) -> int:
-        return len(self.state.core.hardware.machines)
+        return len(self.state.core.forest.machines)
 
 
 @pytest.fixture

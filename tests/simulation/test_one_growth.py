@@ -6,7 +6,9 @@ from collections.abc import Iterable
 
 import pytest
 from scenes import config, gang, nodes_of, owning
+from scheduler.domain.core.audit import drifts
 from scheduler.domain.core.config import ClusterConfig, Policy
+from scheduler.domain.core.cycle import Core
 from scheduler.domain.core.model import (
     NO_ONE,
     OPPORTUNISTIC,
@@ -20,15 +22,12 @@ from scheduler.domain.core.model import (
     PodPlace,
     Preempted,
     PreemptionCancelled,
-    Refused,
     Reserved,
     Restored,
     Role,
     Shrunk,
     Upgraded,
 )
-from scheduler.domain.core.audit import drifts
-from scheduler.domain.core.cycle import Core
 
 
 class Scene:
@@ -135,25 +134,26 @@ def test_others_leave_for_what_a_gang_grows_by() -> None:
     assert about(scene.ends("low"), Grown, "a") == ["q0"]
 
 
-def test_what_is_too_large_is_refused_with_numbers_and_the_gang_runs_on() -> None:
+def test_what_is_too_large_waits_with_numbers_and_the_gang_runs_on() -> None:
     scene = a_scene()
     scene.asks(gang("a", "x", 4))
     scene.core.grow("a", more("q0", "q1", "q2", "q3", "q4"))
-    (refused,) = scene.cycle()
-    assert isinstance(refused, Refused)
-    assert (refused.reason.code, refused.reason.numbers["gpus"]) == ("too-large", 20)
+    (told,) = scene.cycle()
+    assert isinstance(told, Deferred)
+    assert (told.reason.code, told.reason.numbers["gpus"]) == ("too-large", 20)
     assert scene.core.exported("a").places
-    scene.core.grow("a", more("r0"))
-    assert about(scene.cycle(), Grown, "a") == ["r0"]
+    for pod in ("q1", "q2", "q3", "q4"):
+        scene.core.release_pod("a", pod)
+    assert about(scene.cycle(), Grown, "a") == ["q0"]
 
 
-def test_a_wrong_name_is_refused_and_the_gang_runs_on() -> None:
+def test_a_wrong_name_waits_and_the_gang_runs_on() -> None:
     scene = a_scene()
     scene.asks(gang("a", "x", 4))
     scene.core.grow("a", (Role(Kind(1, ("unheard-of",)), ("q0",)),))
-    (refused,) = scene.cycle()
-    assert isinstance(refused, Refused)
-    assert refused.reason.code == "unknown-gpu-type"
+    (told,) = scene.cycle()
+    assert isinstance(told, Deferred)
+    assert told.reason.code == "unknown-gpu-type"
     assert "a" in scene.core.gangs
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from scheduler.domain.core.attempt import may_be_opportunistic, places_of, short_of
 from scheduler.domain.core.conditions import heal, unwell
 from scheduler.domain.core.ends import end_of
-from scheduler.domain.core.explain import HEALTH, preempting, quota
+from scheduler.domain.core.explain import HEALTH, preempting, quota, unsettled
 from scheduler.domain.core.fit import QUOTA
 from scheduler.domain.core.gangs import workload_of
 from scheduler.domain.core.interface import (
@@ -132,7 +132,8 @@ def reason_of(gangs: Transitions, record: Record) -> Reason | None:
     if workload.phase is Phase.NOMINATED:
         return preempting(gangs.records, workload)
     if record.misnamed is not None:
-        return record.misnamed
+        is_settled = record.published != HEALTH
+        return record.misnamed if is_settled else unsettled(record.misnamed)
     reason = gangs.queue.class_of(workload).reason
     if reason is None or reason.code != QUOTA:
         return reason

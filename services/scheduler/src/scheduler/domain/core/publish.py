@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from scheduler.domain.core.explain import reasons, unsettled
 from scheduler.domain.core.fit import ORDER
-from scheduler.domain.core.model import Decision
+from scheduler.domain.core.model import Decision, Reason
 from scheduler.domain.core.nodes import Phase, Workload
 from scheduler.domain.core.ordering import Rank
 from scheduler.domain.core.queue import WorkloadClass
@@ -32,13 +32,16 @@ class Publisher:
             yield from self._refuse(tried)
         if not self.is_explaining:
             return
+        for record in gangs.records.misnamed:
+            if record.misnamed is not None and not record.workload.is_surplus:
+                yield from gangs.publish(record, _told(record.misnamed, is_settled=is_settled))
         heads = {found: head[1] for found in tried if (head := queue.head(found))}
         kept = [each.reservation for each in gangs.records.reserved if each.reservation]
         found_of = reasons(gangs.state, heads, self._firsts(heads), kept, gangs.costs)
         self.explained += len(found_of)
         for found, reason in found_of.items():
-            if not is_settled and (large := refusal(gangs.state, heads[found])) is not None:
-                reason = unsettled(large)
+            large = self._refusal(heads[found], is_settled=is_settled)
+            reason = reason if large is None else large
             if found.reason is None or found.reason.code != reason.code:
                 for workload in found.waiting():
                     yield from gangs.publish(gangs.records.of(workload), reason)
@@ -47,6 +50,15 @@ class Publisher:
             if found.reason is not None and workload.phase is Phase.WAITING:
                 yield from gangs.publish(gangs.records.of(workload), found.reason)
         queue.new.clear()
+
+    def _refusal(self, head: Workload, *, is_settled: bool) -> Reason | None:
+        """Why a gang would be refused that is not, as some nodes may be unknown yet, or as it runs
+        and is to grow.
+        """
+        if is_settled and head.parent is None:
+            return None
+        large = refusal(self._gangs.state, head)
+        return None if large is None else _told(large, is_settled=is_settled)
 
     def _firsts(self, tried: Iterable[WorkloadClass]) -> dict[WorkloadClass, str]:
         """Of classes that may not pass, the gangs that come before all of their virtual cluster."""
@@ -62,17 +74,23 @@ class Publisher:
         return {found: firsts[found.key[0], found.is_opportunistic][1].gang.id for found in behind}
 
     def _refuse(self, tried: dict[WorkloadClass, None]) -> Iterator[Decision]:
-        """Gangs of which names or counts prove that they can never start."""
+        """Gangs of which names or counts prove that they can never start. What a gang that runs is
+        to grow by waits.
+        """
         gangs = self._gangs
         for record in list(gangs.records.misnamed):
-            if record.misnamed is not None and not record.workload.is_surplus:
+            if record.misnamed is not None and record.workload.parent is None:
                 yield gangs.refuse(record, record.misnamed)
         for found in list(tried):
             head = gangs.queue.head(found)
-            if head is None or found.reason is not None:
+            if head is None or head[1].parent is not None or found.reason is not None:
                 continue  # the class was looked at when it got its reason
             reason = refusal(gangs.state, head[1])
             if reason is not None:
                 del tried[found]
                 for workload in list(found.waiting()):
                     yield gangs.refuse(gangs.records.of(workload), reason)
+
+
+def _told(wrong: Reason, *, is_settled: bool) -> Reason:
+    return wrong if is_settled else unsettled(wrong)

@@ -64,7 +64,9 @@ class Questions:
         return answers.inside(self._gangs, part)
 
     def counterfactual(self, gang: str) -> Counterfactual | None:
-        record = self._gangs.records.all[gang]
+        record = self._gangs.records.all.get(gang)
+        if record is None:
+            return None
         is_under_way = self._is_under_way()
         return answers.answer(self._gangs, self._lending, record, is_under_way=is_under_way)
 

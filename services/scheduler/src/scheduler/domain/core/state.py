@@ -759,7 +759,8 @@ class _Builder:
             totals = self.state.resources.totals(limits)
             left = tuple(UNLIMITED if total is None else total for total in totals)
             self.state.nodes[name] = Node(name, number, limits, left, left)
-        for chain in self.forest.chains.values():
+        chains = self.forest.chains.values()  # pods fill small nodes first
+        for chain in sorted(chains, key=lambda chain: chain.leaves(chain.node_level)):
             self._add_pool(Pool(chain))
         self._add_without_gpus()
         self.state.models += self._models.values()

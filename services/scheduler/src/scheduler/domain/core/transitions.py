@@ -95,7 +95,9 @@ class Transitions:
         """A gang comes that was placed before."""
         own, growth, surplus = parts_of(restored)
         yield from self.restore_whole(own, growth, order)
-        self.restore_surplus(self.records.all[own.gang.id], surplus)
+        record = self.records.all[own.gang.id]
+        record.workload.gang = restored.gang  # with the roles of what it has grown by
+        self.restore_surplus(record, surplus)
 
     def restore_whole(
         self, own: Restored, growth: Restored | None, order: Order
@@ -274,11 +276,8 @@ class Transitions:
         self.children.ask(record)
 
     def refuse(self, record: Record, reason: Reason) -> Decision:
-        """The gang, or what it wants to grow by, can never start here."""
-        if record.workload.parent is not None:
-            self.children.refuse(record)
-        else:
-            self.release(record)
+        """The gang can never start here."""
+        self.release(record)
         return Refused(record.id, reason)
 
     # Gangs get places, and lose them.
