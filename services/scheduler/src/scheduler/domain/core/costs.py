@@ -126,6 +126,12 @@ class Costs:
             if other.phase is Phase.RUNNING and not other.is_surplus and self._is_lazy(other)
         ]
 
+    def surplus(self, asking: Workload) -> Iterable[Workload]:
+        """Pods that their gangs can spare, and that may have to leave for a workload."""
+        cost_of = self.of(asking)
+        found = (each.workload for each in self.records.children.values())
+        return (each for each in found if each.is_surplus and cost_of(each) is not None)
+
     def _is_lazy(self, other: Workload) -> bool:
         if other.gang.is_lazy is not None:
             return other.gang.is_lazy

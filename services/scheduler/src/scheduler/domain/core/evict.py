@@ -38,6 +38,9 @@ class Cost(NamedTuple):
 
 NO_COST = Cost()
 
+WHOLE_GANG = Cost(borrowed=1)
+"""What it costs at the least that a whole gang leaves."""
+
 CostOf = Callable[[Workload], Cost | None]
 """What it costs that a workload leaves for the one that is asked for; None: it need not."""
 
@@ -55,6 +58,9 @@ class Rules(Protocol):
 
     def lazy(self, asking: Workload) -> Iterable[Workload]:
         """Those that are downgraded before they are preempted for a workload."""
+
+    def surplus(self, asking: Workload) -> Iterable[Workload]:
+        """Pods that their gangs can spare, and that may have to leave for a workload."""
 
 
 @dataclass(frozen=True, slots=True)

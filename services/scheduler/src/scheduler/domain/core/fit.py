@@ -7,8 +7,9 @@ waits for health.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
-from scheduler.domain.core.evict import NO_COST, Choice, CostOf, Rules, choose
+from scheduler.domain.core.evict import NO_COST, WHOLE_GANG, Choice, CostOf, Rules, choose
 from scheduler.domain.core.nodes import Place, Slot, Workload
 from scheduler.domain.core.place import Placer
 from scheduler.domain.core.shortage import shortage, wanted
@@ -41,6 +42,9 @@ SPARED = 24
 
 DOWNGRADED = 128
 """Gangs that are downgraded together for one, at the most."""
+
+SHRUNK = 128
+"""Surplus pods that leave together so that no gang has to, at the most."""
 
 
 def fit(state: State, workload: Workload, rules: Rules | None) -> Fit | No:
@@ -128,12 +132,19 @@ def claim(state: State, workload: Workload) -> tuple[Place, ...]:
 def _choose(
     state: State, workload: Workload, rules: Rules, claimed: Sequence[Place]
 ) -> Choice | None:
-    """Where the victims are more than may leave inside its virtual cluster, none of these."""
+    """Where the victims are more than may leave inside its virtual cluster, none of these. Surplus
+    pods alone, where that serves.
+    """
     for is_inside in (True, False):
         cost_of = rules.of(workload, is_inside=is_inside)
         choice = choose(state, workload, cost_of, claimed)
         if choice is None:
             return None
+        if any((cost_of(each) or NO_COST) >= WHOLE_GANG for each in choice.victims):
+            surplus = [*islice(rules.surplus(workload), SHRUNK)]
+            with state.trial():
+                if surplus and _with_victims(state, workload, surplus, choice.slots):
+                    choice = Choice(tuple(surplus), choice.slots)
         victims = _spare(state, workload, choice, cost_of)
         if not rules.is_too_many(workload, victims):
             return Choice(victims, choice.slots)

@@ -267,6 +267,10 @@ class Sparing:
         """Those that are downgraded before they are preempted for a workload."""
         return [each for each in self.rules.lazy(asking) if not self._is_on_reserved(each)]
 
+    def surplus(self, asking: Workload) -> Iterable[Workload]:
+        """Pods that their gangs can spare, and that may have to leave for a workload."""
+        return (each for each in self.rules.surplus(asking) if not self._is_on_reserved(each))
+
     def is_too_many(self, asking: Workload, victims: Iterable[Workload]) -> bool:
         """They would be more than its virtual cluster's budget has left."""
         return self.rules.is_too_many(asking, victims)
