@@ -1,13 +1,14 @@
 """The core behind the door that histories go through."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from scheduler.domain.core.config import ClusterConfig
-from scheduler.domain.core.model import Decision
-from scheduler.domain.core.interface import Nodes
-from scheduler.domain.core.cycle import Core as OldCore
+from scheduler.domain.core.interface import Drift, Nodes
+from scheduler.domain.core.model import Decision, Gang, Role
+from scheduler.domain.cores import core_of
+from scheduler_audit import audited
 
 POLICIES = (
     {},
@@ -16,9 +17,6 @@ POLICIES = (
     {"is_strict": True},
 )
 """The plain one, with reservations, with the usual order, and where nobody may pass."""
-
-CORE: type[Any] = OldCore
-"""The core of every `CoreDoor`; `conftest` runs some suites on both."""
 
 AGE_FIRST = {"is_backfilling": True, "order_by": ("age",)}
 """Priority counts for who has to leave alone. A gang may start and leave in one cycle, which the
@@ -30,10 +28,37 @@ class CoreDoor:
     """The core, with its cycle beside its other methods."""
 
     def __init__(self, config: ClusterConfig) -> None:
-        self.core: Any = CORE(config)
+        self.core: Any = core_of(config)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.core.nodes if hasattr(Nodes, name) else self.core, name)
+
+    def request(self, gang: Gang, told: str | None = None) -> None:
+        """A gang wants its pods. ``told``: the code of its last reason, before a restart."""
+        self.core.request(gang)
+        if told is not None:
+            self.core.note_published(gang.id, told)
+
+    def grow(self, gang: str, roles: Sequence[Role], told: str | None = None) -> None:
+        """It wants these pods too."""
+        self.core.grow(gang, roles)
+        if told is not None:
+            self.core.note_published(gang, told)
+
+    def withdraw(self, gang: str) -> None:
+        """It is not wanted any more."""
+        self.core.release(gang)
+
+    def block(
+        self,
+        name: str,
+        gpus: Collection[int] = (),
+        amounts: Mapping[str, int] | None = None,
+        ports: Collection[int] = (),
+        avoided: Collection[int] = (),
+    ) -> bool:
+        """Foreign pods hold these now."""
+        return bool(self.core.nodes.block(name, gpus, amounts or {}, ports, avoided))
 
     def change(self, config: ClusterConfig, now: float) -> None:
         """Another configuration. Raises ConfigError, and then nothing has changed."""
@@ -45,7 +70,11 @@ class CoreDoor:
 
     def decide(self, now: float) -> Sequence[Decision]:
         """One cycle."""
-        return self.core.cycle(now)
+        return list(self.core.cycle(now))
+
+    def drifts(self) -> list[Drift]:
+        """Differences between accounting and placements."""
+        return audited(self.core)
 
 
 def door(policy: dict[str, Any]) -> type[CoreDoor]:

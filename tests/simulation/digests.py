@@ -5,14 +5,14 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any
 
+from scheduler.domain.core.cycle import Core
 from scheduler.domain.core.forest import Cell, Chain, Forest, Quota
 from scheduler.domain.core.forest import Slot as FixedSlot
-from scheduler.domain.core.ordering import Ordering
-from scheduler.domain.core.shapes import Part, Shape
-from scheduler.domain.core.cycle import Core
 from scheduler.domain.core.journal import Journal
 from scheduler.domain.core.node_models import Model, Patterns, Resources, Want
 from scheduler.domain.core.nodes import Node, Slot, Workload
+from scheduler.domain.core.ordering import Ordering
+from scheduler.domain.core.shapes import Part, Shape
 
 FIXED = (
     Cell, Chain, FixedSlot, Forest, Journal, Model, Ordering, Part, Patterns, Quota, Resources,

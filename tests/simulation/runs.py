@@ -190,8 +190,8 @@ class Run:
         twin = self._healthy(self.config)
         state = self.state
         if isinstance(self.core, CoreDoor):
-            for preemption in self.core.preemptions.exported():
-                twin.preemptions.restore(preemption)  # type: ignore[attr-defined]
+            for preemption in self.core.core.rows.preemptions():
+                twin.rows.restore_preemption(preemption)  # type: ignore[attr-defined]
         for node in sorted(state.bad_nodes):
             twin.set_node_health(node, False)
         for node, gpu in sorted(state.bad_gpus):

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from scenes import Scene, code_of, config, gang, owning
-from scheduler.domain.core.auditing import audited
 from scheduler.domain.core.config import NodeLimits, PhysicalCell, Policy
 from scheduler.domain.core.model import (
     Decision,
@@ -277,7 +276,7 @@ def test_nobody_is_thought_away_for_more_of_a_loan() -> None:
     scene.asks(borrower("first", priority=1))
     scene.core.grow("b", (Role(Kind(2), ("q0",), "q"),))
     assert code_of(scene.cycle(), "b") == "quota"
-    assert audited(scene.core.core) == []
+    assert scene.core.drifts() == []
 
 
 def test_it_goes_on_after_a_restart() -> None:

@@ -15,7 +15,6 @@ from scheduler.domain.core.model import (
     Role,
     Shrunk,
 )
-from scheduler.domain.core.reasons import preempting
 
 
 def a_scene(policy: Policy = Policy()) -> Scene:  # noqa: B008  (a frozen value)
@@ -186,8 +185,7 @@ def test_pods_that_leave_are_not_counted_as_gangs() -> None:
     scene = a_scene()
     scene.asks(elastic("e", 1, 4))
     scene.asks(gang("late", "x", 4, pods=2))
-    live = scene.core.core.gangs["late"]
-    reason = preempting(scene.core.core, live)
+    reason = scene.core.questions.reason_of("late")
     assert (reason.numbers["victims"], reason.numbers["surplusPods"]) == (0, 2)
     assert reason.text == "It starts when 2 pods of 1 elastic gang have left, by 32 at the latest."
 
@@ -197,7 +195,7 @@ def test_gangs_and_pods_that_leave_are_told_apart() -> None:
     scene.asks(elastic("e", 1, 2))
     scene.asks(gang("low", "x", 4, pods=2))
     scene.asks(gang("late", "x", 4, pods=3, priority=5))
-    reason = preempting(scene.core.core, scene.core.core.gangs["late"])
+    reason = scene.core.questions.reason_of("late")
     assert (reason.numbers["victims"], reason.numbers["surplusPods"]) == (1, 1)
     assert reason.text == (
         "It starts when 1 gang and 1 pod of 1 elastic gang have left, by 33 at the latest."

@@ -2,6 +2,7 @@
 what can be counted anew.
 """
 
+from collections.abc import Mapping
 from random import Random
 
 import pytest
@@ -11,9 +12,8 @@ from random_clusters import Traits
 from runs import Run
 from scenes import Scene, config, gang, owning
 from scheduler.domain.core.config import PhysicalCell
-from scheduler.domain.core.forest import Cell
+from scheduler.domain.core.forest import Cell, Slot
 from scheduler.domain.core.fragmentation import FreeCells, share
-from scheduler.domain.core.hardware import Hardware
 from scheduler.domain.core.interface import Core
 
 SEEDS = 10
@@ -64,34 +64,27 @@ def test_a_cell_that_is_not_complete_is_never_whole() -> None:
     assert fragments(scene)["node"] == 0
 
 
-def counted(hardware: Hardware) -> dict[tuple[str, int], int]:
+def counted(core: Core) -> dict[tuple[str, int], int]:
     """Leaves in wholly free complete cells, each cell looked at by itself."""
+    free = {slot: mask for slot, _, mask in core.cells.free()}
     found: dict[tuple[str, int], int] = {}
-    for name, chain in hardware.forest.chains.items():
+    for name, chain in core.forest.chains.items():
         for level in range(len(chain.types)):
             found[name, level] = 0
         for cells in chain.cells:
             for cell in cells:
-                if cell.is_complete and all(
-                    free_on(hardware, slot.number) == slot.shape.full for slot in cell.slots()
-                ):
+                if cell.is_complete and all(free[slot] == slot.shape.full for slot in cell.slots()):
                     found[name, cell.level] += chain.leaves(cell.level)
-                found_in_node(hardware, cell, found)
+                count_in_node(free, cell, found)
     return found
 
 
-def free_on(hardware: Hardware, number: int) -> int:
-    state = hardware.states[number]
-    return state.usable & ~hardware.used(state)
-
-
-def found_in_node(hardware: Hardware, cell: Cell, found: dict[tuple[str, int], int]) -> None:
-    if cell.slot is None:
-        return
-    free = free_on(hardware, cell.slot.number)
-    for level, parts in enumerate(cell.slot.shape.parts[: cell.level]):
+def count_in_node(free: Mapping[Slot, int], cell: Cell, found: dict[tuple[str, int], int]) -> None:
+    """The same of the cells inside of a node."""
+    for level, parts in enumerate(cell.slot.shape.parts[: cell.level] if cell.slot else ()):
         for part in parts:
-            if part.is_complete and part.mask & free == part.mask:
+            assert cell.slot is not None
+            if part.is_complete and part.mask & free[cell.slot] == part.mask:
                 found[cell.chain.name, level] += part.mask.bit_count()
 
 
@@ -101,15 +94,15 @@ def test_what_is_kept_up_to_date_is_what_there_is(is_large: bool) -> None:
         kept: dict[int, FreeCells] = {}
 
         def watch(run: Run) -> None:
-            hardware = run.core.core.hardware  # type: ignore[attr-defined]
-            cells = kept.setdefault(id(hardware), FreeCells(hardware.forest))  # noqa: B023
-            read(run.core.core, cells)  # type: ignore[attr-defined]
+            core: Core = run.core.core  # type: ignore[attr-defined]
+            cells = kept.setdefault(id(core.forest), FreeCells(core.forest))  # noqa: B023
+            read(core, cells)
             told = {
                 (name, level): whole
                 for name, pieces in cells.pieces.items()
                 for level, whole in enumerate(pieces.whole)
             }
-            assert told == counted(hardware), (seed, run.now)  # noqa: B023
+            assert told == counted(core), (seed, run.now)  # noqa: B023
             assert all(pieces.free == pieces.whole[0] for pieces in cells.pieces.values())
 
         history(seed, CoreDoor, Traits(judges="", restarts=0.0, is_large=is_large), watch=watch)
@@ -117,16 +110,16 @@ def test_what_is_kept_up_to_date_is_what_there_is(is_large: bool) -> None:
 
 def test_random_masks_come_and_go() -> None:
     """In any order, and as if each were the first."""
-    hardware = Scene(config(x=owning(("rack", 2)))).core.core.hardware
-    kept, lot = FreeCells(hardware.forest), Random(1)
-    masks = [0] * len(hardware.states)
+    forest = Scene(config(x=owning(("rack", 2)))).core.core.forest
+    kept, lot = FreeCells(forest), Random(1)
+    masks = [0] * len(forest.slots)
     for _ in range(2_000):
         number = lot.randrange(len(masks))
         masks[number] = lot.choice((0, 15, 15, lot.randrange(16)))
-        kept.set(hardware.states[number].slot, masks[number])
-        fresh = FreeCells(hardware.forest)
-        for state, mask in zip(hardware.states, masks, strict=True):
-            fresh.set(state.slot, mask)
+        kept.set(forest.slots[number], masks[number])
+        fresh = FreeCells(forest)
+        for slot, mask in zip(forest.slots, masks, strict=True):
+            fresh.set(slot, mask)
         assert {n: (p.free, p.whole) for n, p in kept.pieces.items()} == {
             n: (p.free, p.whole) for n, p in fresh.pieces.items()
         }

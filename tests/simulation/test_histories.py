@@ -10,7 +10,6 @@ import pytest
 from core_door import CoreDoor
 from histories import History, history, replay
 from random_clusters import Traits
-from scheduler.domain.core import cycle
 from shrinking import script, shrink
 
 HISTORIES = int(os.environ.get("HISTORIES", "200"))
@@ -65,18 +64,6 @@ def test_nobody_is_in_the_way_who_need_not_leave(seed: int) -> None:
 
 @pytest.mark.parametrize("first", range(100_000, 100_000 + max(BLOCK, HISTORIES // 10), BLOCK))
 def test_restart_equals_no_restart(first: int) -> None:
-    for seed in range(first, first + BLOCK):
-        told = history(seed, CoreDoor, Traits(restarts=0.7, judges=""))
-        if told.problems:
-            pytest.fail(report(told), pytrace=False)
-
-
-@pytest.mark.parametrize("first", range(400_000, 400_000 + max(BLOCK, HISTORIES // 10), BLOCK))
-def test_restart_equals_no_restart_where_many_lines_wait(
-    first: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As if two were many: of more, reasons are looked at again one by one."""
-    monkeypatch.setattr(cycle, "EXPLAINED", 2)
     for seed in range(first, first + BLOCK):
         told = history(seed, CoreDoor, Traits(restarts=0.7, judges=""))
         if told.problems:

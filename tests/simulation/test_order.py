@@ -14,7 +14,6 @@ from order_suite import a_cluster, check
 from scenes import Scene, config, gang, owning
 from scheduler import order_policies
 from scheduler.domain.core.config import Policy
-from scheduler.domain.core.cycle import run_cycle
 from scheduler.domain.core.forest import ConfigError
 from scheduler.domain.core.model import Gang, Kind, Placed, Role
 from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy, UserUsage
@@ -126,23 +125,23 @@ def test_fair_share_converges() -> None:
     """Two users with more work than there is room for use the cluster by their weights, though one
     of them asks for ten times as much.
     """
-    cluster = a_cluster({}, FAIR.order_by)
+    core = a_cluster({}, FAIR.order_by)
     used, ends_at = {"ann": 0.0, "ben": 0.0}, dict[str, float]()
     for number in range(600):
         now = number * 10.0
         for name in [name for name, at in ends_at.items() if at <= now]:
-            cluster.release(name)
+            core.release(name)
             del ends_at[name]
         for count in range(10):
-            cluster.request(of("ann", f"a{number}-{count}", submitted_at=now))
-        cluster.request(of("ben", f"b{number}", submitted_at=now))
-        for decision in run_cycle(cluster, now):
+            core.request(of("ann", f"a{number}-{count}", submitted_at=now))
+        core.request(of("ben", f"b{number}", submitted_at=now))
+        for decision in core.cycle(now):
             if isinstance(decision, Placed):
-                live = cluster.gangs[decision.gang]
                 ends_at[decision.gang] = now + 60.0
-                used[live.gang.user] += 60.0
-        for name in [n for n in cluster.queue.gangs if int(n[1:].partition("-")[0]) < number - 50]:
-            cluster.withdraw(name)
+                used["ann" if decision.gang.startswith("a") else "ben"] += 60.0
+        waiting = [name for name in core.gang_ids() if name not in ends_at]
+        for name in [n for n in waiting if int(n[1:].partition("-")[0]) < number - 50]:
+            core.release(name)
     assert used["ann"] / used["ben"] == pytest.approx(1.0, rel=0.1)
 
 
@@ -232,10 +231,10 @@ def test_who_a_policy_fails_to_rank_goes_last(monkeypatch: pytest.MonkeyPatch) -
         every.append(how)
         tell_once(name, how)
 
-    cluster = a_cluster(order_policies.load(failed), ("broken", "age"))
+    core = a_cluster(order_policies.load(failed), ("broken", "age"))
     for age, user in enumerate(("eve", "ben", "ann", "joe")):
-        cluster.request(of(user, user, submitted_at=age))
-    decided = [each.gang for each in run_cycle(cluster, 0.0) if isinstance(each, Placed)]
+        core.request(of(user, user, submitted_at=age))
+    decided = [each.gang for each in core.cycle(0.0) if isinstance(each, Placed)]
     assert decided == ["ann", "eve", "ben", "joe"]
     assert told == [("broken", "KeyError: 'eve'; its gang or user goes last")]
     longest = max(every, key=len)

@@ -2,13 +2,8 @@
 
 from dataclasses import replace
 
-import pytest
-from core_door import CoreDoor
-from runs import Run
 from scenes import RACKS, Scene, config, gang, nodes_of, owning, racks
-from scheduler.domain.core import placing
 from scheduler.domain.core.config import PhysicalCell, VirtualCluster
-from scheduler.domain.core.ground import Ground
 from scheduler.domain.core.model import Gang, Role
 
 SWITCH = "rack/node/switch"
@@ -103,32 +98,6 @@ def test_a_small_gang_finds_the_broken_node_among_cells_that_others_have() -> No
     scene = a_broken_node_among_cells_of_others()
     (one,) = scene.places(gang("one", "x", 1))
     assert (one.node, one.gpus) == ("n5", (3,))
-
-
-def test_where_too_many_nodes_are_in_no_free_cell_the_first_free_one_is_taken(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(placing, "FRESH_LOOKED", 1)
-    scene = a_broken_node_among_cells_of_others()
-    (one,) = scene.places(gang("one", "x", 1))
-    assert (one.node, one.gpus) == ("n2", (0,))
-
-
-@pytest.mark.parametrize("pods", [1, 2])
-def test_the_oracle_sees_guests_in_bound_cells_that_could_be_elsewhere(
-    monkeypatch: pytest.MonkeyPatch, pods: int
-) -> None:
-    monkeypatch.setattr(Ground, "parts", lambda self: ())
-    monkeypatch.setattr(Ground, "outside", property(lambda self: self.bound))
-    run = Run(CoreDoor, config(x=owning(("rack", 1)), y=owning()), "all")
-    run.apply(("request", gang("mine", "x", 1)))
-    for node, gpus in (("n1", 3), ("n2", 2), ("n3", 2)):
-        run.apply(("request", guest(f"on {node}", gpus, allowed_nodes=frozenset({node}))))
-    run.apply(("cycle", 0.0))
-    assert run.problems == []
-    run.apply(("request", guest("here", 1, pods)))
-    run.apply(("cycle", 1.0))
-    assert "expected: here outside of bound cells" in "".join(run.problems)
 
 
 def test_a_type_of_gpu_that_there_is_not_is_passed_over() -> None:

@@ -2,9 +2,8 @@
 
 import pytest
 from scenes import Scene, config, gang, nodes_of, owning
-from scheduler.domain.core import refusing, seeking
 from scheduler.domain.core.config import NodeLimits, PhysicalCell
-from scheduler.domain.core.model import Deferred, Gang, Kind, Refused, Role
+from scheduler.domain.core.model import Gang, Kind, Refused, Role
 
 WANTS = {"a": "t", "b": "r", "c": "s", "d": "u"}
 """What else than a node's GPUs each role wants."""
@@ -44,15 +43,6 @@ def limits_of() -> dict[str, NodeLimits]:
 def test_roles_that_may_be_on_different_nodes_have_those_of_all_together(priority: int) -> None:
     places = scene_of(limits_of()).places(picky(priority, "a", "b", "c", "d"))
     assert {each.pod: each.node for each in places} == {"a": "z", "b": "y", "c": "x", "d": "w"}
-
-
-def test_who_is_on_too_many_nodes_to_be_searched_is_not_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(seeking, "FEW_NODES", 2)
-    monkeypatch.setattr(seeking, "MANY_NODES", 2)
-    (waits,) = scene_of(limits_of()).asks(picky(0, "a", "b", "c"))
-    assert isinstance(waits, Deferred)
 
 
 @pytest.mark.parametrize(("cpu", "charged"), [(None, 0), (8, 1)])
@@ -108,11 +98,8 @@ def test_a_pinned_cell_with_gpus_of_a_type_that_the_role_does_not_want_is_told()
     assert "lab has GPUs of type v100, not k80" in refused.reason.text
 
 
-def test_a_gang_without_gpus_but_with_a_pin_is_never_sought_a_place_as_opportunistic(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Which it can't have; that not every way was tried so keeps it from no refusal."""
-    monkeypatch.setattr(refusing, "REFUSAL_STEPS", 1)
+def test_a_gang_without_gpus_but_with_a_pin_is_never_sought_a_place_as_opportunistic() -> None:
+    """Which it can't have."""
     cells = [PhysicalCell("old-node", name="m0"), PhysicalCell("old-node", name="m1", pin="lab")]
     limits = {"m0": NodeLimits(resources={"r": 1}), "m1": NodeLimits(cpu=8, resources={"r": 0})}
     scene = Scene(config(cells, limits, x=owning(pins=("lab",)), y=owning(("old-node", 1))))

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from scenes import Scene, config, gang, owning, racks
-from scheduler.domain.core.answers import answer
 from scheduler.domain.core.config import PhysicalCell, Policy, VirtualCluster
 from scheduler.domain.core.model import (
     Decision,
@@ -96,7 +95,7 @@ def test_who_would_make_others_leave_before_it_goes_to_kept_cells_does_not_start
     assert kept(scene.asks(on_both("first"))) == {"first": ({"n0", "m2"}, 101.0)}
     late = gang("late", "x", 2, pods=2, gpu_types=OLD, limit_s=10.0)
     assert not any(isinstance(each, Placed) for each in scene.asks(late))
-    assert answer(scene.core.core, scene.core.gangs["late"]).fewer is None
+    assert scene.core.questions.counterfactual("late").fewer is None
     scene.core.withdraw("late")
     (shrunk, _) = scene.asks(gang("late", "x", 2, gpu_types=OLD, limit_s=10.0))
     assert isinstance(shrunk, Shrunk)

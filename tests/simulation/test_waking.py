@@ -14,8 +14,6 @@ from random_clusters import Traits, a_cluster, a_gang
 from runs import Event, Run
 from scenes import Scene, config, gang, owning
 from scheduler.domain.core.config import ClusterConfig, NodeLimits, PhysicalCell, Policy
-from scheduler.domain.core.covering import cover
-from scheduler.domain.core.cycle import run_cycle
 from scheduler.domain.core.model import (
     Decision,
     Deferred,
@@ -25,10 +23,10 @@ from scheduler.domain.core.model import (
     Kind,
     Placed,
     Preempted,
+    Refused,
     Reserved,
     Role,
 )
-from scheduler.domain.core.owning import owner_of
 
 SEEDS = max(4, int(os.environ.get("HISTORIES", "200")) // 20)
 BLOCK = 5
@@ -118,15 +116,6 @@ def test_a_gang_is_placed_when_others_leave_the_ports_that_it_waits_for() -> Non
     assert placed(scene.cycle()) == ["waits"]
 
 
-def test_leaves_that_nobody_can_have_change_nothing() -> None:
-    """Else each look for room would wake all others, who would look for room."""
-    only_switch = config(x=owning(("rack/node/switch", 1)))
-    hardware = Scene(only_switch).core.core.hardware
-    versions = hardware.versions()
-    assert cover(hardware, owner_of("x"), hardware.states[0], 0b111) is None
-    assert (hardware.versions(), hardware.bindings) == (versions, {})
-
-
 def test_who_may_pass_is_tried_when_opportunistic_gangs_have_left_what_is_kept() -> None:
     scene = Scene(config(policy=Policy(), x=owning(("rack/node", 4)), y=owning()))
     scene.places(gang("half", "x", 4, pods=2, limit_s=1_000.0))
@@ -142,9 +131,9 @@ class InsistentDoor(CoreDoor):
 
     def decide(self, now: float) -> Sequence[Decision]:
         decided = super().decide(now)
-        queue = self.core.queue
-        queue.added.update(dict.fromkeys(queue.lines.values()))
-        again = [d for d in run_cycle(self.core, now) if not isinstance(d, Deferred)]
+        self.core.settle(is_settled=False)
+        self.core.settle(is_settled=True)
+        again = [d for d in self.core.cycle(now) if not isinstance(d, Deferred | Refused)]
         assert not again, [type(each).__name__ for each in again]
         return decided
 
@@ -290,7 +279,6 @@ def test_who_could_have_what_a_gang_takes_beside_other_gpus_is_tried(is_bound: b
     limits = {"m0": NodeLimits(cpu=8), "m1": NodeLimits(cpu=8)}
     owned = owning(("old-node", 2), ("k80-node", 1))
     scene = Scene(config(cells, limits, policy, x=owned))
-    scene.core.core.is_explaining = False  # else all is looked at anew for that
     scene.core.block("m0", amounts={"cpu": 4})
     old, new = {"gpu_types": ("v100",)}, {"gpu_types": ("k80",)}
     scene.places(gang("low", "x", 2, cpu=4, allowed_nodes=frozenset({"m0"}), **old))

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from random import Random
 
-from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.config import (
     CellType,
     ClusterConfig,
@@ -12,14 +11,15 @@ from scheduler.domain.core.config import (
     QuotaCells,
     VirtualCluster,
 )
-from scheduler.domain.core.cycle import run_cycle
+from scheduler.domain.core.interface import Core
 from scheduler.domain.core.model import Gang, Kind, Placed, Preempted, Role
 from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy
+from scheduler.domain.cores import core_of
 
 NODES = 6
 
 
-def a_cluster(policies: Mapping[str, OrderPolicy], order_by: Sequence[str]) -> Cluster:
+def a_cluster(policies: Mapping[str, OrderPolicy], order_by: Sequence[str]) -> Core:
     """Some machines of four GPUs, all of one virtual cluster."""
     cells = PhysicalCell("rack", name="r", nodes=tuple(f"n{number}" for number in range(NODES)))
     types = {
@@ -29,10 +29,10 @@ def a_cluster(policies: Mapping[str, OrderPolicy], order_by: Sequence[str]) -> C
     policy = Policy(order_by=tuple(order_by), is_strict=True, half_life_s=1_000.0)
     owned = VirtualCluster((QuotaCells("rack/node", NODES),))
     config = ClusterConfig(types, (cells,), {}, {"x": owned}, policy)
-    cluster = Cluster(config, {**BUILT_IN, **policies})
+    core = core_of(config, {**BUILT_IN, **policies})
     for number in range(NODES):
-        cluster.nodes.set_node_health(f"n{number}", True)
-    return cluster
+        core.nodes.set_node_health(f"n{number}", True)
+    return core
 
 
 def a_gang(chance: Random, name: str, at: float) -> Gang:
@@ -57,34 +57,39 @@ def check(policies: Mapping[str, OrderPolicy], order_by: Sequence[str], seed: in
 
 def starts(policies: Mapping[str, OrderPolicy], order_by: Sequence[str], seed: int) -> list[str]:
     """The gangs in the order of their starts, until all requested gangs have started."""
-    chance, cluster = Random(seed), a_cluster(policies, order_by)
+    chance, core = Random(seed), a_cluster(policies, order_by)
     ends_at: dict[str, float] = {}
     preempted: dict[str, Gang] = {}
     started: list[str] = []
     asked, now = 0, 0.0
-    while now < 400.0 or cluster.queue.gangs or preempted:
+    while now < 400.0 or core.questions.counts().waiting or preempted:
         for gang in [gang for gang, at in ends_at.items() if at <= now or gang in preempted]:
-            cluster.release(gang)
+            core.release(gang)
             del ends_at[gang]
         for again in preempted.values():
-            cluster.request(again)
+            core.request(again)
         preempted.clear()
         for _ in range(chance.randint(0, 3) if now < 400.0 else 0):
-            cluster.request(a_gang(chance, f"g{asked}", now))
+            core.request(a_gang(chance, f"g{asked}", now))
             asked += 1
-        for decision in run_cycle(cluster, now):
+        for decision in core.cycle(now):
             if isinstance(decision, Placed):
                 started.append(decision.gang)
-                ends_at[decision.gang] = now + (cluster.gangs[decision.gang].gang.expected_s or 0.0)
+                ends_at[decision.gang] = now + (_gang(core, decision.gang).expected_s or 0.0)
             elif isinstance(decision, Preempted):
-                preempted[decision.gang] = cluster.gangs[decision.gang].gang
-        waiting = [cluster.gangs[gang] for gang in cluster.queue.gangs]
-        if waiting:
-            first = min(waiting, key=cluster.rank_of)
-            free = 4 * NODES - sum(live.gpus for live in cluster.gangs.values())
-            would_fit = free >= len(first.waiting[0].pods)
-            assert not would_fit or preempted, (seed, f"{first.id} is first, and would fit")
+                preempted[decision.gang] = _gang(core, decision.gang)
+        for first in core.questions.first(1):
+            free = sum(mask.bit_count() for _, _, mask in core.cells.free())
+            would_fit = free >= len(_gang(core, first).roles[0].pods)
+            assert not would_fit or preempted, (seed, f"{first} is first, and would fit")
         now += 10.0
         assert now < 100_000.0, (seed, "somebody never starts")
     assert len(set(started)) == asked, seed
     return started
+
+
+def _gang(core: Core, name: str) -> Gang:
+    """One that has not ended."""
+    found = core.gang(name)
+    assert found is not None
+    return found.gang

@@ -2,9 +2,8 @@
 
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 from muster.contracts.gangs import GangRequest
-from scheduler.domain.core.auditing import audited
-from scheduler.domain.core.extras import lives_of
 from scheduler.domain.state import State
+from scheduler_audit import audited
 from scheduler_world import NODES, PORTS, World
 
 
@@ -46,7 +45,7 @@ class Invariants(RuleBasedStateMachine):
     @invariant()
     def the_accounting_is_right(self) -> None:
         if not self.state.is_under_way:
-            assert [(each.gang, each.text) for each in audited(self.state.core)] == []
+            assert audited(self.state.core) == []
 
     @invariant()
     def a_lost_pod_that_nobody_wants_has_no_row(self) -> None:
@@ -81,11 +80,9 @@ class Invariants(RuleBasedStateMachine):
     @invariant()
     def what_is_reserved_or_placed_is_in_the_core(self) -> None:
         for name, gang in self.state.gangs.items():
-            live = self.state.core.gangs.get(name)
             for pod in gang.asks:
                 hold = self.state.ledger.hold_of(pod)
                 if hold is not None and not hold.is_lost:
-                    assert live is not None
-                    lives = (live, *lives_of(self.state.core, name))
-                    (found,) = (each.pods[pod] for each in lives if pod in each.pods)
-                    assert found.machine.name == hold.placement.node
+                    places = self.state.core.exported(name).places
+                    (node,) = (each.node for each in places if each.pod == pod)
+                    assert node == hold.placement.node

@@ -10,6 +10,7 @@ from muster.contracts.node_orders import Order
 from muster.contracts.nodes import NodeReport
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.model import RestoredPreemption, RestoredUsage, UserKey
+from scheduler.domain.core.owning import owner_of, pin_owner
 from scheduler.domain.core_rows import KnownReservation
 from scheduler.domain.known import KnownGang
 from scheduler.domain.placements import Hold
@@ -50,8 +51,6 @@ def loaded(history: Deciding, *, reverse: bool = False) -> Stored:
     state.restore_usage(_ordered(store.usage, reverse=reverse))
     state.restore_preemptions(store.preemptions)
     state.restore_reservations(_ordered(store.reservations, reverse=reverse))
-    while not state.core.hardware.catch_up(1):
-        pass
     recall(state, old, now)
     return state
 
@@ -203,94 +202,35 @@ def pending(state: Stored) -> Any:
 
 def believed(state: State) -> dict[str, Any]:
     """All of a state that decisions depend on."""
-    cluster = state.core
-    return (
-        _of_gangs(state)
-        | _of_hardware(state)
-        | {
-            "queue": {key: line.waiting for key, line in cluster.queue.lines.items()},
-            "sets": (
-                cluster.reserved,
-                cluster.downgraded.gangs,
-                cluster.told_to_leave,
-                cluster.nodes.draining,
-            ),
-            "said": {each.gang: each for each in cluster.said},
-            "charges": (
-                {(k, p): n for k, v in cluster.charges.leaves.items() for p, n in v.items() if n},
-                cluster.charges.guests,
-            ),
-            "nodes": {
-                name: (n.holds, n.orphaned, n.is_alive, n.is_lost, n.lease, n.size)
-                for name, n in state.ledger.nodes.items()
-            },
-            "pods": state.ledger.pods,
-            "run times": list(state.run_times.histories.items()),
-            "reservations": cluster.reservations.exported(),
-            "preemptions": (cluster.preemptions.exported(), cluster.preemptions.spent),
-            "usage": {
-                key: (row, cluster.usage.of(key, row.at))
-                for row in cluster.usage.exported()
-                for key in ((row.virtual_cluster, row.is_opportunistic, row.user),)
-            },
-        }
-    )
-
-
-def _of_gangs(state: State) -> dict[str, Any]:
-    cluster = state.core
+    core = state.core
+    gangs = {name: core.gang(name) for name in core.gang_ids()}
+    owners = [owner_of(name) for name in core.cells.quotas()]
+    owners += [pin_owner(pin) for pin in core.forest.pins]
     return {
         "gangs": {
             name: (state.known(name), set(gang.asks), gang.published_reason, gang.is_refused)
             for name, gang in state.gangs.items()
         },
-        "core": {
-            name: (cluster.exported(name), live.waiting, live.reserved, live.told, live.strangers)
-            for name, live in cluster.gangs.items()
+        "core": gangs,
+        "places": {
+            name: core.exported(name)
+            for name, gang in gangs.items()
+            if gang is not None and (gang.started_at is not None or gang.is_nominated)
         },
-    }
-
-
-def _of_hardware(state: State) -> dict[str, Any]:
-    hardware, index = state.core.hardware, state.core.hardware.index
-    return {
-        "slots": [
-            (
-                s.usable,
-                s.sick,
-                s.blocked,
-                s.charged,
-                s.held,
-                s.leaving,
-                s.reserved,
-                s.bound,
-                s.holders,
-                s.chargers,
-            )
-            for s in hardware.states
-        ],
-        "machines": {
-            name: (
-                m.free,
-                m.later,
-                m.ports,
-                m.blocked,
-                m.blocked_ports,
-                m.is_open,
-                m.avoided,
-                m.pods,
-            )
-            for name, m in hardware.machines.items()
+        "order": core.questions.first(len(gangs)),
+        "unpublished": core.unpublished(),
+        "leaving": sorted(core.leaving()),
+        "machines": {name: core.nodes.of(name) for name in core.forest.machines},
+        "slots": [core.cells.slot(slot) for slot in core.forest.slots],
+        "bound": sorted((each.address, each.owner) for each in core.cells.bound(owners)),
+        "quotas": core.cells.quotas(),
+        "nodes": {
+            name: (n.holds, n.orphaned, n.is_alive, n.is_lost, n.lease, n.size)
+            for name, n in state.ledger.nodes.items()
         },
-        "cells": (
-            hardware.unbound,
-            {name: (c.counts, c.free, c.owed, c.space) for name, c in hardware.cells.items()},
-        ),
-        "regions": {
-            (owner, leaf): {
-                number: (tag.free.form, tag.count, tag.sort) for number, tag in region.tags.items()
-            }
-            for owner, regions in (*index.regions.items(), ("", index.empty))
-            for leaf, region in regions.items()
-        },
+        "pods": state.ledger.pods,
+        "run times": list(state.run_times.histories.items()),
+        "reservations": core.rows.reservations(),
+        "preemptions": core.rows.preemptions(),
+        "usage": core.rows.usages(),
     }

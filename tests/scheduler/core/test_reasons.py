@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.config import (
     CellType,
     ClusterConfig,
@@ -12,7 +11,7 @@ from scheduler.domain.core.config import (
     QuotaCells,
 )
 from scheduler.domain.core.config import VirtualCluster as Owner
-from scheduler.domain.core.cycle import run_cycle
+from scheduler.domain.core.interface import Core
 from scheduler.domain.core.model import (
     NO_ONE,
     OPPORTUNISTIC,
@@ -28,6 +27,7 @@ from scheduler.domain.core.model import (
     Restored,
     Role,
 )
+from scheduler.domain.cores import core_of
 
 CONFIG = ClusterConfig(
     cell_types={
@@ -48,26 +48,26 @@ ONE = Gang("one", "x", "u", 1, (Role(Kind(2, ("v100",)), ("w-0",)),))
 
 
 @pytest.fixture
-def cluster() -> Cluster:
+def core() -> Core:
     """Two nodes whose virtual cluster is x, and a pinned one."""
-    return Cluster(CONFIG)
+    return core_of(CONFIG)
 
 
-def told(cluster: Cluster, gang: Gang, at: float) -> Reason:
+def told(core: Core, gang: Gang, at: float) -> Reason:
     """Why a gang is not placed."""
-    cluster.request(gang)
-    decided = run_cycle(cluster, at)
+    core.request(gang)
+    decided = core.cycle(at)
     (said,) = [each for each in decided if isinstance(each, Deferred | Refused)]
     assert said.gang == gang.id
     return said.reason
 
 
-def test_who_takes_what_others_leave_is_told_for_whom_it_waits(cluster: Cluster) -> None:
-    cluster.request(replace(ONE, id="guest", priority=-1))
-    run_cycle(cluster, 0.0)
-    assert told(cluster, ONE, 10.0).numbers["victims"] == 1
-    cluster.withdraw("one")
-    reason = told(cluster, replace(ONE, id="two"), 20.0)
+def test_who_takes_what_others_leave_is_told_for_whom_it_waits(core: Core) -> None:
+    core.request(replace(ONE, id="guest", priority=-1))
+    core.cycle(0.0)
+    assert told(core, ONE, 10.0).numbers["victims"] == 1
+    core.release("one")
+    reason = told(core, replace(ONE, id="two"), 20.0)
     assert (reason.code, reason.numbers["victims"], reason.numbers["until"]) == (
         "preempting",
         1,
@@ -76,42 +76,42 @@ def test_who_takes_what_others_leave_is_told_for_whom_it_waits(cluster: Cluster)
     assert reason.text == "It starts when 1 gang has left, by 40 at the latest."
 
 
-def test_pods_that_ended_are_no_victims(cluster: Cluster) -> None:
+def test_pods_that_ended_are_no_victims(core: Core) -> None:
     ended = Gang("ended", NO_ONE, NO_ONE, OPPORTUNISTIC, (Role(Kind(2), ("e-0",)),))
     place = PodPlace("e-0", "n0", (0, 1))
-    cluster.restore(Restored(ended, (place,), GangClass.OPPORTUNISTIC, (), 0.0, 100.0), 100.0)
-    reason = told(cluster, ONE, 200.0)
+    core.restore(Restored(ended, (place,), GangClass.OPPORTUNISTIC, (), 0.0, 100.0), 100.0)
+    reason = told(core, ONE, 200.0)
     assert reason.code == "preempting"
     assert (reason.numbers["victims"], reason.numbers["until"]) == (0, None)
     assert "left" not in reason.text
 
 
-def test_one_of_its_gpu_types_is_enough_not_to_be_refused(cluster: Cluster) -> None:
-    cluster.request(ONE)
-    run_cycle(cluster, 0.0)
+def test_one_of_its_gpu_types_is_enough_not_to_be_refused(core: Core) -> None:
+    core.request(ONE)
+    core.cycle(0.0)
     either = replace(ONE, id="two", roles=(Role(Kind(2, ("h100", "v100")), ("w-0",)),))
-    assert told(cluster, either, 10.0).code == "quota"
+    assert told(core, either, 10.0).code == "quota"
     neither = replace(ONE, id="three", roles=(Role(Kind(2, ("h100", "a100")), ("w-0",)),))
-    assert told(cluster, neither, 20.0).text == (
+    assert told(core, neither, 20.0).text == (
         "There is no GPU type h100 or a100; there are k80, v100."
     )
 
 
-def test_nobody_gets_fewer_ports_than_a_node_can_give(cluster: Cluster) -> None:
+def test_nobody_gets_fewer_ports_than_a_node_can_give(core: Core) -> None:
     many = replace(ONE, roles=(Role(Kind(2, ("v100",), ports=45_537), ("w-0",)),))
-    assert told(cluster, many, 0.0).code == "too-large"
+    assert told(core, many, 0.0).code == "too-large"
     most = replace(ONE, id="most", roles=(Role(Kind(2, ("v100",), ports=45_536), ("w-0",)),))
-    cluster.request(most)
-    (placed,) = run_cycle(cluster, 1.0)
+    core.request(most)
+    (placed,) = core.cycle(1.0)
     assert isinstance(placed, Placed)
     assert len(placed.pods[0].ports) == 45_536
 
 
-def runs(cluster: Cluster, name: str, kind: Kind, on: frozenset[str] | None = None) -> None:
+def runs(core: Core, name: str, kind: Kind, on: frozenset[str] | None = None) -> None:
     """A gang of priority 1 of one pod starts."""
     roles = (Role(kind, ("w-0",)),)
-    cluster.request(replace(ONE, id=name, roles=roles, allowed_nodes=on))
-    (placed,) = run_cycle(cluster, 0.0)
+    core.request(replace(ONE, id=name, roles=roles, allowed_nodes=on))
+    (placed,) = core.cycle(0.0)
     assert isinstance(placed, Placed), placed
 
 
@@ -156,10 +156,10 @@ BESIDE = "beside those of gangs of priority 1 or higher"
     ],
 )
 def test_who_has_too_little_quota_is_told_of_what(
-    cluster: Cluster, busy: Kind, wanted: tuple[Kind, ...], text: str, numbers: dict[str, object]
+    core: Core, busy: Kind, wanted: tuple[Kind, ...], text: str, numbers: dict[str, object]
 ) -> None:
-    runs(cluster, "busy", busy)
-    reason = told(cluster, wants(*wanted), 1.0)
+    runs(core, "busy", busy)
+    reason = told(core, wants(*wanted), 1.0)
     assert (reason.code, reason.text) == ("quota", text)
     others = {"pods", "gpus", "cpu", "memoryMB"}
     assert {name: n for name, n in reason.numbers.items() if name not in others} == numbers
@@ -169,10 +169,10 @@ def test_of_several_types_all_are_named() -> None:
     types = CONFIG.cell_types | {"box": CellType("a100", 4, is_node=True)}
     cells = (*CONFIG.physical_cells, PhysicalCell("box", "b0"))
     owned = (*CONFIG.virtual_clusters["x"].cells, QuotaCells("box", 1))
-    cluster = Cluster(ClusterConfig(types, cells, {}, {"x": Owner(owned, ("lab",))}))
-    runs(cluster, "busy", Kind(2, ("v100",)))
-    runs(cluster, "busy too", Kind(1, ("k80",)))
-    reason = told(cluster, wants(Kind(2, ("v100", "k80"))), 1.0)
+    core = core_of(ClusterConfig(types, cells, {}, {"x": Owner(owned, ("lab",))}))
+    runs(core, "busy", Kind(2, ("v100",)))
+    runs(core, "busy too", Kind(1, ("k80",)))
+    reason = told(core, wants(Kind(2, ("v100", "k80"))), 1.0)
     assert reason.text == (
         f"1 pod with 2 GPUs: x has 1 GPU cell of type k80 or v100 {BESIDE}, 2 are needed."
     )
@@ -180,16 +180,16 @@ def test_of_several_types_all_are_named() -> None:
 
 
 @pytest.fixture
-def limited() -> Cluster:
+def limited() -> Core:
     """Two nodes of two GPUs and eight CPUs each; both are x's, and y owns nothing."""
     types = {"node": CellType("v100", 2, is_node=True)}
     cells = (PhysicalCell("node", "n0"), PhysicalCell("node", "n1"))
     nodes = {"n0": NodeLimits(cpu=8), "n1": NodeLimits(cpu=8)}
     owners = {"x": Owner((QuotaCells("node", 2),)), "y": Owner()}
-    return Cluster(ClusterConfig(types, cells, nodes, owners))
+    return core_of(ClusterConfig(types, cells, nodes, owners))
 
 
-def test_a_share_is_told_where_that_is_more_than_the_gpus(limited: Cluster) -> None:
+def test_a_share_is_told_where_that_is_more_than_the_gpus(limited: Core) -> None:
     runs(limited, "busy", Kind(2))
     runs(limited, "busy too", Kind(1))
     reason = told(limited, wants(Kind(1, cpu=5)), 1.0)
@@ -205,7 +205,7 @@ def test_a_share_is_told_where_that_is_more_than_the_gpus(limited: Cluster) -> N
 
 
 def test_who_finds_gpus_and_not_the_share_that_goes_with_them_lacks_resources(
-    limited: Cluster,
+    limited: Core,
 ) -> None:
     for number in range(2):
         on = frozenset({f"n{number}"})
@@ -214,10 +214,10 @@ def test_who_finds_gpus_and_not_the_share_that_goes_with_them_lacks_resources(
     assert reason.code == "resource"
 
 
-def test_who_wants_no_gpu_is_told_nothing_of_gpus(limited: Cluster) -> None:
+def test_who_wants_no_gpu_is_told_nothing_of_gpus(limited: Core) -> None:
     limited.request(replace(wants(Kind(cpu=8)), id="first", virtual_cluster="y"))
     limited.request(replace(wants(Kind(cpu=1)), id="second", virtual_cluster="y"))
-    run_cycle(limited, 0.0)
+    limited.cycle(0.0)
     reason = told(limited, replace(wants(Kind(cpu=8), pods=2), virtual_cluster="y"), 1.0)
     assert reason.code == "quota"
     assert reason.text == (
@@ -250,9 +250,9 @@ def test_who_wants_no_gpu_is_told_nothing_of_gpus(limited: Cluster) -> None:
     ],
 )
 def test_what_can_never_be_is_refused_with_what_was_wanted(
-    cluster: Cluster, gang: Gang, code: str
+    core: Core, gang: Gang, code: str
 ) -> None:
-    reason = told(cluster, gang, 0.0)
+    reason = told(core, gang, 0.0)
     assert reason.code == code
     pods = sum(len(role.pods) for role in gang.roles)
     assert dict(reason.numbers) == {"pods": pods, "gpus": 2 * pods, "cpu": 0, "memoryMB": 0}
@@ -273,28 +273,28 @@ def test_what_can_never_be_is_refused_with_what_was_wanted(
 )
 @pytest.mark.parametrize("is_settled", [True, False])
 def test_who_names_what_there_is_not_gets_nothing_however_much_is_free(
-    cluster: Cluster, gang: Gang, code: str, is_settled: bool
+    core: Core, gang: Gang, code: str, is_settled: bool
 ) -> None:
     """It is refused at once; where not all nodes are known yet, as soon as they are."""
-    cluster.settle(is_settled)
-    reason = told(cluster, gang, 0.0)
+    core.settle(is_settled)
+    reason = told(core, gang, 0.0)
     assert reason.code == (code if is_settled else "health")
     if not is_settled:
-        cluster.nodes.set_node_health("n0", False)
-        cluster.nodes.set_node_health("n0", True)
-        assert run_cycle(cluster, 1.0) == []
-        cluster.settle(True)
-        (refused,) = run_cycle(cluster, 2.0)
+        core.nodes.set_node_health("n0", False)
+        core.nodes.set_node_health("n0", True)
+        assert core.cycle(1.0) == []
+        core.settle(True)
+        (refused,) = core.cycle(2.0)
         assert isinstance(refused, Refused)
         assert refused.reason.code == code
 
 
-def test_so_it_is_with_what_a_gang_grows_by(cluster: Cluster) -> None:
+def test_so_it_is_with_what_a_gang_grows_by(core: Core) -> None:
     guest = replace(ONE, priority=-1)
-    cluster.request(guest)
-    run_cycle(cluster, 0.0)
-    cluster.grow("one", (Role(Kind(0, pin="lab"), ("more",)),))
-    (refused,) = run_cycle(cluster, 1.0)
+    core.request(guest)
+    core.cycle(0.0)
+    core.grow("one", (Role(Kind(0, pin="lab"), ("more",)),))
+    (refused,) = core.cycle(1.0)
     assert isinstance(refused, Refused)
     assert refused.reason.code == "pin"
 
@@ -308,14 +308,14 @@ def test_so_it_is_with_what_a_gang_grows_by(cluster: Cluster) -> None:
 )
 def test_who_has_to_leave_is_told_for_what(guest: Kind, text: str) -> None:
     nodes = {name: NodeLimits(cpu=2) for name in ("n0", "k0", "k1")} | {"c0": NodeLimits(cpu=4)}
-    cluster = Cluster(replace(CONFIG, nodes=nodes))
+    core = core_of(replace(CONFIG, nodes=nodes))
     on = frozenset({"c0"} if guest.cpu else {"n0"})
     wish = replace(ONE, id="guest", virtual_cluster="y", priority=-1, allowed_nodes=on)
-    cluster.request(replace(wish, roles=(Role(guest, ("w-0",)),)))
-    run_cycle(cluster, 0.0)
+    core.request(replace(wish, roles=(Role(guest, ("w-0",)),)))
+    core.cycle(0.0)
     cpu = Role(Kind(0, cpu=4), ("c-0",))
-    cluster.request(replace(ONE, roles=(*ONE.roles, cpu) if guest.cpu else ONE.roles))
-    (left,) = [each for each in run_cycle(cluster, 1.0) if isinstance(each, Preempted)]
+    core.request(replace(ONE, roles=(*ONE.roles, cpu) if guest.cpu else ONE.roles))
+    (left,) = [each for each in core.cycle(1.0) if isinstance(each, Preempted)]
     assert left.reason.code == "guarantee"
     assert left.reason.text.startswith(text)
     assert left.reason.numbers == {"gpus": guest.gpus}

@@ -8,8 +8,8 @@ promised here.
 
 from collections import Counter
 
-from scheduler.domain.core.machines import FIRST_PORT, LAST_PORT
 from scheduler.domain.core.model import OPPORTUNISTIC, Gang
+from scheduler.domain.core.nodes import FIRST_PORT, LAST_PORT
 
 from oracle.choices import is_spared, type_choices
 from oracle.hardware import Hardware

@@ -14,11 +14,11 @@ from digests import digest
 from oracle.hardware import Hardware
 from random_clusters import a_cluster, a_gang
 from scheduler.domain.core.config import USUAL_ORDER
+from scheduler.domain.core.cycle import Core
 from scheduler.domain.core.interface import Counterfactual
 from scheduler.domain.core.model import OPPORTUNISTIC, Gang, Placed, Preempted
-from scheduler.domain.core.cycle import Core
 from scheduler.domain.core.nodes import Phase
-from test_one_core import fault
+from test_core_histories import fault
 
 HISTORIES, STEPS = 4, 40
 ALL = 10_000

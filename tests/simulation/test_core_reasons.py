@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from scenes import RACKS, config, gang, owning
 from scheduler.domain.core.config import ClusterConfig, NodeLimits, Policy
-from scheduler.domain.core.model import Decision, Deferred, Gang, Placed, Preempted, Reason
 from scheduler.domain.core.cycle import Core
+from scheduler.domain.core.model import Decision, Deferred, Gang, Placed, Preempted, Reason
 
 FREE = Policy(order_by=("priority", "age"), is_backfilling=False)
 KEEPING = Policy(is_backfilling=True, assumed_s=1_000.0, max_pass_s=500.0)

@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 from oracle.hardware import Hardware
 from random_clusters import a_cluster, a_gang
-from scheduler.domain.core.config import USUAL_ORDER
-from scheduler.domain.core.model import Placed, Preempted
 from scheduler.domain.core.audit import drifts
+from scheduler.domain.core.config import USUAL_ORDER
 from scheduler.domain.core.cycle import Core
+from scheduler.domain.core.model import Placed, Preempted
 from scheduler.domain.core.nodes import Phase, Workload
-from scheduler.domain.core.records import Backfill
 
 CLUSTERS, STEPS = 20, 40
+
+Stays = tuple[str | None, float]
+"""On whose reserved cells a gang runs, and until when it may."""
 
 
 def whole(core: Core) -> None:
@@ -33,10 +35,13 @@ def whole(core: Core) -> None:
         assert placed == ([] if workload.phase is Phase.WAITING else pods), name
 
 
-def is_lower(victim: Workload, other: Workload, backfill: Backfill | None, number: int) -> None:
+def is_lower(
+    victim: Workload, other: Workload, stays: tuple[str | None, float], now: float
+) -> None:
     """None leaves for an equal, but a gang that overstays on cells that are reserved for it."""
-    if backfill is not None and backfill.gang == other.gang.id:
-        assert backfill.until <= number
+    passed, until = stays
+    if passed == other.gang.id:
+        assert until <= now
     elif victim.gang.virtual_cluster == other.gang.virtual_cluster:
         assert victim.gang.priority < other.gang.priority
 
@@ -74,6 +79,7 @@ def test_the_accounting_is_right_and_gangs_whole_after_every_cycle(
     hardware, core = Hardware(config), Core(config)
     leaving: list[str] = []
     running: set[str] = set()
+    stays_until = core._gangs.records.stays_until
     for number in range(STEPS):
         kind = chance.random()
         if kind < 0.6:
@@ -92,14 +98,14 @@ def test_the_accounting_is_right_and_gangs_whole_after_every_cycle(
         elif leaving:
             core.release(leaving.pop(chance.randrange(len(leaving))))
         before = {name: record.workload for name, record in core.gangs.items()}
-        backfills = {name: record.backfill for name, record in core.gangs.items()}
+        stays = {name: (each.passed, stays_until(each)) for name, each in core.gangs.items()}
         for decision in core.cycle(float(number)):
             if isinstance(decision, Preempted):
                 assert decision.gang in running
                 leaving.append(decision.gang)
                 if decision.for_gang is not None:
                     victim, other = before[decision.gang], before[decision.for_gang]
-                    is_lower(victim, other, backfills[decision.gang], number)
+                    is_lower(victim, other, stays[decision.gang], float(number))
             elif isinstance(decision, Placed):
                 running.add(decision.gang)
         workloads = [*core.workloads()]

@@ -9,10 +9,10 @@ import pytest
 from oracle.hardware import Hardware
 from random_changes import a_change
 from random_clusters import Traits, a_cluster, a_gang
-from scheduler.domain.core.config import USUAL_ORDER
-from scheduler.domain.core.model import Downgraded, Placed, PodPlace, Preempted, PreemptionCancelled
 from scheduler.domain.core.audit import drifts
+from scheduler.domain.core.config import USUAL_ORDER
 from scheduler.domain.core.cycle import Core
+from scheduler.domain.core.model import Downgraded, Placed, PodPlace, Preempted, PreemptionCancelled
 from scheduler.domain.core.nodes import Phase
 
 CLUSTERS, STEPS = 12, 40

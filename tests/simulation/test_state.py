@@ -7,8 +7,8 @@ import pytest
 from every_way import EveryWay, TooLong
 from oracle.hardware import Hardware
 from random_clusters import a_cluster, a_gang
-from scheduler.domain.core.building import build
 from scheduler.domain.core.audit import drifts
+from scheduler.domain.core.building import build
 from scheduler.domain.core.evict import Cost, CostOf
 from scheduler.domain.core.fit import Fit, No, fit
 from scheduler.domain.core.gangs import workload_of

@@ -9,7 +9,9 @@ import pytest
 from oracle.hardware import Hardware
 from random_changes import a_change
 from random_clusters import Traits, a_cluster, a_gang
+from scheduler.domain.core.audit import drifts
 from scheduler.domain.core.config import USUAL_ORDER, ClusterConfig
+from scheduler.domain.core.cycle import Core
 from scheduler.domain.core.model import (
     Decision,
     Deferred,
@@ -24,11 +26,9 @@ from scheduler.domain.core.model import (
     Role,
     Shrunk,
 )
-from scheduler.domain.core.audit import drifts
-from scheduler.domain.core.cycle import Core
 from scheduler.domain.core.nodes import Phase
 from scheduler.domain.core.records import Growth, Record
-from test_one_core import fault, picture, whole
+from test_core_histories import fault, picture, whole
 
 CLUSTERS, STEPS = 20, 40
 

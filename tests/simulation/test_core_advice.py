@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 from digests import digest
 from scenes import RACKS, config, gang, owning
+from scheduler.domain.core.advise import Spot, spots_of
 from scheduler.domain.core.config import Policy
+from scheduler.domain.core.cycle import Core
 from scheduler.domain.core.interface import Advice
 from scheduler.domain.core.model import Gang, Kind, Placed, Role
-from scheduler.domain.core.advise import Spot, spots_of
-from scheduler.domain.core.cycle import Core
 from scheduler.domain.core.nodes import Phase
-from test_one_core_answers import POLICIES, a_history, waiting
-from test_one_core_reasons import KEEPING, Scene, a_scene
+from test_core_answers import POLICIES, a_history, waiting
+from test_core_reasons import KEEPING, Scene, a_scene
 
 
 def advice(core: Core, cell: str | None = None, cells: int = 1) -> Advice:
