@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from scenes import FREE, config, gang, owning
+from scenes import FREE, Scene, config, gang, owning
 from scheduler.domain.core.audit import drifts
 from scheduler.domain.core.config import ClusterConfig, NodeLimits, PhysicalCell, Policy
 from scheduler.domain.core.cycle import Core
@@ -272,3 +272,16 @@ def test_a_restored_gang_uses_the_cluster_from_then_on() -> None:
 def by(user: str, one: Gang) -> Gang:
     """A gang of a user."""
     return replace(one, user=user)
+
+
+def test_pods_of_one_kind_get_gpus_of_one_type_also_by_preemption() -> None:
+    cells = [
+        PhysicalCell(f"{leaf}-node", name=f"{leaf}{n}") for leaf in ("old", "k80") for n in (0, 1)
+    ]
+    scene = Scene(config(cells, x=owning(("old-node", 2), ("k80-node", 2)), y=owning()))
+    for node in ("old0", "k800", "old1", "k801"):
+        scene.now += 100.0
+        there = frozenset({node})
+        scene.places(gang(node, "y", 2, priority=-1, allowed_nodes=there))
+    victims = [d.gang for d in scene.asks(gang("asks", "x", 2, pods=2)) if isinstance(d, Preempted)]
+    assert sorted(victims) == ["k800", "k801"]
