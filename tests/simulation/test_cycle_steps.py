@@ -262,7 +262,7 @@ def test_a_restored_gang_uses_the_cluster_from_then_on() -> None:
     story = Story(config(TWO, policy=policy, x=owning(("old-node", 2))))
     story.now = 1e6
     place = PodPlace("p0", "n0", (0,))
-    story.core.restore(Restored(by("ann", gang("a", "x", 1)), (place,), started_at=1e6))
+    story.core.restore(Restored(by("ann", gang("a", "x", 1)), (place,), started_at=1e6), 1e6)
     story.asks(by("bob", gang("b", "x", 1)))
     story.now += 10
     older, younger = gang("c", "x", 2, submitted_at=1), gang("d", "x", 2, submitted_at=2)

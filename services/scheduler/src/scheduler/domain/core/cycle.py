@@ -161,6 +161,8 @@ class Core:
         record = self.gangs.get(gang)
         if record is not None:
             self._pending += self._gangs.release_pod(record, pod)
+            if gang not in self.gangs:
+                self._drop_pending(gang)
 
     def checkpointed(self, gang: str, at: float) -> bool:
         """A gang's work up to then is saved. Whether it runs, and had not saved so much."""

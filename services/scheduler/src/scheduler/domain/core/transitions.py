@@ -145,7 +145,7 @@ class Transitions:
         if workload.phase in (Phase.RUNNING, Phase.PREEMPTED):
             record.run = Run(restored.started_at or 0.0, restored.checkpointed_at)
             record.passed = restored.passed
-            self.usage.resume(workload.gang, workload.places)
+            self.usage.begin(workload.gang, workload.places, self.costs.now)
         elif workload.phase is Phase.WAITING:
             record.misnamed = misnaming(self.state, workload)
         self.records.add(record)

@@ -26,14 +26,9 @@ class Usage(Accounts):
         ]
 
     def begin(self, gang: Gang, places: Iterable[Place], now: float) -> None:
-        """Pods of a gang run from now on."""
+        """Pods of a gang run, or run on, from now on."""
         if self.is_kept and gang.virtual_cluster != NO_ONE:
             self.add(key_of(gang), self._amounts(places, 1), now)
-
-    def resume(self, gang: Gang, places: Iterable[Place]) -> None:
-        """Pods of a gang that ran before run on, from the next cycle on."""
-        if self.is_kept and gang.virtual_cluster != NO_ONE:
-            self.leave(gang.id, key_of(gang), self._amounts(places, 1))
 
     def end(self, gang: Gang, places: Iterable[Place]) -> None:
         """They don't any more."""
