@@ -13,10 +13,7 @@ import answers_http
 import overload
 import w2_run
 from meter import quantile
-from scheduler.domain.core.advising import advise
-from scheduler.domain.core.answers import answer
-from scheduler.domain.core.cluster import Cluster
-from scheduler.domain.core.wishes import wishes
+from scheduler.domain.core.interface import Core
 from scheduler.pauses import Collector
 
 SEED = 7
@@ -24,8 +21,8 @@ ARRIVALS = 3_000
 AIM_MS = 100
 
 
-def full(nodes: int) -> Cluster:
-    """A cluster with 10,000 waiting."""
+def full(nodes: int) -> Core:
+    """The core of a full cluster with 10,000 waiting."""
     run = w2_run.start(nodes, ARRIVALS)
     while run.is_filling:
         run.advance(10_000)
@@ -33,18 +30,23 @@ def full(nodes: int) -> Cluster:
     while queue.is_queueing:
         queue.queue_up(overload.QUEUED_PER_CYCLE)
     queue.release(3)
-    return run.busy.cluster
+    return run.busy.core
 
 
-def show_advice(cluster: Cluster) -> None:
+def _waits(core: Core, gang: str) -> bool:
+    state = core.gang(gang)
+    return state is not None and state.is_waiting and not state.is_nominated
+
+
+def show_advice(core: Core) -> None:
     """Of cells of every type, one and several."""
-    forest = cluster.hardware.forest
-    types = dict.fromkeys(each for chain in forest.chains.values() for each in chain.types[1:])
+    chains = core.forest.chains.values()
+    types = dict.fromkeys(each for chain in chains for each in chain.types[1:])
     took = []
     for cells in (1, 2, 8):
         for each in types:
             began = time.process_time()
-            advise(cluster, wishes(forest, None, each, cells))
+            core.questions.advise(None, each, cells)
             took.append(time.process_time() - began)
     took.sort()
     middle, most = quantile(took, 0.5) * 1e3, took[-1] * 1e3
@@ -62,29 +64,27 @@ def main() -> None:
         return
     collector = Collector()
     collector.hold()  # as the service does: a look at all that lives takes longer than an answer
-    cluster = full(arguments.nodes)
+    core = full(arguments.nodes)
     collector.filled()
     lot = random.Random(SEED)
-    waiting = sorted(cluster.queue.gangs)
+    waiting = sorted(each for each in core.gang_ids() if _waits(core, each))
     took: dict[str, list[float]] = {"what would have to be otherwise": [], "place and start": []}
     left_out = 0
     for gang in (lot.choice(waiting) for _ in range(arguments.asked)):
-        live = cluster.gangs[gang]
         began = time.process_time()
-        found = answer(cluster, live)
+        found = core.questions.counterfactual(gang)
         then = time.process_time()
-        cluster.queue.version += 1  # as if a gang had come: nothing is remembered
-        cluster.forecast.ahead(cluster, live)
-        cluster.forecast.expected(cluster, live)
+        core.questions.ahead(gang)
+        core.questions.starts_at(gang)
         took["what would have to be otherwise"].append(then - began)
         took["place and start"].append(time.process_time() - then)
-        left_out += bool(found.left_out)
+        left_out += found is not None and bool(found.left_out)
     print(f"{arguments.nodes:,} nodes, {len(waiting):,} wait, {arguments.asked} asked about")
     for what, times in took.items():
         times.sort()
         middle, p99, most = (quantile(times, share) * 1e3 for share in (0.5, 0.99, 1))
         print(f"  {what}: p50 {middle:.1f} ms, p99 {p99:.1f} ms, longest {most:.1f} ms")
-    show_advice(cluster)
+    show_advice(core)
     print(f"  not all within the bounds: {left_out}; aim: {AIM_MS} ms together")
 
 

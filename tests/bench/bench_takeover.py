@@ -38,6 +38,7 @@ from scheduler import store
 from scheduler.cluster_file import Loaded
 from scheduler.decider import Decider
 from scheduler.domain.core.config import ClusterConfig, Policy
+from scheduler.domain.core.model import GangClass
 from scheduler.domain.known import KnownGang
 from scheduler.domain.placements import Hold, Placement
 from scheduler.domain.requests import kind_of
@@ -262,12 +263,13 @@ async def rebuild(
         await asyncio.sleep(0)
         beating.cancel()
         memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-        cluster = decider.state.core
-        running = sum(1 for live in cluster.gangs.values() if live.pods)
-        held = sum(1 for live in cluster.gangs.values() if live.is_charged)
+        core = decider.state.core
+        states = [state for gang in core.gang_ids() if (state := core.gang(gang))]
+        running = [state.gang_class for state in states if state.started_at is not None]
+        held = running.count(GangClass.GUARANTEED)
         print(
             f"turn {turn}: {step}; the event loop was held for {held_s:.2f} s at the"
-            f" longest, and for {pulse.longest_s:.2f} s by the file; {running} gangs run,"
+            f" longest, and for {pulse.longest_s:.2f} s by the file; {len(running)} gangs run,"
             f" {held} in their cells; {memory_mb} MB at the most;"
             f" plain loop {loop_ns():.0f} ns"
         )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from clusters import NODE_CPU
 from meter import Meter
-from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.core.interface import Core
 from scheduler.domain.core.model import (
     Decision,
     Deferred,
@@ -68,7 +68,7 @@ class Busy:
     """One cluster; ``codes`` counts the reasons of waits, ``decisions`` the decisions."""
 
     nodes: int
-    cluster: Cluster
+    core: Core
     accounting: Accounting = field(default_factory=Accounting)
     waiting: set[str] = field(default_factory=set)
     leaving: "deque[tuple[int, str]]" = field(default_factory=deque)
@@ -117,12 +117,7 @@ class Busy:
     def release(self, gang: str, meter: Meter) -> None:
         self.waiting.discard(gang)
         self.accounting.forget(gang)
-        timed(meter, lambda: self.cluster.release(gang))
-
-    def withdraw(self, gang: str, meter: Meter) -> None:
-        self.waiting.discard(gang)
-        self.accounting.forget(gang)
-        timed(meter, lambda: self.cluster.withdraw(gang))
+        timed(meter, lambda: self.core.release(gang))
 
     def sample(self) -> None:
         self.gpu_share_sum += self.accounting.gpus / (self.nodes * GPUS_PER_NODE)

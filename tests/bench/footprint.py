@@ -15,9 +15,8 @@ from pathlib import Path
 
 from clusters import in_quarters
 from meter import rss_mb
-from scheduler.domain.core.cluster import Cluster
-from scheduler.domain.core.cycle import run_cycle
 from scheduler.domain.core.model import Placed
+from scheduler.domain.cores import core_of
 from w1 import Arrival, stream
 from w1_run import gang_of
 
@@ -41,15 +40,15 @@ def weigh(nodes: int) -> Footprint:
     gc.collect()
     before = rss_mb()
     started = time.process_time()
-    cluster = Cluster(config)
+    core = core_of(config)
     start_cpu_s = time.process_time() - started
     gc.collect()
     built, gangs = rss_mb(), 0
     for event in stream(nodes, 0):
         assert isinstance(event, Arrival)
         gang = gang_of(event)
-        cluster.request(gang)
-        gangs += any(isinstance(each, Placed) for each in run_cycle(cluster, gang.submitted_at))
+        core.request(gang)
+        gangs += any(isinstance(each, Placed) for each in core.cycle(gang.submitted_at))
     gc.collect()
     return Footprint(start_cpu_s, built - before, rss_mb() - before, gangs)
 

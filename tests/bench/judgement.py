@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from scheduler.domain.core.config import Finding, Policy
-from scheduler.domain.core.model import OPPORTUNISTIC, Deferred, GangClass, Placed
+from scheduler.domain.core.model import OPPORTUNISTIC, GangClass, Placed, Reserved
 from scheduler.domain.formats.model import GangRequested
 from scheduler.domain.simulation.figures import quantile
 from scheduler.domain.simulation.run import Simulation
@@ -55,14 +55,14 @@ console = Console()
 @dataclass(slots=True)
 class Outcome:
     """One run. ``waits_s``: of guaranteed gangs, from the request to the first start; ``large_s``:
-    of the large ones among them. ``errors_s``: how much later than first expected a gang
-    started, by the source of the expectation. ``used``: share of all GPUs while gangs came.
-    ``preempted`` and ``lost_gpu_s``: by class.
+    of the large ones among them. ``errors_s``: how much later than first expected a gang with a
+    reservation started. ``used``: share of all GPUs while gangs came. ``preempted`` and
+    ``lost_gpu_s``: by class.
     """
 
     waits_s: list[float] = field(default_factory=list)
     large_s: list[float] = field(default_factory=list)
-    errors_s: dict[str, list[float]] = field(default_factory=dict)
+    errors_s: list[float] = field(default_factory=list)
     used: float = 0.0
     ended_at: float = 0.0
     preempted: dict[str, int] = field(default_factory=dict)
@@ -91,9 +91,8 @@ def outcome(seed: int, policy: Policy, kind: str, size: tuple[int, int]) -> Outc
 def _follow(
     simulation: Simulation, events: Iterable[GangRequested], large: int, found: Outcome
 ) -> None:
-    """Waits, and the first expected start of each waiting gang."""
-    cluster, started = simulation.core, set[str]()
-    expected: dict[str, tuple[float, str]] = {}
+    """Waits, and the first expected start of each gang with a reservation."""
+    started, expected = set[str](), dict[str, float]()
     for now, decision in simulation.run(events):
         gang = decision.gang
         if gang in started:
@@ -107,12 +106,9 @@ def _follow(
                 if run.wanted_gpus >= large:
                     found.large_s.append(wait_s)
             if gang in expected:
-                at, source = expected.pop(gang)
-                found.errors_s.setdefault(source, []).append(now - at)
-        elif isinstance(decision, Deferred) and gang not in expected:
-            start = cluster.forecast.expected(cluster, cluster.gangs[gang])
-            if start is not None:
-                expected[gang] = start.at, start.source
+                found.errors_s.append(now - expected.pop(gang))
+        elif isinstance(decision, Reserved) and decision.starts_at is not None:
+            expected.setdefault(gang, decision.starts_at)
 
 
 def _noting(
@@ -174,17 +170,16 @@ def care(name: str, runs: Runs) -> Table:
 
 def starts(name: str, runs: Runs) -> Table:
     """How far expected starts are from actual ones."""
-    heads = ["known ends", "expected by", "gangs", "median\nerror, min", "median\nwait, min"]
+    heads = ["known ends", "gangs", "median\nerror, min", "median\nwait, min"]
     heads += ["started\nlater"]
     table = slim(f"Expected and actual starts, {name}", heads)
     for kind in ("as drawn", "exact"):
         found = runs[name, BEST, kind]
         waited = [wait for one in found for wait in one.waits_s if wait]
-        for source in sorted({source for one in found for source in one.errors_s}):
-            errors = [error for one in found for error in one.errors_s.get(source, [])]
+        errors = [error for one in found for error in one.errors_s]
+        if errors:
             table.add_row(
                 kind,
-                source,
                 f"{len(errors):,}",
                 f"{minutes(statistics.median(map(abs, errors))):,.1f}",
                 f"{minutes(statistics.median(waited)):,.1f}",

@@ -16,7 +16,6 @@ from itertools import pairwise
 
 from busy import Busy, timed_gang
 from meter import Meter
-from scheduler.domain.core.cycle import run_cycle
 from scheduler.domain.core.model import Decision, Gang
 from w2 import drawn_gang
 
@@ -74,7 +73,7 @@ class OverloadRun:
             self.asked.append(gang)
 
     def _cycle(self, released: str | None, meter: Meter) -> None:
-        busy, cluster, now = self.busy, self.busy.cluster, float(self.number)
+        busy, core, now = self.busy, self.busy.core, float(self.number)
         asked, self.asked = self.asked, []
         for gang in asked:
             busy.expect(gang)
@@ -89,10 +88,10 @@ class OverloadRun:
 
         def decide() -> list[Decision]:
             if released is not None:
-                cluster.release(released)
+                core.release(released)
             for gang in asked:
-                cluster.request(gang)
-            decided = run_cycle(cluster, now, go_on)
+                core.request(gang)
+            decided = core.cycle(now, go_on)
             stops.append(time.process_time())
             return decided
 

@@ -3,15 +3,13 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Protocol
 
 from clusters import in_quarters, rack_of
 from meter import Meter
 from quality import Quality, pods_in_worse_blocks
-from scheduler.domain.core.cluster import Cluster
-from scheduler.domain.core.cycle import run_cycle
 from scheduler.domain.core.model import Decision, Gang, Kind, Placed, PodPlace, Role
+from scheduler.domain.cores import core_of
 from w1 import GPUS_PER_NODE, SEED, Arrival, Departure, Event, stream
 
 WINDOWS = {128: 20_000, 1_024: 4_000, 4_096: 1_000, 16_384: 4_000}
@@ -35,8 +33,6 @@ class Decider(Protocol):
 
     def request(self, gang: Gang) -> None: ...
 
-    def withdraw(self, gang: str) -> None: ...
-
     def release(self, gang: str) -> None: ...
 
 
@@ -47,11 +43,11 @@ Cycle = Callable[[float], list[Decision]]
 class Run:
     """One size of cluster with its stream; a gang that is not placed at once is withdrawn.
 
-    ``cycle``: decides on what the cluster was asked, at a time.
+    ``cycle``: decides about what was requested, at a time.
     """
 
     nodes: int
-    cluster: Decider
+    decider: Decider
     cycle: Cycle
     events: Iterator[Event]
     window: Quality
@@ -83,7 +79,7 @@ class Run:
     def _arrive(self, event: Arrival, meter: Meter) -> None:
         gang = gang_of(event)
         cpu, wall = time.process_time(), time.perf_counter()
-        self.cluster.request(gang)
+        self.decider.request(gang)
         decisions = self.cycle(gang.submitted_at)
         wall_s, cpu_s = time.perf_counter() - wall, time.process_time() - cpu
         meter.gang(wall_s, cpu_s)
@@ -93,7 +89,7 @@ class Run:
         )
         if places is None:
             cpu = time.process_time()
-            self.cluster.withdraw(gang.id)
+            self.decider.release(gang.id)
             meter.spent(time.process_time() - cpu)
         else:
             meter.done += 1
@@ -116,22 +112,22 @@ class Run:
         self.in_use -= event.pods * event.gpus
         name = f"g{event.id}"
         cpu = time.process_time()
-        self.cluster.release(name)
+        self.decider.release(name)
         meter.spent(time.process_time() - cpu)
 
 
 def start(nodes: int, arrivals: int, seed: int = SEED) -> Run:
-    """The core's cluster, empty, and the first event."""
-    cluster = Cluster(in_quarters(nodes))
-    return start_with(cluster, partial(run_cycle, cluster), nodes, stream(nodes, arrivals, seed))
+    """The core of an empty cluster, and the first event."""
+    core = core_of(in_quarters(nodes))
+    return start_with(core, core.cycle, nodes, stream(nodes, arrivals, seed))
 
 
-def start_with(cluster: Decider, cycle: Cycle, nodes: int, events: Iterator[Event]) -> Run:
-    """Any cluster, empty, and the first event."""
+def start_with(decider: Decider, cycle: Cycle, nodes: int, events: Iterator[Event]) -> Run:
+    """Any scheduler of an empty cluster, and the first event."""
     racks, gpus = rack_of(nodes), nodes * GPUS_PER_NODE
     return Run(
         nodes,
-        cluster,
+        decider,
         cycle,
         events,
         window=Quality(racks, gpus),

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from busy import Busy, timed, timed_gang
 from clusters import in_quarters
 from meter import Meter
-from scheduler.domain.core.cluster import Cluster
-from scheduler.domain.core.cycle import run_cycle
 from scheduler.domain.core.model import Decision
+from scheduler.domain.cores import core_of
 from w1 import SEED
 from w2 import Comes, Event, Flips, Goes, stream
 
@@ -52,12 +51,12 @@ class MixedRun:
         busy.expect(gang)
 
         def decide() -> list[Decision]:
-            busy.cluster.request(gang)
-            return run_cycle(busy.cluster, gang.submitted_at)
+            busy.core.request(gang)
+            return busy.core.cycle(gang.submitted_at)
 
         for hopeless in busy.heed(timed_gang(meter, decide), meter):
             if hopeless in busy.waiting:
-                busy.withdraw(hopeless, meter)
+                busy.release(hopeless, meter)
         if event.is_steady:
             busy.sample()
 
@@ -65,14 +64,14 @@ class MixedRun:
         busy = self.busy
         for gang in sorted(busy.accounting.on_node.get(event.bad, ())):
             busy.release(gang, meter)
-        timed(meter, lambda: busy.cluster.nodes.set_node_health(event.bad, False))
+        timed(meter, lambda: busy.core.nodes.set_node_health(event.bad, False))
         if event.healed is not None:
             healed = event.healed
-            timed(meter, lambda: busy.cluster.nodes.set_node_health(healed, True))
+            timed(meter, lambda: busy.core.nodes.set_node_health(healed, True))
 
 
 def start(nodes: int, arrivals: int, seed: int = SEED) -> MixedRun:
-    """The cluster, empty, and the first event."""
+    """The core of an empty cluster, and the first event."""
     events = stream(nodes, arrivals, seed)
-    cluster = Cluster(in_quarters(nodes, is_limited=True))
-    return MixedRun(Busy(nodes, cluster), events, next(events, None))
+    core = core_of(in_quarters(nodes, is_limited=True))
+    return MixedRun(Busy(nodes, core), events, next(events, None))
