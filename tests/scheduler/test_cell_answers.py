@@ -223,8 +223,8 @@ async def test_cells_are_those_of_one_cluster_though_another_comes(kit: Kit) -> 
     for name, pods in (("runs", count), ("waits", 2)):
         state.request(kit.gang(name, *kit.pods(name, pods, gpus=1)), 0.0, 0.0)
         kit.decide(state, 0.0)
-    (reservation,) = state.core.reservations.by_gang.values()
-    kept = {node for node, _ in reservation.cells(state.core.hardware)}
+    (reservation,) = state.core.rows.reservations()
+    kept = {node for node, _ in reservation.cells}
     found = await told_beside(state, lambda: state.change(None, 1.0), virtual_cluster="default")
     assert {cell["cell"] for cell in found if cell["gpusReserved"]} == kept
     assert len(found) == count

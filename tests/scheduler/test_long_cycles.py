@@ -1,7 +1,7 @@
 """Cycles that take longer than the database, or the lease, lets them."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -10,11 +10,10 @@ from muster.contracts.gangs import GangRequest
 from muster.db import Connection
 from muster.service import Runtime
 from scheduler import store
-from scheduler.domain.core import cycle
-from scheduler.domain.core.admitting import attempts
-from scheduler.domain.core.cluster import Cluster
-from scheduler.domain.core.holdings import Live
-from scheduler.domain.core.model import Decision, Placed, Preempted
+from scheduler.domain.core import admit
+from scheduler.domain.core.model import Placed
+from scheduler.domain.core.nodes import Workload
+from scheduler.domain.core.state import State
 from scheduler.domain.formats.snapshot import take
 from scheduler.domain.rules import Rules
 from scheduler.watch import Watch
@@ -37,17 +36,17 @@ async def test_what_takes_longer_than_a_transaction_may_is_decided_in_several(
     """All words come to one cycle, and the core is slow. None is like another, so that each is
     tried; ``gpus``: with one only the last gang fits.
     """
-    take_dirty = store.gangs.take_dirty
+    take_dirty, attempt = store.gangs.take_dirty, admit.attempt
 
-    def slow(cluster: Cluster, live: Live) -> Iterator[list[Decision] | None]:
+    def slow(*given: Any) -> Any:
         time.sleep(0.1)  # its time is the test
-        yield from attempts(cluster, live)
+        return attempt(*given)
 
     async def together(conn: Connection, most: int) -> Sequence[GangRequest]:
         known = await conn.fetchval("SELECT count(*) FROM gang")
         return await take_dirty(conn, most) if known == GANGS else []
 
-    monkeypatch.setattr(cycle, "attempts", slow)
+    monkeypatch.setattr(admit, "attempt", slow)
     monkeypatch.setattr(store.gangs, "take_dirty", together)
     names = [f"g{number:02}" for number in range(GANGS)]
     async with scheduler(deciding_timeout_s=1.0) as runtime:
@@ -75,19 +74,19 @@ async def test_what_came_during_a_long_cycle_does_not_wait_for_anything_else(
         else:
             receive(*given)
 
-    def hearing(cluster: Cluster, live: Live) -> Iterator[list[Decision] | None]:
-        tried.append(live.gang.id)
+    def hearing(state: State, workload: Workload, *given: Any) -> Any:
+        tried.append(workload.name)
         if len(tried) == 2:
             receive(*reports[0])
-        yield from attempts(cluster, live)
+        return attempt(state, workload, *given)
 
     async def together(conn: Connection, most: int) -> Sequence[GangRequest]:
         known = await conn.fetchval("SELECT count(*) FROM gang")
         return await take_dirty(conn, most) if known == 3 and reports else []
 
-    tried, take_dirty = list[str](), store.gangs.take_dirty
+    tried, take_dirty, attempt = list[str](), store.gangs.take_dirty, admit.attempt
     monkeypatch.setattr(Watch, "on_report", keep_second)
-    monkeypatch.setattr(cycle, "attempts", hearing)
+    monkeypatch.setattr(admit, "attempt", hearing)
     monkeypatch.setattr(store.gangs, "take_dirty", together)
     async with scheduler(cycle_part_s=1e-9, cycle_poll_s=HOUR_S) as runtime:
         await until(lambda: measured(runtime, "is_leader"))
@@ -96,20 +95,6 @@ async def test_what_came_during_a_long_cycle_does_not_wait_for_anything_else(
         for size in (1, 2, 3):
             await others.ask(kit.gang(f"g{size}", *kit.pods(f"g{size}", size, gpus=1), age=size))
         await others.until(lambda: set(others.states("g2")) == {"placed"})
-
-
-def test_a_cycle_may_be_left_between_the_ways_that_are_tried_for_one_gang(kit: Kit) -> None:
-    state = kit.state(kit.report("n0", gpus=8))
-    kit.decide(state, 0.0)
-    (pod,) = kit.pods("guest", 1, gpus=8)
-    state.request(kit.gang("guest", pod, priority=-1), 0.0, 0.0)
-    kit.decide(state, 0.0)
-    (pod,) = kit.pods("late", 1, gpus=8)
-    state.request(kit.gang("late", pod), 0.0, 0.0)
-    parts = [state.decide(0.0, 0.0, lambda: True) for _ in range(4)]
-    assert parts[:3] == [[]] * 3
-    assert [type(each) for each in parts[3]] == [Preempted]
-    assert state.is_under_way
 
 
 def test_a_cycle_that_was_left_is_gone_on_with_before_anything_else_happens(kit: Kit) -> None:
@@ -137,11 +122,10 @@ def test_a_cycle_is_left_when_it_is_late_but_never_before_one_gang_was_tried(kit
     for number in range(3):
         (pod,) = kit.pods(f"g{number}", 1, gpus=1)
         state.request(kit.gang(f"g{number}", pod, age=number), 0.0, 0.0)
-    for number in range(3):
-        (placed,) = state.decide(0.0, 0.0, lambda: True)
-        assert (placed.gang, state.is_under_way) == (f"g{number}", True)
-    assert state.decide(0.0, 0.0, lambda: True) == []
-    assert not state.is_under_way
+    parts = [state.decide(0.0, 0.0, lambda: True)]
+    while state.is_under_way:
+        parts.append(state.decide(0.0, 0.0, lambda: True))
+    assert [[each.gang for each in part] for part in parts if part] == [["g0"], ["g1"], ["g2"]]
 
 
 def test_who_was_not_told_yet_is_told_though_it_is_asked_for_anew_between_two_cycles(

@@ -12,7 +12,7 @@ import pytest
 from cli.embedded.process import free_port
 from muster.service import Runtime
 from scheduler import configuring
-from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.core.interface import Core
 from scheduler.domain.plans import Plan, made_with_line
 from scheduler.domain.state import State
 from scheduler_answers import Leader, asking, served
@@ -84,7 +84,7 @@ async def test_questions_wait_while_a_thread_makes_the_cluster_anew(
     """
     is_held, reads, goes_on = threading.Event(), threading.Event(), threading.Event()
 
-    def held(cluster: Cluster, plan: Plan, at: float) -> tuple[Cluster, str]:
+    def held(cluster: Core, plan: Plan, at: float) -> tuple[Core, str]:
         if is_held.is_set():
             reads.set()
             assert goes_on.wait(DEADLINE_S)

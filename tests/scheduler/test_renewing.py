@@ -96,7 +96,7 @@ async def test_a_pod_that_was_reported_before_it_was_known_is_no_stranger(kit: K
     assert standby.ledger.nodes["n0"].orphaned
     await look(standby, leader, "g")
     assert not standby.ledger.nodes["n0"].orphaned
-    assert standby.core.gangs["g"].pods.keys() == {"g-w-0"}
+    assert [place.pod for place in standby.core.exported("g").places] == ["g-w-0"]
 
 
 async def test_a_pod_that_is_no_gangs_any_more_is_a_stranger_as_long_as_it_is_reported(

@@ -413,17 +413,12 @@ class History(Invariants):
         assert self.kit.free(self.state, self.now) == sum(gpus for gpus, _ in NODES.values())
         cluster = self.state.core
         for name, (_, cpu) in NODES.items():
-            machine = cluster.hardware.machines[name]
-            assert dict(zip(machine.sort.names, machine.free, strict=True)) == {
-                "cpu": cpu,
-                "memoryMB": 100,
-                "ports": 6,
-            }
-            assert not machine.ports
+            machine = cluster.nodes.of(name)
+            assert machine.left == {"cpu": cpu, "memoryMB": 100, "ports": 6}
+            assert not machine.used_ports
         assert not self.state.ledger.pods
         assert not self.state.gangs
-        assert not cluster.gangs
-        assert not cluster.queue.gangs
+        assert not cluster.gang_ids()
         self.store.write(self.state, [])
         assert not self.store.gangs
         assert not self.store.holds
