@@ -5,7 +5,7 @@ what is idle, and leaves before any gang does.
 from collections.abc import Iterable
 
 import pytest
-from scenes import config, gang, nodes_of, owning
+from scenes import config, gang, nodes_of, owning, racks
 from scheduler.domain.core.audit import drifts
 from scheduler.domain.core.config import ClusterConfig, Policy
 from scheduler.domain.core.cycle import Core
@@ -500,3 +500,13 @@ def test_after_a_restart_a_place_to_grow_is_still_reserved() -> None:
     fresh = scene.again()
     assert fresh.core.exported("a").reserved == ("q0",)
     assert about(fresh.ends("low"), Grown, "a") == ["q0"]
+
+
+def test_no_more_surplus_pods_leave_than_have_to() -> None:
+    scene = Scene(config(racks(40), x=owning(("rack/node", 80))))
+    for n in range(0, 80, 2):
+        scene.asks(gang(f"g{n}", "x", 4, allowed_nodes=frozenset({f"n{n}"})))
+    scene.asks(elastic("grows", 1, 40))
+    decided = scene.asks(gang("asks", "x", 4, pods=2, priority=1))
+    assert [d.gang for d in decided if isinstance(d, Preempted)] == []
+    assert len([d for d in decided if isinstance(d, Shrunk)]) == 2

@@ -5,9 +5,8 @@ Example: an operator asks why a gang waits. Under a trial in which all nodes are
 waits for health.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 
 from scheduler.domain.core.evict import NO_COST, WHOLE_GANG, Choice, CostOf, Rules, choose
 from scheduler.domain.core.nodes import Place, Slot, Workload
@@ -81,22 +80,31 @@ def fit(state: State, workload: Workload, rules: Rules | None) -> Fit | No:
 def _by_downgrades(state: State, workload: Workload, rules: Rules) -> Fit | None:
     """The smallest ones lose their cells: as few as serve, of these those that can't be spared."""
     lazy = sorted(rules.lazy(workload), key=lambda each: (each.gpus, each.name))[:DOWNGRADED]
-    if not lazy or not _without_cells(state, workload, lazy, is_kept=False):
+    lazy = _fewest(lazy, lambda few: bool(_without_cells(state, workload, few, is_kept=False)))
+    if not lazy:
         return None
-    few, enough = 0, len(lazy)
-    while few + 1 < enough:
-        count = (few + enough) // 2
-        if _without_cells(state, workload, lazy[:count], is_kept=False):
-            enough = count
-        else:
-            few = count
-    lazy = lazy[:enough]
     for each in lazy[-2 : -SPARED - 2 : -1]:  # without the last it does not fit
         rest = [other for other in lazy if other is not each]
         if _without_cells(state, workload, rest, is_kept=False):
             lazy = rest
     when = _without_cells(state, workload, lazy, is_kept=True)
     return Fit((), is_waiting=when is When.SOON, downgraded=tuple(lazy))
+
+
+def _fewest(
+    some: list[Workload], is_enough: Callable[[Sequence[Workload]], bool]
+) -> list[Workload]:
+    """The first of them that are enough; none if all are not."""
+    if not some or not is_enough(some):
+        return []
+    few, enough = 0, len(some)
+    while few + 1 < enough:
+        count = (few + enough) // 2
+        if is_enough(some[:count]):
+            enough = count
+        else:
+            few = count
+    return some[:enough]
 
 
 def _without_cells(
@@ -141,14 +149,28 @@ def _choose(
         if choice is None:
             return None
         if any((cost_of(each) or NO_COST) >= WHOLE_GANG for each in choice.victims):
-            surplus = [*islice(rules.surplus(workload), SHRUNK)]
-            with state.trial():
-                if surplus and _with_victims(state, workload, surplus, choice.slots):
-                    choice = Choice(tuple(surplus), choice.slots)
+            choice = _surplus(state, workload, rules, choice.slots) or choice
         victims = _spare(state, workload, choice, cost_of)
         if not rules.is_too_many(workload, victims):
             return Choice(victims, choice.slots)
     return None
+
+
+def _surplus(
+    state: State, workload: Workload, rules: Rules, slots: tuple[Slot, ...]
+) -> Choice | None:
+    """Surplus pods alone, the largest first; None: these do not serve."""
+    some = sorted(rules.surplus(workload), key=lambda each: (-each.gpus, each.name))[:SHRUNK]
+    some = _fewest(some, lambda few: _serves(state, workload, few, slots))
+    return Choice(tuple(some), slots) if some else None
+
+
+def _serves(
+    state: State, workload: Workload, victims: Iterable[Workload], slots: Sequence[Slot]
+) -> bool:
+    """It fits without these. Nothing is changed."""
+    with state.trial():
+        return _with_victims(state, workload, victims, slots)
 
 
 def _with_victims(
@@ -169,7 +191,6 @@ def _spare(
     if len(victims) > 1:
         for victim in victims[:SPARED]:
             rest = [each for each in victims if each is not victim]
-            with state.trial():
-                if _with_victims(state, workload, rest, choice.slots):
-                    victims = rest
+            if _serves(state, workload, rest, choice.slots):
+                victims = rest
     return tuple(victims)
