@@ -29,6 +29,7 @@ class History:
         self.hardware = Hardware(self.config)
         self.cores = [Core(self.config) for _ in range(count)]
         self.number = 0
+        self.failed: list[str] = []
 
     @property
     def now(self) -> float:
@@ -40,7 +41,10 @@ class History:
         kind, names = self.chance.random(), sorted(self.cores[0].gangs)
         gang = a_gang(self.chance, self.hardware, f"g{self.number}", self.now, 0.15)
         gang = replace(gang, is_borrowing=self.chance.random() < 0.4)
+        if self.failed and self.number % 3 == 0:
+            gang = replace(gang, follows=self.failed.pop())
         name = self.chance.choice(names) if names else ""
+        self.failed += [name] if 0.8 <= kind < 0.85 else []
         node, is_well = self.chance.choice(self.hardware.machines), self.chance.random() < 0.7
         for core in self.cores:
             if kind < 0.65:

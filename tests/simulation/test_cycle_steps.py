@@ -194,7 +194,7 @@ def a_lost_node() -> Story:
 
 def test_the_next_attempt_keeps_the_healthy_part_of_its_place_and_is_first() -> None:
     story = a_lost_node()
-    story.asks(gang("j-1", "x", 2, 2, job="j", submitted_at=5))
+    story.asks(gang("j-1", "x", 2, 2, job="j", submitted_at=5, follows="j-0"))
     assert started(story.leaves("full")) == ["j-1"]
     assert {place.slot.node.name for place in places_of(story, "j-1")} == {"n0", "n2"}
 
@@ -205,7 +205,7 @@ def test_pods_go_back_to_their_nodes_though_others_fit_better() -> None:
     story.asks(gang("first", "x", 2), gang("j-0", "x", 2, job="j", submitted_at=1))
     story.leaves("first")
     story.core.requeue("j-0", until=60.0)
-    _, placed = story.asks(gang("j-1", "x", 2, job="j"))
+    (placed,) = story.asks(gang("j-1", "x", 2, job="j", follows="j-0"))
     assert isinstance(placed, Placed)
     assert placed.pods[0].node == "n1"
 

@@ -39,7 +39,8 @@ class PodRelease(Model):
 
 class GangEnd(OpenEnum):
     """How a gang ended. ``stopped``: by its user. ``limit``: its time limit. ``taken``: by neither
-    its user nor itself: preempted, drained, lost.
+    its user nor itself: preempted, drained, lost. ``requeued``: the same by a failure of the
+    platform, and the job's next attempt follows soon.
     """
 
     SUCCEEDED = "succeeded"
@@ -47,6 +48,7 @@ class GangEnd(OpenEnum):
     STOPPED = "stopped"
     LIMIT = "limit"
     TAKEN = "taken"
+    REQUEUED = "requeued"
     UNKNOWN = "unknown"
 
 
@@ -66,7 +68,10 @@ class GangRequest(StateMessage):
     long it is protected from preemption. ``checkpoint_s``: how often it saves work. ``borrow``: it
     may use idle quota of other virtual clusters. ``checkpointed_at``: when a pod last reported that
     the gang's work is saved. ``needs_keys``: its pods have secrets, so each placement needs the key
-    of its node's agent. ``end``: with an empty list, how the gang ended; None: unknown.
+    of its node's agent. ``end``: with an empty list, how the gang ended; None: unknown. ``failed``:
+    with the end ``requeued``, the pods that the platform failed. The Scheduler keeps the places of
+    the others for the gang whose ``follows`` names this one. That gang is first in its virtual
+    cluster.
     """
 
     gang: str
@@ -86,6 +91,8 @@ class GangRequest(StateMessage):
     checkpointed_at: datetime | None = None
     needs_keys: bool = False
     end: GangEnd | None = None
+    failed: tuple[str, ...] = ()
+    follows: str | None = None
     pods: tuple[PodAsk, ...] = ()
     released: tuple[PodRelease, ...] = ()
 

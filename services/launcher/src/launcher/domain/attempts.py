@@ -15,10 +15,19 @@ from launcher.domain.messages import (
     GANG_REQUESTED,
     ended_message,
     gang_message,
+    no_gang_message,
     stop_message,
 )
 from launcher.domain.model import ACTIVE, DONE, ENDING, LIVE, Outcome, StopCause, Task
-from launcher.domain.policy import Attempt, account, attributed, completion, retry
+from launcher.domain.policy import (
+    Attempt,
+    account,
+    attributed,
+    completion,
+    is_requeued,
+    next_attempt,
+    retry,
+)
 from launcher.domain.states import JobEvent, JobPhase, TaskEvent, TaskPhase
 from launcher.domain.turn import Turn
 from launcher.domain.verdicts import UNEXPLAINED, end_by, is_loss, is_taken, stop_verdict
@@ -251,6 +260,8 @@ def decide_attempt(turn: Turn, outcome: Outcome) -> None:
 
 def stop_job(turn: Turn, by: str | None) -> None:
     """The user wants it stopped."""
+    if turn.job.phase is JobPhase.BACKOFF and turn.job.follows is not None:
+        turn.publish(no_gang_message(turn.job.follows, turn.job.id))  # nothing is kept for it
     if turn.move_job(JobEvent.STOP_ASKED, stop_requested_by=by, retry_at=None):
         stop_all(turn, StopCause.USER)
     if_over(turn)
@@ -294,7 +305,9 @@ def answer_over(turn: Turn, message: PodStatus, is_alive: bool) -> None:
 
 
 def if_over(turn: Turn) -> None:
-    """When the last pod of a decided or stopped attempt has ended, the attempt has ended."""
+    """When the last pod of a decided or stopped attempt has ended, the attempt has ended. Where the
+    platform failed it, the next attempt follows its gang.
+    """
     job = turn.job
     if job.phase not in ENDING or any(task.phase in LIVE for task in turn.tasks()):
         return
@@ -302,7 +315,11 @@ def if_over(turn: Turn) -> None:
     if job.spec.gang and job.attempt_completed_at is None and turn.tasks():
         gang = gang_name(job.id, job.attempt)
         end = end_by(outcome.verdict) if outcome else GangEnd.STOPPED
+        is_next = outcome and is_requeued(turn.job_with_tasks, outcome, turn.now, turn.policy)
+        if is_next:
+            end = GangEnd.REQUEUED
         turn.publish(gang_message(turn.job_with_tasks, gang, turn.tasks(), GANG_RELEASED, end))
+        turn.set_job(follows=gang if is_next else None)
     at = job.attempt_completed_at or turn.now
     turn.set_job(
         gang_unpublished=False, reason=None, kill_at=None, attempt_completed_at=at, outcome=outcome
@@ -316,14 +333,7 @@ def _follow(turn: Turn, outcome: Outcome | None) -> None:
         turn.move_job(JobEvent.STOPPED, completed_at=turn.now)
         return
     job, verdict = turn.job, outcome.verdict
-    spent = Attempt(
-        limit=job.spec.job_retry_count,
-        spent=job.accountable,
-        streak=job.streak,
-        ran=_since(turn.now, job.attempt_launched_at),
-        seed=f"{job.id}-{job.attempt}",
-    )
-    again = retry(verdict, spent, turn.policy)
+    again = next_attempt(turn.job_with_tasks, outcome, turn.now, turn.policy)
     if again is None:
         event = JobEvent.SUCCEEDED if verdict is None else JobEvent.FAILED
         turn.move_job(event, completed_at=turn.now)

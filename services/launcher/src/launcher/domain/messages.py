@@ -21,7 +21,7 @@ from muster.decisions import Publish
 
 from launcher.domain.model import HOLDING, Job, JobWithTasks, Placement, StopCause, Task
 from launcher.domain.states import JOB_SHOWN, TASK_SHOWN, JobPhase, TaskPhase
-from launcher.domain.verdicts import SUCCEEDED, stop_verdict
+from launcher.domain.verdicts import SUCCEEDED, is_taken, stop_verdict
 
 JOB_UPDATED = "job-updated"
 GANG_REQUESTED = "gang-requested"
@@ -80,10 +80,16 @@ def gang_message(
         checkpointed_at=max(saved, default=None),
         needs_keys=job.spec.secrets is not None,
         end=end,
+        failed=_failed(job_with_tasks, found) if end is GangEnd.REQUEUED else (),
+        follows=job.follows,
         pods=pods,
         released=tuple(task.release for task in found if task.release is not None),
     )
     return Publish(Kind.GANG, gang, topic, gang, message, is_open=bool(pods))
+
+
+def _failed(job_with_tasks: JobWithTasks, tasks: Iterable[Task]) -> tuple[str, ...]:
+    return tuple(job_with_tasks.pod(task) for task in tasks if is_taken(task.verdict))
 
 
 def no_gang_message(gang: str, job: str) -> Publish:

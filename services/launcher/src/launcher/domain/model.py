@@ -106,6 +106,7 @@ class Job:
     ``quiet_at``: when changes that users can wait for are published (``status_unpublished``,
     ``gang_unpublished``). ``kill_at``: when stopping pods are killed. ``forget_at``: when placed
     tasks that may have run before a restore end, unless an agent reports them by then.
+    ``follows``: the gang of the attempt before, if the platform failed it.
     """
 
     id: str
@@ -138,6 +139,7 @@ class Job:
     attempt_created_at: datetime | None = None
     attempt_launched_at: datetime | None = None
     attempt_completed_at: datetime | None = None
+    follows: str | None = None
 
     @property
     def is_final(self) -> bool:
@@ -228,8 +230,9 @@ class Policy:
     conflicts over resources. ``quiet``: how long details may wait to be published; ``quiet_new``:
     the same for the wait of a new job, which its submitter knows already. ``start_longest``: an
     older submission may be of a job that has ended and is deleted. ``resync``: how long agents have
-    to report a pod that may have run before a restore. ``reseal`` seals the secrets of jobs to
-    agents.
+    to report a pod that may have run before a restore. ``requeue_longest``: the Scheduler keeps the
+    places of a failed attempt for one that begins within so long. ``reseal`` seals the secrets of
+    jobs to agents.
     """
 
     stop_grace: timedelta = timedelta(seconds=30)
@@ -244,4 +247,5 @@ class Policy:
     quiet_new: timedelta = timedelta(seconds=2)
     start_longest: timedelta = timedelta(days=8)
     resync: timedelta = timedelta(seconds=5)
+    requeue_longest: timedelta = timedelta(seconds=30)
     reseal: Reseal = no_keys

@@ -8,13 +8,14 @@ without a bound wait longer each time, so that a broken node does not cause a lo
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
+from muster.contracts.gangs import GangClass
 from muster.contracts.jobs import Retries, TaskRoleSpec, Trigger
 from muster.contracts.verdicts import Behavior, Fault, Verdict
 
 from launcher.domain.model import DONE, JobWithTasks, Outcome, Policy, StopCause, Task
-from launcher.domain.states import TaskPhase
+from launcher.domain.states import JobPhase, TaskPhase
 from launcher.domain.verdicts import DEADLINE, UNEXPLAINED, is_loss, is_taken, waits_again
 
 ALWAYS = -2
@@ -201,6 +202,38 @@ def _unbounded(
     return Retry(
         min(policy.backoff_first * 2**doublings, policy.backoff_longest), is_counted, streak
     )
+
+
+def next_attempt(
+    job_with_tasks: JobWithTasks, outcome: Outcome, now: datetime, policy: Policy
+) -> Retry | None:
+    """Whether an attempt that ends now with this outcome is followed by another."""
+    job = job_with_tasks.job
+    launched_at = job.attempt_launched_at
+    spent = Attempt(
+        limit=job.spec.job_retry_count,
+        spent=job.accountable,
+        streak=job.streak,
+        ran=timedelta(0) if launched_at is None else now - launched_at,
+        seed=f"{job.id}-{job.attempt}",
+    )
+    return retry(outcome.verdict, spent, policy)
+
+
+def is_requeued(
+    job_with_tasks: JobWithTasks, outcome: Outcome, now: datetime, policy: Policy
+) -> bool:
+    """The platform failed a gang that had its cells, and the next attempt follows soon: the
+    Scheduler keeps the places of the other pods for it.
+    """
+    job, outcome = job_with_tasks.job, attributed(job_with_tasks, outcome)
+    verdict = outcome.verdict
+    is_failure = is_taken(verdict) and not waits_again(verdict)
+    has_cells = job.gang_class is GangClass.GUARANTEED and job.lender is None
+    if not (is_failure and has_cells and job.spec.gang and job.phase is JobPhase.COMPLETING):
+        return False
+    again = next_attempt(job_with_tasks, outcome, now, policy)
+    return again is not None and again.delay <= policy.requeue_longest
 
 
 def account(retries: Retries, outcome: Outcome | None) -> Retries:

@@ -26,6 +26,7 @@ from launcher.domain.model import (
     Task,
     TaskKey,
 )
+from launcher.domain.policy import is_requeued
 from launcher.domain.states import (
     JOB,
     JOB_SHOWN,
@@ -172,8 +173,13 @@ class Turn:
             self._publish_status()
 
     def publish_held(self) -> None:
-        """The gang holds only what has not ended."""
+        """The gang holds only what has not ended. One that is requeued releases all its pods at
+        once, so that nobody has their places before the next attempt.
+        """
         self.set_job(gang_unpublished=False)
+        outcome = self.job.outcome
+        if outcome and is_requeued(self.job_with_tasks, outcome, self.now, self.policy):
+            return
         if self.job.phase in ACTIVE | ENDING and self.job.spec.gang:
             gang = gang_name(self.job.id, self.job.attempt)
             is_whole = all(task.phase in HOLDING for task in self._tasks.values())

@@ -25,7 +25,9 @@ DIGEST_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class KnownReservation:
-    """A gang's reservation. ``pods``: a digest of the pods that it waited for then."""
+    """A gang's reservation. ``pods``: a digest of the pods that it waited for then; empty: the gang
+    is over.
+    """
 
     restored: RestoredReservation
     pods: str
@@ -106,9 +108,10 @@ def _note(
 
 def _reservation(core: Core, gang: str) -> KnownReservation | None:
     row, waiting = core.rows.reservation(gang), core.gang(gang)
-    if row is None or waiting is None:
+    if row is None:
         return None
-    return KnownReservation(replace(row, patient_until=None), _digest(waiting))
+    pods = "" if waiting is None else _digest(waiting)
+    return KnownReservation(replace(row, patient_until=None), pods)
 
 
 def _digest(gang: GangState) -> str:

@@ -81,9 +81,16 @@ class Given:
         if self.core.checkpointed(gang, saved_at):
             self._note(checkpointed_event, gang, saved_at)
 
-    def release(self, gang: str) -> None:
-        """A gang is over. Unknown ones are ignored."""
+    def requeue(self, gang: str, until: float) -> None:
+        """A gang is over by the platform's fault. Unknown ones are ignored."""
         if self.core.gang(gang) is not None:
+            self._note(released_event, gang, until)
+            self.core.requeue(gang, until)
+
+    def release(self, gang: str) -> None:
+        """A gang is over, and nothing is kept of it. Unknown ones are ignored."""
+        core = self.core
+        if core.gang(gang) is not None or core.rows.reservation(gang) is not None:
             self._note(released_event, gang)
             self.core.release(gang)
 

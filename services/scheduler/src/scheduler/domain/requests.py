@@ -182,6 +182,7 @@ def gang_of(request: GangRequest, roles: tuple[Role, ...], learnt_s: float | Non
         min_run_s=_seconds(request.min_run_s),
         checkpoint_s=_seconds(request.checkpoint_s),
         is_borrowing=request.borrow,
+        follows=request.follows,
     )
 
 

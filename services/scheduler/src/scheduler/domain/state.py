@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import count
 from typing import assert_never
 
-from muster.contracts.gangs import GangRequest, PodRelease
+from muster.contracts.gangs import GangEnd, GangRequest, PodRelease
 from muster.contracts.model import Reason
 from muster.contracts.node_orders import Order
 from muster.contracts.nodes import NodeReport
@@ -20,7 +20,7 @@ from muster.contracts.nodes import NodeReport
 from scheduler.domain.adoption import Listed, is_listed, joined, look
 from scheduler.domain.configured import Setting
 from scheduler.domain.core import model
-from scheduler.domain.core.config import ClusterConfig, Policy
+from scheduler.domain.core.config import REQUEUE_S, ClusterConfig, Policy
 from scheduler.domain.core.interface import HEALTH, PREEMPTING, Core
 from scheduler.domain.core.model import (
     Decision,
@@ -179,11 +179,13 @@ class State:
         ends = {end.pod: end for end in request.released}
         before, gang.asks, gang.request = gang.asks, asks, request
         self._expect(gang)
+        self._requeue(gang, at)
         for pod in before:
             if pod not in asks:
                 self._drop(gang, pod, ends.get(pod), now, at)
         if not asks:
-            self.given.release(gang.name)
+            if request.end is not GangEnd.REQUEUED:
+                self.given.release(gang.name)
             self.jobs.remove(self.gangs.pop(gang.name))
             self.withheld.pop(gang.name, None)
             self._changes.ended[gang.name] = request
@@ -194,6 +196,17 @@ class State:
             self.given.checkpointed(gang.name, saved)
         if asks.keys() - before.keys() or (gang.is_refused and asks.keys() != before.keys()):
             self._want(gang)
+
+    def _requeue(self, gang: Asked, at: float) -> None:
+        """The platform failed the attempt, and another follows: what is healthy of its cells is
+        kept for that one.
+        """
+        request = gang.request
+        if request.end is not GangEnd.REQUEUED or request.pods:
+            return
+        for pod in request.failed:
+            self.given.release_pod(gang.name, pod)
+        self.given.requeue(gang.name, at + REQUEUE_S)
 
     def _expect(self, gang: Asked) -> None:
         """A new gang's expected run time: passed to the core once, and kept."""

@@ -102,6 +102,7 @@ class Stored(State):
             gang.leaving = _leaving(restored)
         gone = {h.pod: asks.get(h.pod) for h in held} | dict.fromkeys(reserved)
         gang.asks = {pod: ask for pod, ask in asks.items() if pod in gone or gang.is_refused}
+        self._requeue(gang, at)
         for pod in gone.keys() - asks.keys():  # by a message that no cycle has seen
             end = next((e for e in request.released if e.pod == pod), None)
             self._drop(gang, pod, end, now, at)
@@ -134,7 +135,8 @@ class Stored(State):
         """Stored reservations; after all gangs."""
         for row in self.core_rows.keep_reservations(rows, gone):
             gang = self.core.gang(row.restored.gang)
-            if gang is not None and row.is_for(gang):
+            is_over = gang is None and row.restored.kept_of is not None
+            if is_over or (gang is not None and row.is_for(gang)):
                 patient = replace(row.restored, patient_until=self.patient_until)
                 self.given.keep_again(patient)
 

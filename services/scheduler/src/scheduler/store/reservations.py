@@ -1,17 +1,18 @@
-"""The SQL of reservations: cells reserved for waiting gangs."""
+"""The SQL of reservations: cells reserved for waiting gangs, or kept for next attempts."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import astuple
 from typing import Any
 
 from muster.db import Connection
 
-from scheduler.domain.core.model import CellUse, NodeGpus, RestoredReservation
+from scheduler.domain.core.model import CellUse, KeptOf, NodeGpus, RestoredReservation
 from scheduler.domain.core_rows import KnownReservation
 
 _ROWS = (
-    "SELECT gang, number, cells::text, held::text, bound::text, starts_at, since, pods"
-    " FROM reservation"
+    "SELECT gang, number, cells::text, held::text, bound::text, starts_at, since, pods,"
+    " kept_of::text FROM reservation"
 )
 
 
@@ -24,14 +25,15 @@ async def save(conn: Connection, rows: Mapping[str, KnownReservation | None]) ->
     if kept:
         of = [row.restored for row in kept]
         await conn.execute(
-            "INSERT INTO reservation (gang, number, cells, held, bound, starts_at, since, pods)"
-            " SELECT gang, number, cells::jsonb, held::jsonb, bound::jsonb, starts_at, since, pods"
-            " FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::text[],"
-            " $6::double precision[], $7::double precision[], $8::text[])"
-            " AS n (gang, number, cells, held, bound, starts_at, since, pods)"
+            "INSERT INTO reservation"
+            " (gang, number, cells, held, bound, starts_at, since, pods, kept_of)"
+            " SELECT gang, number, cells::jsonb, held::jsonb, bound::jsonb, starts_at, since, pods,"
+            " kept_of::jsonb FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[],"
+            " $5::text[], $6::double precision[], $7::double precision[], $8::text[], $9::text[])"
+            " AS n (gang, number, cells, held, bound, starts_at, since, pods, kept_of)"
             " ON CONFLICT (gang) DO UPDATE SET number = excluded.number, cells = excluded.cells,"
             " held = excluded.held, bound = excluded.bound, starts_at = excluded.starts_at,"
-            " since = excluded.since, pods = excluded.pods",
+            " since = excluded.since, pods = excluded.pods, kept_of = excluded.kept_of",
             [each.gang for each in of],
             [each.number for each in of],
             [json.dumps(each.cells) for each in of],
@@ -40,6 +42,7 @@ async def save(conn: Connection, rows: Mapping[str, KnownReservation | None]) ->
             [each.starts_at for each in of],
             [each.since for each in of],
             [row.pods for row in kept],
+            [None if each.kept_of is None else json.dumps(astuple(each.kept_of)) for each in of],
         )
 
 
@@ -68,8 +71,15 @@ def _of_row(row: Any) -> KnownReservation:
         tuple(CellUse(cell, quota) for cell, quota in json.loads(row["bound"])),
         _cells(row["held"]),
         row["number"],
+        kept_of=None if row["kept_of"] is None else _kept_of(*json.loads(row["kept_of"])),
     )
     return KnownReservation(restored, row["pods"])
+
+
+def _kept_of(
+    virtual_cluster: str, priority: int, user: str, job: str, pins: Sequence[str]
+) -> KeptOf:
+    return KeptOf(virtual_cluster, priority, user, job, tuple(pins))
 
 
 def _cells(text: str) -> tuple[NodeGpus, ...]:

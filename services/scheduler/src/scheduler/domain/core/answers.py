@@ -15,7 +15,7 @@ from typing import NamedTuple
 from scheduler.domain.core.attempt import may_be_opportunistic, places_of, short_of
 from scheduler.domain.core.conditions import heal, unwell
 from scheduler.domain.core.ends import end_of
-from scheduler.domain.core.explain import HEALTH, preempting, quota, unsettled
+from scheduler.domain.core.explain import HEALTH, preempting, quota, unsettled, with_kept
 from scheduler.domain.core.fit import QUOTA
 from scheduler.domain.core.gangs import workload_of
 from scheduler.domain.core.interface import (
@@ -135,12 +135,14 @@ def reason_of(gangs: Transitions, record: Record) -> Reason | None:
         is_settled = record.published != HEALTH
         return record.misnamed if is_settled else unsettled(record.misnamed)
     reason = gangs.queue.class_of(workload).reason
-    if reason is None or reason.code != QUOTA:
-        return reason
-    with state.trial():
-        lift_all(state, _reservations(gangs, record))
-        short = short_of(state, workload)
-    return reason if short is None else quota(workload, short)
+    if reason is None:
+        return None
+    if reason.code == QUOTA:
+        with state.trial():
+            lift_all(state, _reservations(gangs, record))
+            short = short_of(state, workload)
+        reason = reason if short is None else quota(workload, short)
+    return with_kept(reason, record.reservation)
 
 
 def part_of(record: Record) -> Record | None:

@@ -5,18 +5,18 @@ from dataclasses import replace
 
 from scheduler.domain.core.gangs import roles_of, workload_of
 from scheduler.domain.core.lend import lender_of
-from scheduler.domain.core.model import Decision, Kind, Restored
+from scheduler.domain.core.model import Decision, Gang, Kind, Restored
 from scheduler.domain.core.nodes import Phase
 from scheduler.domain.core.ordering import Order
 from scheduler.domain.core.records import Growth, Record
 from scheduler.domain.core.refuse import misnaming
-from scheduler.domain.core.reserve import exported_reservation, reserve_again
+from scheduler.domain.core.reserve import exported_reservation
 from scheduler.domain.core.restore import exported, parts_of
 from scheduler.domain.core.transitions import Transitions
 
 
 def carry_over(
-    before: Transitions, after: Transitions, order_of: Callable[[Record], Order]
+    before: Transitions, after: Transitions, order_of: Callable[[Gang], Order]
 ) -> Iterator[Decision]:
     """All gangs of ``before``, which is only read. Those on borrowed capacity come after those in
     their own cells, and pods that gangs can do without last.
@@ -26,11 +26,11 @@ def carry_over(
         if record.workload.phase is Phase.WAITING:
             gang = record.workload.gang
             workload = workload_of(after.state, gang, roles_of(record.workload))
-            carried = Record(workload, order_of(record), misnaming(after.state, workload))
-            yield from after.add(carried)
+            carried = Record(workload, order_of(gang), misnaming(after.state, workload))
+            after.add(carried)
         else:
             own, growth, more = parts_of(exported(record))
-            yield from after.restore_whole(own, growth, order_of(record))
+            yield from after.restore_whole(own, growth, order_of(record.workload.gang))
             carried = after.records.all[record.id]
             carried.workload.gang = record.workload.gang  # its roles have names
             surplus.append((carried, more))
@@ -78,12 +78,7 @@ def _kind_of(child: Record) -> Kind:
 
 def _carry_reservations(before: Transitions, after: Transitions) -> None:
     """Those whose cells are still there."""
-    for each in before.records.reservations() if after.policy.is_keeping else ():
-        restored = replace(exported_reservation(each), patient_until=each.patient_until)
-        after.restore_reservation(restored)
-    for kept in before.records.kept:
-        gang = kept.workload.gang
-        workload = workload_of(after.state, gang, roles_of(kept.workload))
-        again = reserve_again(after.state, workload, exported_reservation(kept))
-        if again is not None:
-            after.records.kept[again] = None
+    for each in (*before.records.reservations(), *before.records.kept):
+        if after.policy.is_keeping or each.is_kept:
+            restored = replace(exported_reservation(each), patient_until=each.patient_until)
+            after.restore_reservation(restored)

@@ -16,6 +16,9 @@ FAIR_SHARE = "fair-share"
 USUAL_ORDER = ("priority", FAIR_SHARE, "age")
 """What order goes by, where nobody says."""
 
+REQUEUE_S = 60.0
+"""So long the cells of an attempt that the platform failed are kept for its job's next attempt."""
+
 UnreadPath = tuple[str | int, ...]
 """The keys and numbers that lead to a value of the file."""
 

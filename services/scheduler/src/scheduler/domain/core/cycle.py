@@ -20,7 +20,7 @@ from scheduler.domain.core.interface import Drift, GangState, Leaving
 from scheduler.domain.core.lend import Lending
 from scheduler.domain.core.model import Decision, Gang, Restored, Role
 from scheduler.domain.core.nodes import Workload
-from scheduler.domain.core.ordering import BUILT_IN, Order, OrderPolicy, ordering_of
+from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy, ordering_of
 from scheduler.domain.core.plan import Planner
 from scheduler.domain.core.publish import Publisher
 from scheduler.domain.core.questions import Questions
@@ -31,7 +31,7 @@ from scheduler.domain.core.restore import exported, state_of
 from scheduler.domain.core.rows import Rows
 from scheduler.domain.core.show import Cells
 from scheduler.domain.core.state import State, pods_in
-from scheduler.domain.core.transitions import Transitions, first_of
+from scheduler.domain.core.transitions import Transitions
 from scheduler.domain.core.usage import Usage
 from scheduler.domain.core.wake import is_due, wake
 
@@ -118,7 +118,7 @@ class Core:
         workload = workload_of(self.state, gang, needed)
         order, wrong = self._ordering.order(gang), misnaming(self.state, workload)
         growth = Growth(spare=spare) if spare else None
-        self._pending += self._gangs.add(Record(workload, order, wrong, growth=growth))
+        self._gangs.add(Record(workload, order, wrong, growth=growth))
 
     def grow(self, gang: str, roles: Sequence[Role]) -> None:
         """A gang wants more pods, all of them at once or none."""
@@ -137,11 +137,13 @@ class Core:
         self.release(gang)
 
     def release(self, gang: str) -> None:
-        """A gang is over: what it held is free at once."""
+        """A gang is over: what it held, or is kept of it, is free at once."""
         record = self.gangs.get(gang)
         if record is not None:
             self._gangs.release(record)
             self._drop_pending(gang)
+        else:
+            self._gangs.forget_kept_of(gang)
 
     def requeue(self, gang: str, until: float) -> None:
         """A gang is over by the platform's fault: a node was lost, a GPU is bad. What is healthy of
@@ -225,13 +227,8 @@ class Core:
         fresh.cycles = self.cycles
         fresh.nodes.take_over(self.nodes)
         fresh._gangs.costs.now = fresh._gangs.queue.now = now
-
-        def order_of(record: Record) -> Order:
-            gang = record.workload.gang
-            order, is_same = fresh._ordering.order(gang), self._ordering.order(gang) == record.order
-            return order if is_same else first_of(order)
-
-        fresh._pending = [*self._pending, *carry_over(self._gangs, fresh._gangs, order_of)]
+        carried = carry_over(self._gangs, fresh._gangs, fresh._ordering.order)
+        fresh._pending = [*self._pending, *carried]
         return fresh
 
     # The cycle.

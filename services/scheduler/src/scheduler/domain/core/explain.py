@@ -17,7 +17,7 @@ from scheduler.domain.core.model import Reason
 from scheduler.domain.core.nodes import Node, Phase, Workload
 from scheduler.domain.core.owning import pin_owner
 from scheduler.domain.core.queue import Sizes, WorkloadClass
-from scheduler.domain.core.records import Records, Reservation
+from scheduler.domain.core.records import Records, Reservation, job_of
 from scheduler.domain.core.reserve import lift_all
 from scheduler.domain.core.shortage import Shortage
 from scheduler.domain.core.state import State
@@ -201,6 +201,10 @@ def _order(head: Workload, first: str) -> Reason:
 
 def _reservation(head: Workload, before: Sequence[Reservation]) -> Reason:
     first, at = before[0].workload.gang.id, before[0].starts_at
+    if before[0].is_kept:
+        job = job_of(before[0].workload.gang)
+        text = f"The platform failed {job}. Cells are kept for its next attempt, until {at:.15g}."
+        return Reason(RESERVATION, text, wanted_of(head.kinds) | {"for": first, "keptUntil": at})
     gangs = counted(len(before), "gang")
     text = f"Cells are kept for {gangs} before it ({first}, from {at:.15g} on)."
     return Reason(RESERVATION, text, wanted_of(head.kinds) | {"for": first, "startsAt": at})
@@ -236,6 +240,15 @@ def _with_lenders(head: Workload, reason: Reason) -> Reason:
     if not head.gang.is_borrowing or has_pin:
         return reason
     return replace(reason, text=f"{reason.text} No other virtual cluster lends it room now.")
+
+
+def with_kept(reason: Reason, reservation: Reservation | None) -> Reason:
+    """The same, and until when cells of its job's last attempt are kept for it, if some are."""
+    if reservation is None or not reservation.is_kept:
+        return reason
+    until = reservation.starts_at
+    text = f"{reason.text} Cells of its last attempt are kept for it, until {until:.15g}."
+    return Reason(reason.code, text, {**reason.numbers, "keptUntil": until})
 
 
 # Preemptions.

@@ -415,7 +415,12 @@ class Core(Protocol):
         """Its work up to then is saved. Whether it runs, and had not saved so much."""
 
     def release(self, gang: str) -> None:
-        """It has ended, or is not wanted any more."""
+        """It has ended, or is not wanted any more. Nothing is kept of one that was requeued."""
+
+    def requeue(self, gang: str, until: float) -> None:
+        """It has ended by the platform's fault. What is healthy of its cells is kept until then for
+        the gang that follows it.
+        """
 
     def release_pod(self, gang: str, pod: str) -> None:
         """A pod has ended; with its last pod the gang."""

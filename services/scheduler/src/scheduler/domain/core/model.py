@@ -95,7 +95,8 @@ class Gang:
     ``expected_s``: how long it will run, as far as anybody knows; ``limit_s``: it is ended when it
     has run for so long; ``min_run_s``: it is not preempted by its own virtual cluster before, None:
     as the policy says; ``checkpoint_s``: it saves its work whenever it has run for so long again.
-    ``is_borrowing``: it may use idle quota of other virtual clusters.
+    ``is_borrowing``: it may use idle quota of other virtual clusters. ``follows``: the gang of its
+    job's last attempt, which the platform failed: it is first in its virtual cluster.
     """
 
     id: str
@@ -113,6 +114,7 @@ class Gang:
     min_run_s: float | None = None
     checkpoint_s: float | None = None
     is_borrowing: bool = False
+    follows: str | None = None
 
 
 class PodPlace(NamedTuple):
@@ -198,11 +200,24 @@ NodeGpus: TypeAlias = tuple[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
+class KeptOf:
+    """The gang of an attempt that the platform failed, as far as its kept cells need it."""
+
+    virtual_cluster: str
+    priority: int
+    user: str
+    job: str
+    pins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RestoredReservation:
     """Cells that were kept for a waiting gang before, expected to start at ``starts_at``; it has
     had some ``since`` then. ``bound``: those that are bound for it. ``held``: what it is charged of
     ``cells``, None: all that nobody else is. ``number``: those with a lower one are older, 0: all.
     ``patient_until``: nodes of it that are not well may just not have been heard until then.
+    ``kept_of``: the cells are those of an attempt that the platform failed. They are kept until
+    ``starts_at`` for the gang, or, where that is over, for the one that follows it.
     """
 
     gang: str
@@ -213,6 +228,7 @@ class RestoredReservation:
     held: tuple[NodeGpus, ...] | None = None
     number: int = 0
     patient_until: float | None = None
+    kept_of: KeptOf | None = None
 
 
 UserKey: TypeAlias = tuple[str, bool, str]

@@ -37,6 +37,7 @@ class Publisher:
                 yield from gangs.publish(record, _told(record.misnamed, is_settled=is_settled))
         heads = {found: head[1] for found in tried if (head := queue.head(found))}
         kept = [each.reservation for each in gangs.records.reserved if each.reservation]
+        kept += gangs.records.kept
         found_of = reasons(gangs.state, heads, self._firsts(heads), kept, gangs.costs)
         self.explained += len(found_of)
         for found, reason in found_of.items():

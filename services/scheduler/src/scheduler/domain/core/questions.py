@@ -37,7 +37,8 @@ class Questions:
     def starts_at(self, gang: str) -> float | None:
         record = self._gangs.records.all.get(gang)
         part = None if record is None else answers.part_of(record)
-        return None if part is None or part.reservation is None else part.reservation.starts_at
+        reservation = None if part is None else part.reservation
+        return None if reservation is None or reservation.is_kept else reservation.starts_at
 
     def counts(self) -> Counts:
         records = self._gangs.records.all.values()

@@ -39,6 +39,7 @@ class Reservation:
     """``cells``: leaves by slot; ``starts_at``: when the gang can start; ``since``: when its first
     reservation began. ``patient_until``: its nodes may report until then. ``hold``: is charged what
     is free of the cells. ``is_short``: some can't be bound, as its quota is bound elsewhere.
+    ``is_kept``: the cells are those of an attempt that the platform failed, until ``starts_at``.
     """
 
     workload: Workload
@@ -47,6 +48,7 @@ class Reservation:
     since: float
     patient_until: float = -inf
     is_short: bool = False
+    is_kept: bool = False
     hold: Workload = field(init=False)
 
     def __post_init__(self) -> None:
@@ -60,9 +62,10 @@ class Reservation:
         return {slot.pool for slot in self.cells}
 
     def is_broken(self, now: float) -> bool:
-        """Its time has passed, or one of its cells can't be used."""
+        """Its time has passed, or one of its cells can't be used. Of kept cells the others stay."""
         is_bad = any(mask & ~slot.good for slot, mask in self.cells.items())
-        return self.starts_at < now or (is_bad and now >= self.patient_until)
+        is_lost = is_bad and not self.is_kept and now >= self.patient_until
+        return self.starts_at < now or is_lost
 
 
 @dataclass(eq=False)
@@ -196,14 +199,9 @@ class Records:
             return reservation.starts_at
         return by_limit if run_s is None else min(by_limit, began + run_s)
 
-    def kept_for(self, workload: Workload) -> Reservation | None:
-        """Cells of the attempt before."""
-        for each in self.kept:
-            before = each.workload
-            is_same = before.owner == workload.owner and before.kinds == workload.kinds
-            if is_same and job_of(before.gang) == job_of(workload.gang):
-                return each
-        return None
+    def kept_of(self, gang: str | None) -> Reservation | None:
+        """Cells that are kept of a gang that is over."""
+        return next((each for each in self.kept if each.workload.gang.id == gang), None)
 
     def racks_near(self, workload: Workload) -> dict[Pool, int]:
         """Racks with pods of a workload's group, or of the gang that grows, as bit sets."""

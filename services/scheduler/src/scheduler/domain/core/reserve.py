@@ -14,7 +14,7 @@ from scheduler.domain.core.config import Policy
 from scheduler.domain.core.ends import bounds_of
 from scheduler.domain.core.evict import CostOf, Rules
 from scheduler.domain.core.fit import ROOM, No, claim
-from scheduler.domain.core.model import NodeGpus, RestoredReservation
+from scheduler.domain.core.model import KeptOf, NodeGpus, RestoredReservation
 from scheduler.domain.core.nodes import Binding, Phase, Place, Pool, Slot, Workload
 from scheduler.domain.core.records import Records, Reservation
 from scheduler.domain.core.restore import bind_again, cells_of
@@ -70,7 +70,7 @@ def reserve_again(
     places = [Place("", slot, 0, (), mask) for slot, mask in free if mask]
     bind_again(state, workload.owner or "", restored.bound, places)
     renew(state, found)
-    found.cells = cells
+    found.cells, found.is_kept = cells, restored.kept_of is not None
     found.is_short = any(mask & slot.good & ~slot.charged for slot, mask in cells.items())
     return found
 
@@ -101,7 +101,15 @@ def exported_reservation(reservation: Reservation) -> RestoredReservation:
         reservation.since,
         tuple(use for use in cells_of(reservation.hold) if use.quota),
         named(held),
+        kept_of=_kept_of(reservation.workload) if reservation.is_kept else None,
     )
+
+
+def _kept_of(workload: Workload) -> KeptOf:
+    gang = workload.gang
+    pins = {want.kind.pin for want, _ in workload.wants} - {None}
+    names = tuple(sorted(pin for pin in pins if pin is not None))
+    return KeptOf(gang.virtual_cluster, gang.priority, gang.user, gang.job, names)
 
 
 def named(cells: Mapping[Slot, int]) -> tuple[NodeGpus, ...]:

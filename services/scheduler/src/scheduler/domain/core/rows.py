@@ -23,18 +23,22 @@ class Rows:
         usage, costs, records = self._gangs.usage, self._gangs.costs, self._gangs.records
         users, usage.changed = usage.changed, set()
         new, costs.added = tuple(costs.added), []
-        reserved, self._reserved = self._reserved, {each.id for each in records.reserved}
+        kept = {each.workload.gang.id for each in records.kept}
+        reserved, self._reserved = self._reserved, kept | {each.id for each in records.reserved}
         nominated, self._nominated = self._nominated, {each.id for each in records.nominated}
         moved = (nominated ^ self._nominated) | records.moved
         records.moved.clear()
         return ChangedRows(moved, reserved | self._reserved, users, new)
 
     def reservation(self, gang: str) -> RestoredReservation | None:
-        found = self._gangs.records.reservations()
-        return next((exported_reservation(e) for e in found if e.workload.gang.id == gang), None)
+        records = self._gangs.records
+        found = records.reservation_of(gang) or records.kept_of(gang)
+        return None if found is None else exported_reservation(found)
 
     def reservations(self) -> list[RestoredReservation]:
-        return [*map(exported_reservation, self._gangs.records.reservations())]
+        records = self._gangs.records
+        kept = sorted(records.kept, key=lambda each: (each.since, each.workload.name))
+        return [*map(exported_reservation, (*records.reservations(), *kept))]
 
     def usage_of(self, user: UserKey) -> RestoredUsage | None:
         return self._gangs.usage.exported_of(user)
@@ -49,7 +53,7 @@ class Rows:
         self._gangs.usage.is_timed = False
 
     def restore_reservation(self, restored: RestoredReservation) -> None:
-        if self._gangs.policy.is_keeping:
+        if self._gangs.policy.is_keeping or restored.kept_of is not None:
             self._gangs.restore_reservation(restored)
 
     def forget_reservations(self) -> None:

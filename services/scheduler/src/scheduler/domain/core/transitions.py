@@ -5,7 +5,6 @@ A decision is returned where there is one to publish.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 
 from scheduler.domain.core.config import Policy
 from scheduler.domain.core.costs import Costs
@@ -19,8 +18,11 @@ from scheduler.domain.core.model import (
     Decision,
     Deferred,
     Downgraded,
+    Gang,
     GangClass,
     Grown,
+    KeptOf,
+    Kind,
     Placed,
     Preempted,
     PreemptionCancelled,
@@ -74,22 +76,24 @@ class Transitions:
 
     # Gangs come and go.
 
-    def add(self, record: Record) -> Iterator[Decision]:
-        """A gang comes. What was kept of its job's last attempt is reserved for it, and it is first
-        in its virtual cluster.
-        """
+    def add(self, record: Record) -> None:
+        """A gang comes. What was kept of its job's last attempt is reserved for it."""
         self.records.add(record)
         if record.misnamed is not None:
             return
-        kept = self.records.kept_for(record.workload)
+        found = self.queue.add(record.workload, record.order)
+        kept = self.records.kept_of(record.workload.gang.follows)
         if kept is not None:
-            lift(self.state, kept)
-            del self.records.kept[kept]
-            self.state.set_kept(record.workload, kept.cells)
-            record.order = first_of(record.order)
-            again = Reservation(record.workload, kept.cells, kept.starts_at, kept.since)
-            yield self.reserve(record, again, kept.since)
-        self.queue.add(record.workload, record.order)
+            self._hand_over(kept, record)
+            self.queue.try_again(found)
+
+    def _hand_over(self, kept: Reservation, record: Record) -> None:
+        """What was kept of a job's last attempt is kept for this one."""
+        self._forget_kept(kept)
+        again = Reservation(record.workload, kept.cells, kept.starts_at, kept.since)
+        again.is_kept = True
+        renew(self.state, again)
+        self._hold_reserved(record, again)
 
     def restore(self, restored: Restored, order: Order) -> Iterator[Decision]:
         """A gang comes that was placed before."""
@@ -177,14 +181,24 @@ class Transitions:
         self.release(record)
         if cells:
             kept = Reservation(workload, cells, until, self.costs.now)
+            kept.is_kept = True
             renew(self.state, kept)
             self.records.kept[kept] = None
 
     def forget_kept(self, now: float) -> None:
         """What was kept for attempts that have not come in time is free."""
         for kept in [each for each in self.records.kept if each.starts_at < now]:
-            lift(self.state, kept)
-            del self.records.kept[kept]
+            self._forget_kept(kept)
+
+    def forget_kept_of(self, gang: str) -> None:
+        """What was kept of a gang that is over is free: no attempt follows it."""
+        kept = self.records.kept_of(gang)
+        if kept is not None:
+            self._forget_kept(kept)
+
+    def _forget_kept(self, kept: Reservation) -> None:
+        lift(self.state, kept)
+        del self.records.kept[kept]
 
     def release_pod(self, record: Record, pod: str) -> Iterator[Decision]:
         """One pod is over; with its last pod the gang."""
@@ -410,14 +424,39 @@ class Transitions:
         not there any more, nothing is reserved.
         """
         record = self.records.all.get(restored.gang)
+        if record is None and restored.kept_of is not None:
+            self._keep_again(restored, restored.kept_of)
+            return
         if record is not None and record.growth is not None:
             record = record.growth.asking or record
         if record is None or record.workload.phase is not Phase.WAITING or record.misnamed:
             return
-        record.reservation = reserve_again(self.state, record.workload, restored)
-        if record.reservation is not None:
-            record.reserved_since = restored.since
-            self.records.file(record)
+        again = reserve_again(self.state, record.workload, restored)
+        if again is not None:
+            self._hold_reserved(record, again)
+
+    def _keep_again(self, restored: RestoredReservation, of: KeptOf) -> None:
+        """Cells of a gang that is over were kept before. The gang that follows it may wait."""
+        pods = [Role(Kind(1, pin=pin), (pin,)) for pin in of.pins]
+        gang = Gang(restored.gang, of.virtual_cluster, of.user, of.priority, (), of.job)
+        workload = workload_of(self.state, gang, pods)
+        if misnaming(self.state, workload) is not None:
+            return
+        kept = reserve_again(self.state, workload, restored)
+        if kept is None:
+            return
+        self.records.kept[kept] = None
+        for record in self.records.all.values():
+            is_waiting = record.workload.phase is Phase.WAITING and record.misnamed is None
+            if is_waiting and record.workload.gang.follows == restored.gang:
+                self._hand_over(kept, record)
+                return
+
+    def _hold_reserved(self, record: Record, reservation: Reservation) -> None:
+        record.reservation, record.reserved_since = reservation, reservation.since
+        if reservation.is_kept:
+            self.state.set_kept(record.workload, reservation.cells)
+        self.records.file(record)
 
     def forget_reservations(self) -> None:
         """Nothing is reserved, as if it had never been."""
@@ -426,12 +465,15 @@ class Transitions:
                 lift(self.state, record.reservation)
             record.reservation = record.reserved_since = None
             self.records.file(record)
+        for kept in list(self.records.kept):
+            self._forget_kept(kept)
 
     def unreserve(self, reservation: Reservation) -> Decision:
         """The cells are free for others, and the gang is tried and planned anew."""
         record = self.records.of(reservation.workload)
         lift(self.state, reservation)
         record.reservation = None
+        self.state.set_kept(record.workload, ())
         self.records.file(record)
         self.queue.try_again(self.queue.class_of(record.workload))
         return Reserved(record.id, (), None)
@@ -449,12 +491,6 @@ def _name(workload: Workload, roles: Sequence[Role]) -> None:
     """Its gang has these roles too."""
     others = roles_without(workload.gang.roles, pods_of(roles).keys())
     workload.gang = replace(workload.gang, roles=roles_with(others, roles))
-
-
-def first_of(order: Order) -> Order:
-    """Before all gangs of its class."""
-    (of_class, *others), name = order
-    return (of_class, *(-inf for _ in others)), name
 
 
 def _age(record: Record) -> tuple[float, str]:

@@ -73,6 +73,9 @@ def wake(gangs: Transitions, now: float) -> Iterator[Decision]:
 
 
 def _look_at_reservations(gangs: Transitions, freed: Freed, now: float) -> Iterator[Decision]:
+    for kept in gangs.records.kept:
+        if any(slot in freed.slots for slot in kept.cells):
+            renew(gangs.state, kept)
     for record in list(gangs.records.reserved):
         reservation = record.reservation
         if reservation is None:

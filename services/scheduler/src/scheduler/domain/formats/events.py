@@ -98,6 +98,11 @@ def _gang_checkpointed(line: _Line) -> Event:
     return GangCheckpointed(line.at, line.name("gang"), saved_at, line=line.number)
 
 
+def _gang_released(line: _Line) -> Event:
+    kept_until = line.table.seconds("keptUntil", -MAX_NUMBER)
+    return GangReleased(line.at, line.name("gang"), kept_until, line=line.number)
+
+
 def _gang_grown(line: _Line) -> Event:
     line.table.needs("pods")
     gang = line.name("gang")
@@ -219,11 +224,13 @@ _OF_RESTORED = _known(
 )
 _OF_USAGE = _known("virtualCluster", "user", "class", "used", "usedAt")
 _OF_PREEMPTION = _known("preemptedAt", "job", "forJob", "virtualCluster")
-_OF_RESERVATION = _known("gang", "cells", "startsAt", "since", "bound", "held", "patientUntil")
+_OF_RESERVATION = _known(
+    "gang", "cells", "startsAt", "since", "bound", "held", "patientUntil", "keptOf"
+)
 
 _EVENTS: Mapping[str, tuple[frozenset[str], Callable[[_Line], Event]]] = {
     "gang-requested": (_OF_WAITING, _gang_requested),
-    "gang-released": (_OF_GANG, lambda it: GangReleased(it.at, it.name("gang"), line=it.number)),
+    "gang-released": (_known("gang", "keptUntil"), _gang_released),
     "gang-withdrawn": (_OF_GANG, lambda it: GangWithdrawn(it.at, it.name("gang"), line=it.number)),
     "gang-checkpointed": (_known("gang", "savedAt"), _gang_checkpointed),
     "gang-grown": (_known("gang", "pods", "published", "elastic"), _gang_grown),

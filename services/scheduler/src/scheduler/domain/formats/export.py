@@ -12,6 +12,7 @@ from scheduler.domain.core.model import (
     ExtraPod,
     Gang,
     GangClass,
+    KeptOf,
     PodPlace,
     Restored,
     RestoredPreemption,
@@ -54,9 +55,9 @@ def checkpointed_event(gang: str, saved_at: float) -> Fields:
     return {"event": "gang-checkpointed", "gang": name_of(gang), "savedAt": whole(saved_at)}
 
 
-def released_event(gang: str) -> Fields:
-    """A gang is over."""
-    return {"event": "gang-released", "gang": name_of(gang)}
+def released_event(gang: str, kept_until: float | None = None) -> Fields:
+    """A gang is over. ``kept_until``: by the platform's fault; its healthy cells are kept."""
+    return {"event": "gang-released", "gang": name_of(gang), **_set(keptUntil=kept_until)}
 
 
 def pod_released_event(gang: str, pod: str) -> Fields:
@@ -114,7 +115,18 @@ def reservation_event(restored: RestoredReservation) -> Fields:
         **_set(
             held=None if restored.held is None else cell_fields(restored.held),
             patientUntil=restored.patient_until,
+            keptOf=None if restored.kept_of is None else _kept_of_fields(restored.kept_of),
         ),
+    }
+
+
+def _kept_of_fields(of: KeptOf) -> Fields:
+    return {
+        "virtualCluster": name_of(of.virtual_cluster),
+        "priority": of.priority,
+        "user": name_of(of.user),
+        "job": name_of(of.job),
+        **_set(pins=[name_of(pin) for pin in of.pins] or None),
     }
 
 
@@ -218,6 +230,7 @@ def gang_fields(file: GangFile) -> Fields:
         minRunSeconds=gang.min_run_s,
         checkpointSeconds=gang.checkpoint_s,
         borrow=gang.is_borrowing or None,
+        follows=None if gang.follows is None else name_of(gang.follows),
     )
     if gang.is_lazy is not None:
         fields["lazyPreemption"] = gang.is_lazy

@@ -10,6 +10,7 @@ from scheduler.domain.core.model import (
     ExtraPod,
     Gang,
     GangClass,
+    KeptOf,
     Kind,
     PodPlace,
     Restored,
@@ -40,6 +41,7 @@ GANG = frozenset(
         "lazyPreemption",
         "borrow",
         "allowedNodes",
+        "follows",
     )
 )
 PODS = frozenset(
@@ -61,6 +63,7 @@ PODS = frozenset(
 PLACE = frozenset(("pod", "node", "gpus", "ports", "charged"))
 CELL = frozenset(("cell", "quota"))
 KEPT = frozenset(("node", "gpus"))
+KEPT_OF = frozenset(("virtualCluster", "priority", "user", "job", "pins"))
 EXTRA_POD = frozenset(("pod", "startedAt", "class", "preemptedUntil", "preemptedFor", "lender"))
 
 
@@ -89,6 +92,7 @@ def read_gang(table: Table, at: float) -> GangFile:
         min_run_s=table.seconds("minRunSeconds"),
         checkpoint_s=table.duration("checkpointSeconds"),
         is_borrowing=bool(table.flag("borrow")),
+        follows=table.name("follows"),
     )
     run_s = table.duration("runSeconds")
     return GangFile(gang, pods, table.name("name"), run_s)
@@ -225,6 +229,20 @@ def read_reservation(table: Table, gang: str) -> RestoredReservation:
         bound=_cell_uses(table, "bound"),
         held=None if held is None else tuple(held.items()),
         patient_until=table.seconds("patientUntil", -MAX_NUMBER),
+        kept_of=_kept_of(table.table("keptOf", KEPT_OF)),
+    )
+
+
+def _kept_of(table: Table | None) -> KeptOf | None:
+    if table is None:
+        return None
+    table.needs("virtualCluster", "priority", "user", "job")
+    return KeptOf(
+        table.name("virtualCluster") or "",
+        table.count("priority", 0, HIGHEST_PRIORITY) or 0,
+        table.name("user") or "",
+        table.name("job") or "",
+        table.names("pins") or (),
     )
 
 

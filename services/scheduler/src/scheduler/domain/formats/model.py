@@ -118,9 +118,12 @@ class GangGrown(Happening):
 
 @dataclass(frozen=True, slots=True)
 class GangReleased(Happening):
-    """A gang is over."""
+    """A gang is over. ``kept_until``: by the platform's fault; what is healthy of its cells is kept
+    until then for the gang that follows it.
+    """
 
     gang: str
+    kept_until: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -241,8 +241,9 @@ class Simulation:
                 self._begin(event)
             case ReservationRestored() | UsageRestored() | PreemptionRestored():
                 self._remember(event)
-            case GangReleased(gang=gang) | GangWithdrawn(gang=gang):
-                self._release(gang)
+            case GangReleased() | GangWithdrawn():
+                until = event.kept_until if isinstance(event, GangReleased) else None
+                self._release(event.gang, until)
             case PodReleased():
                 self._release_pod(event)
             case GangGrown():
@@ -333,12 +334,15 @@ class Simulation:
         else:
             self.core.rows.restore_usage(event.restored)
 
-    def _release(self, gang: str) -> None:
+    def _release(self, gang: str, kept_until: float | None = None) -> None:
         run = self.runs.pop(gang, None)
+        if kept_until is None:
+            self.core.release(gang)
+        else:
+            self.core.requeue(gang, kept_until)
         if run is None:
             return
         self.agenda.forget(gang)
-        self.core.release(gang)
         if run.started_at is not None:
             self.tally.stop(run)
 
