@@ -90,6 +90,7 @@ TIMES = {
     "startsAt": "from {} on",
     "protectedUntil": "until {} at the least",
     "until": "by {} at the latest",
+    "keptUntil": "are kept until {} for",
 }
 """Numbers of a reason that are seconds of the clock, and how its text has them."""
 

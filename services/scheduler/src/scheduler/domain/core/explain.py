@@ -203,7 +203,7 @@ def _reservation(head: Workload, before: Sequence[Reservation]) -> Reason:
     first, at = before[0].workload.gang.id, before[0].starts_at
     if before[0].is_kept:
         job = job_of(before[0].workload.gang)
-        text = f"The platform failed {job}. Cells are kept for its next attempt, until {at:.15g}."
+        text = f"The platform failed {job}. Cells are kept until {at:.15g} for its next attempt."
         return Reason(RESERVATION, text, wanted_of(head.kinds) | {"for": first, "keptUntil": at})
     gangs = counted(len(before), "gang")
     text = f"Cells are kept for {gangs} before it ({first}, from {at:.15g} on)."
@@ -247,7 +247,7 @@ def with_kept(reason: Reason, reservation: Reservation | None) -> Reason:
     if reservation is None or not reservation.is_kept:
         return reason
     until = reservation.starts_at
-    text = f"{reason.text} Cells of its last attempt are kept for it, until {until:.15g}."
+    text = f"{reason.text} Cells of its last attempt are kept until {until:.15g} for it."
     return Reason(reason.code, text, {**reason.numbers, "keptUntil": until})
 
 

@@ -170,14 +170,14 @@ class Transitions:
             self.children.remove(each)
 
     def requeue(self, record: Record, until: float) -> None:
-        """The gang is over by the platform's fault. What is healthy of its cells is kept until then
-        for its job's next attempt.
+        """The gang is over by the platform's fault. Its cells are kept until then for its job's
+        next attempt, and charged while they are healthy.
         """
         workload, cells = record.workload, dict[Slot, int]()
         if workload.phase is Phase.RUNNING and not (workload.is_opportunistic or workload.is_away):
             for place in workload.places:
-                if good := place.charge & place.slot.good:
-                    cells[place.slot] = cells.get(place.slot, 0) | good
+                if place.charge:
+                    cells[place.slot] = cells.get(place.slot, 0) | place.charge
         self.release(record)
         if cells:
             kept = Reservation(workload, cells, until, self.costs.now)
