@@ -4,8 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from launcher.domain.states import JobPhase
 from launcher_peers import failure
-from muster.contracts.gangs import GangEnd, GangRequest
+from muster.contracts.gangs import GangClass, GangEnd, GangRequest
 from muster.contracts.verdicts import Behavior, Fault
 
 Story = Any
@@ -43,19 +44,71 @@ def test_a_gang_that_ran_for_as_long_as_it_may(new_story: NewStory) -> None:
     assert ends(story) == {"j1-0": GangEnd.LIMIT}
 
 
-@pytest.mark.parametrize("how", ["lost", "preempted", "withdrawn", "peer"])
-def test_a_gang_that_was_taken_away(new_story: NewStory, how: str) -> None:
-    story = new_story({"worker": 2}).place().start()
+def test_a_gang_that_was_taken_away(new_story: NewStory) -> None:
+    story = new_story({"worker": 2}).place().start().preempt().end_stopped()
+    assert ends(story)["j1-0"] is GangEnd.TAKEN
+    assert story.again().scheduler.gangs["j1-1"].follows is None
+
+
+@pytest.mark.parametrize("how", ["lost", "withdrawn", "peer"])
+def test_the_next_attempt_follows_a_gang_that_the_platform_failed(
+    new_story: NewStory, how: str
+) -> None:
+    story, failed = new_story({"worker": 2}).place().start(), {"j1-0-worker-0-0"}
     match how:
         case "lost":
             story.lose("n1")
-        case "preempted":
-            story.preempt().end_stopped()
+            failed |= {"j1-0-worker-1-0"}
         case "withdrawn":
             story.end("0-worker-0-0", WITHDRAWN).end_stopped()
         case "peer":
             story.end("0-worker-0-0", failure(Behavior.UNKNOWN)).lose("n1")
-    assert ends(story)["j1-0"] is GangEnd.TAKEN
+            failed = {"j1-0-worker-1-0"}
+    assert ends(story)["j1-0"] is GangEnd.REQUEUED
+    assert set(story.scheduler.gangs["j1-0"].failed) == failed
+    story.wait(1)
+    assert story.scheduler.gangs["j1-1"].follows == "j1-0"
+    story.place().start().preempt().end_stopped().again()
+    assert story.scheduler.gangs["j1-2"].follows is None
+
+
+def guaranteed(story: Story) -> Story:
+    """The Scheduler has published that the gang has its cells."""
+    decision = story.scheduler.decisions["j1-0"]
+    return story.receive(decision.model_copy(update={"gang_class": GangClass.GUARANTEED}))
+
+
+def test_a_gang_that_is_requeued_releases_its_cells_at_once(new_story: NewStory) -> None:
+    story = guaranteed(new_story({"worker": 3}).place().start())
+    story.end("0-worker-0-0", WITHDRAWN).end("0-worker-1-0", failure(Behavior.UNKNOWN)).wait(1)
+    assert len(story.scheduler.gangs["j1-0"].pods) == 3
+    story.end_stopped()
+    assert ends(story) == {"j1-0": GangEnd.REQUEUED}
+
+
+def test_a_job_that_is_stopped_before_its_next_attempt_gives_its_place_free(
+    new_story: NewStory,
+) -> None:
+    story = new_story().place().start().lose("n1").stop()
+    assert story.phase() is JobPhase.STOPPED
+    assert ends(story) == {"j1-0": None}
+
+
+def test_a_next_attempt_that_comes_late_has_no_place_kept(new_story: NewStory) -> None:
+    """The wait between attempts doubles: 1, 2, 4, 8, 16, 32 seconds."""
+    story = new_story()
+    for number in range(6):
+        story.place().start().lose("n1")
+        last = ends(story)[f"j1-{number}"]
+        assert last is (GangEnd.REQUEUED if number < 5 else GangEnd.TAKEN)
+        story.wait(2**number)
+    assert story.scheduler.gangs["j1-6"].follows is None
+
+
+def test_a_job_that_its_user_stops_while_it_fails_is_not_requeued(new_story: NewStory) -> None:
+    story = new_story({"worker": 2}).place().start().end("0-worker-0-0", WITHDRAWN)
+    story.stop().end_stopped()
+    assert ends(story)["j1-0"] is not GangEnd.REQUEUED
 
 
 def test_tasks_that_start_singly_end_singly(new_story: NewStory) -> None:

@@ -320,8 +320,9 @@ def test_a_restart_keeps_the_place_and_the_order(story: Story, when: str) -> Non
     kept = healthy_node(story)
     story.ask("w", 1, age=-5)
     if when == "unseen end":
-        story.lost.add(story.state.ledger.pods["j-0-w-1"])
-        story.state.lose(*story.lost, story.now)
+        node = story.state.ledger.pods["j-0-w-1"]
+        story.lost.add(node)
+        story.state.lose(node, story.now)
         story.store.write(story.state, [])
         story.store.record(story.message("j-0", 0, end=GangEnd.REQUEUED, failed=("j-0-w-1",)))
     else:

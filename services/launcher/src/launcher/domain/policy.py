@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from muster.contracts.gangs import GangClass
 from muster.contracts.jobs import Retries, TaskRoleSpec, Trigger
 from muster.contracts.verdicts import Behavior, Fault, Verdict
 
@@ -223,14 +222,12 @@ def next_attempt(
 def is_requeued(
     job_with_tasks: JobWithTasks, outcome: Outcome, now: datetime, policy: Policy
 ) -> bool:
-    """The platform failed a gang that had its cells, and the next attempt follows soon: the
-    Scheduler keeps the places of the other pods for it.
+    """The platform failed a gang, and the next attempt follows soon: the Scheduler keeps the places
+    of the pods that did not fail for it.
     """
     job, outcome = job_with_tasks.job, attributed(job_with_tasks, outcome)
-    verdict = outcome.verdict
-    is_failure = is_taken(verdict) and not waits_again(verdict)
-    has_cells = job.gang_class is GangClass.GUARANTEED and job.lender is None
-    if not (is_failure and has_cells and job.spec.gang and job.phase is JobPhase.COMPLETING):
+    is_failure = is_taken(outcome.verdict) and not waits_again(outcome.verdict)
+    if not (is_failure and job.spec.gang and job.phase is JobPhase.COMPLETING):
         return False
     again = next_attempt(job_with_tasks, outcome, now, policy)
     return again is not None and again.delay <= policy.requeue_longest

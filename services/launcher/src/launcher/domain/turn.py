@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from muster.contracts.gangs import GangClass
 from muster.contracts.topics import Kind
 from muster.decisions import Decision, Publish
 from muster.errors import Broken
@@ -173,13 +174,14 @@ class Turn:
             self._publish_status()
 
     def publish_held(self) -> None:
-        """The gang holds only what has not ended. One that is requeued releases all its pods at
-        once, so that nobody has their places before the next attempt.
+        """The gang holds only what has not ended. One that is requeued releases its cells at once,
+        so that nobody else gets some of them before the next attempt.
         """
         self.set_job(gang_unpublished=False)
-        outcome = self.job.outcome
-        if outcome and is_requeued(self.job_with_tasks, outcome, self.now, self.policy):
-            return
+        if self.job.gang_class is GangClass.GUARANTEED and self.job.outcome is not None:
+            job, outcome = self.job_with_tasks, self.job.outcome
+            if is_requeued(job, outcome, self.now, self.policy):
+                return
         if self.job.phase in ACTIVE | ENDING and self.job.spec.gang:
             gang = gang_name(self.job.id, self.job.attempt)
             is_whole = all(task.phase in HOLDING for task in self._tasks.values())
