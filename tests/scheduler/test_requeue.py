@@ -3,6 +3,7 @@ from the Launcher's message to a restart.
 """
 
 import json
+import random
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
@@ -95,7 +96,9 @@ class Story:
     def end(
         self, name: str, end: GangEnd = GangEnd.SUCCEEDED, failed: Collection[str] = ()
     ) -> None:
-        self.say(self.message(name, 0, end=end, failed=tuple(failed), job=name.split("-")[0]))
+        asked = self.state.gangs.get(name)
+        request = self.message(name, 0) if asked is None else asked.request
+        self.say(request.model_copy(update={"pods": (), "end": end, "failed": tuple(failed)}))
 
     def fail(self, failed: str = "j-0-w-1") -> None:
         """The node of a pod is lost, and the attempt with it."""
@@ -125,6 +128,7 @@ class Story:
         state.restore_holds([hold for _, hold in sorted(store.holds.items())], self.now)
         self.report(state)
         state.change(state.file, self.now)
+        state.keep_up(self.now)
         for name in sorted(store.gangs):
             state.restore_gang(store.gangs[name], self.now, self.now)
         state.restore_usage(store.usage)
@@ -412,3 +416,30 @@ def test_cells_show_for_whom_they_are_kept(story: Story) -> None:
     core = story.state.core
     shown = [core.cells.slot(slot) for slot in core.forest.machines[kept]]
     assert [(each.gang, each.leaves) for slot in shown for each in slot.reserved] == [("j-0", 3)]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_after_any_cycle_a_restart_has_the_same_places_and_order(kit: Kit, seed: int) -> None:
+    chance, story = random.Random(seed), Story(kit)
+    names, follows, kept = ["j-0", "full"], list[str](), 0
+    for number in range(40):
+        if chance.random() < 0.5 or not names:
+            names.append(f"g{number}")
+            followed = follows.pop() if follows and chance.random() < 0.7 else None
+            count, priority = chance.choice((1, 2)), chance.choice((5, 10))
+            story.ask(names[-1], count, priority=priority, follows=followed)
+        else:
+            name = names.pop(chance.randrange(len(names)))
+            is_requeued = chance.random() < 0.7
+            follows += [name] if is_requeued else []
+            story.end(name, GangEnd.REQUEUED if is_requeued else GangEnd.SUCCEEDED)
+        story.bad[chance.choice(NODES)] = chance.choice(((), (0,)))
+        story.cycle(chance.choice((1.0, 5.0, 40.0)))
+        before = story.state.core
+        story.restart()
+        after = story.state.core
+        assert after.questions.first(99) == before.questions.first(99)
+        rows, again = before.rows.reservations(), after.rows.reservations()
+        assert sorted(again, key=repr) == sorted(rows, key=repr)
+        kept += len(story.kept())
+    assert kept
