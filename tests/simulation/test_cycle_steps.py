@@ -216,6 +216,15 @@ def test_what_is_kept_for_a_next_attempt_is_free_when_the_time_has_passed() -> N
     assert started(story.cycle(30)) == ["w"]
 
 
+def test_no_gang_backfills_what_is_kept_for_a_next_attempt() -> None:
+    story = a_lost_node()
+    short = gang("limited", "x", 2, limit_s=5), gang("short", "x", 2, expected_s=5)
+    assert started(story.asks(*short)) == []
+    story.asks(gang("j-1", "x", 2, 2, job="j", follows="j-0"))
+    assert started(story.asks(gang("late", "x", 2, limit_s=5))) == []
+    assert started(story.leaves("full")) == ["j-1"]
+
+
 def places_of(story: Story, name: str) -> tuple[Place, ...]:
     """Where a gang is."""
     return story.core.gangs[name].workload.places

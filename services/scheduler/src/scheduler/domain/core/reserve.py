@@ -197,9 +197,9 @@ def _owner_on(workload: Workload, slot: Slot, leaves: int) -> str:
 
 def may_backfill(workload: Workload, reservation: Reservation, policy: Policy, now: float) -> bool:
     """The workload may be on reserved cells: by its limit, or as far as is known, it will have
-    ended before they are needed.
+    ended before they are needed. The next attempt needs kept cells as soon as it comes.
     """
-    is_late = now > reservation.since + policy.max_pass_s
+    is_late = reservation.is_kept or now > reservation.since + policy.max_pass_s
     ends = (now + seconds for seconds in bounds_of(workload.gang) if seconds is not None)
     return not is_late and any(end <= reservation.starts_at for end in ends)
 
