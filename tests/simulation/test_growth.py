@@ -140,7 +140,7 @@ def test_what_is_too_large_waits_with_numbers_and_the_gang_runs_on() -> None:
     scene.core.grow("a", more("q0", "q1", "q2", "q3", "q4"))
     (told,) = scene.cycle()
     assert isinstance(told, Deferred)
-    assert (told.reason.code, told.reason.numbers["gpus"]) == ("too-large", 20)
+    assert (told.reason.code, told.reason.numbers["gpus"]) == ("quota", 20)
     assert scene.core.exported("a").places
     for pod in ("q1", "q2", "q3", "q4"):
         scene.core.release_pod("a", pod)

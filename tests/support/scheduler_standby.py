@@ -3,12 +3,14 @@ standby that follows.
 """
 
 from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 import pytest
 from muster.contracts.node_orders import Order
 from muster.contracts.nodes import NodeReport
 from scheduler.domain.core.config import ClusterConfig
+from scheduler.domain.core.interface import SlotState
 from scheduler.domain.core.model import RestoredPreemption, RestoredUsage, UserKey
 from scheduler.domain.core.owning import owner_of, pin_owner
 from scheduler.domain.core_rows import KnownReservation
@@ -221,7 +223,7 @@ def believed(state: State) -> dict[str, Any]:
         "unpublished": core.unpublished(),
         "leaving": sorted(core.leaving()),
         "machines": {name: core.nodes.of(name) for name in core.forest.machines},
-        "slots": [core.cells.slot(slot) for slot in core.forest.slots],
+        "slots": [_in_order(core.cells.slot(slot)) for slot in core.forest.slots],
         "bound": sorted((each.address, each.owner) for each in core.cells.bound(owners)),
         "quotas": core.cells.quotas(),
         "nodes": {
@@ -234,3 +236,9 @@ def believed(state: State) -> dict[str, Any]:
         "preemptions": core.rows.preemptions(),
         "usage": core.rows.usages(),
     }
+
+
+def _in_order(slot: SlotState) -> Any:
+    """Its gangs and cells may come in any order; cells by what they are called."""
+    cells = sorted((each.address, each.owner, mask) for mask, each in slot.cells)
+    return replace(slot, gangs=tuple(sorted(slot.gangs)), cells=()), cells

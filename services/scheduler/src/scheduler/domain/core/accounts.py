@@ -68,21 +68,12 @@ class Accounts:
             for key in self._new:
                 self._accounts[key].at = now
             self._new.clear()
-        self._take_left(now)
-        if now >= self._swept_at + SWEEP_S:
-            self._sweep(now)
-
-    def _take_left(self, now: float) -> None:
         for left in self._left.values():
             for key, amounts in left:
                 self.add(key, amounts, now)
         self._left.clear()
-
-    def restored(self, now: float) -> None:
-        """Time passes from now on. Gangs that ran before have run since their accounts' times."""
-        self._take_left(now)
-        self.is_timed = True
-        self.settle(now)
+        if now >= self._swept_at + SWEEP_S:
+            self._sweep(now)
 
     def forget(self, gang: str) -> None:
         """What was said of the gang, which is gone, never was."""
@@ -159,11 +150,20 @@ class Accounts:
         known = old.exported()
         for each in known:
             self.restore(each)
-        self.is_timed = False  # what runs has run all the time
-        self._take_left(0.0)
         self.is_timed = old.is_timed
+        for gang, left in old._left.items():
+            for key, amounts in left:
+                self._leave_late(gang, key, [(old._names[n], amount) for n, amount in amounts])
         keys = {(each.virtual_cluster, each.is_opportunistic, each.user) for each in known}
         self._new = {key for key in self._accounts if key in old._new or key not in keys}
+
+    def _leave_late(self, gang: str, key: UserKey, amounts: Iterable[tuple[str, int]]) -> None:
+        """A gang that is gone already used so much until the next cycle."""
+        known = [(self.numbers[name], amount) for name, amount in amounts if name in self.numbers]
+        account = self._account(key, self._swept_at)
+        for number, amount in known:
+            account.now[number] -= amount
+        self.leave(gang, key, known)
 
     def restore_none(self, key: UserKey) -> None:
         """The user had used nothing before."""

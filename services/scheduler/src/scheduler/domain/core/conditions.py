@@ -83,7 +83,7 @@ class Conditions:
             node.is_drained,
             frozenset(_gpus(node, "sick")),
             tuple(_gpus(node, "blocked")),
-            {name: amount for name, amount in held.items() if name not in (PORTS, OTHERS)},
+            {n: amount for n, amount in held.items() if amount and n not in (PORTS, OTHERS)},
             node.ports_in(node.blocked_ports),
             node.ports_in(node.avoided_ports),
             node.ports_in(node.ports),

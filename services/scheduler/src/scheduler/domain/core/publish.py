@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from scheduler.domain.core.explain import reasons, unsettled
 from scheduler.domain.core.fit import ORDER
-from scheduler.domain.core.model import Decision, Reason
+from scheduler.domain.core.model import Decision
 from scheduler.domain.core.nodes import Phase, Workload
 from scheduler.domain.core.ordering import Rank
 from scheduler.domain.core.queue import WorkloadClass
@@ -34,15 +34,16 @@ class Publisher:
             return
         for record in gangs.records.misnamed:
             if record.misnamed is not None and not record.workload.is_surplus:
-                yield from gangs.publish(record, _told(record.misnamed, is_settled=is_settled))
+                wrong = record.misnamed if is_settled else unsettled(record.misnamed)
+                yield from gangs.publish(record, wrong)
         heads = {found: head[1] for found in tried if (head := queue.head(found))}
         kept = [each.reservation for each in gangs.records.reserved if each.reservation]
         kept += gangs.records.kept
         found_of = reasons(gangs.state, heads, self._firsts(heads), kept, gangs.costs)
         self.explained += len(found_of)
         for found, reason in found_of.items():
-            large = self._refusal(heads[found], is_settled=is_settled)
-            reason = reason if large is None else large
+            if not is_settled and (large := refusal(gangs.state, heads[found])) is not None:
+                reason = unsettled(large)
             if found.reason is None or found.reason.code != reason.code:
                 for workload in found.waiting():
                     yield from gangs.publish(gangs.records.of(workload), reason)
@@ -51,15 +52,6 @@ class Publisher:
             if found.reason is not None and workload.phase is Phase.WAITING:
                 yield from gangs.publish(gangs.records.of(workload), found.reason)
         queue.new.clear()
-
-    def _refusal(self, head: Workload, *, is_settled: bool) -> Reason | None:
-        """Why a gang would be refused that is not, as some nodes may be unknown yet, or as it runs
-        and is to grow.
-        """
-        if is_settled and head.parent is None:
-            return None
-        large = refusal(self._gangs.state, head)
-        return None if large is None else _told(large, is_settled=is_settled)
 
     def _firsts(self, tried: Iterable[WorkloadClass]) -> dict[WorkloadClass, str]:
         """Of classes that may not pass, the gangs that come before all of their virtual cluster."""
@@ -91,7 +83,3 @@ class Publisher:
                 del tried[found]
                 for workload in list(found.waiting()):
                     yield gangs.refuse(gangs.records.of(workload), reason)
-
-
-def _told(wrong: Reason, *, is_settled: bool) -> Reason:
-    return wrong if is_settled else unsettled(wrong)

@@ -201,12 +201,12 @@ class Freed:
     def __init__(self, state: State, freed: Iterable[Slot | str]) -> None:
         self._state = state
         self.slots: dict[Slot, None] = {}
-        self._owners: set[str] = set()
+        self.owners: set[str] = set()
         for each in freed:
             if isinstance(each, Slot):
                 self.slots[each] = None
             else:
-                self._owners.add(each)
+                self.owners.add(each)
         self._most: dict[tuple[str, int], int] = {}
         self._keys: set[int] | None = None
 
@@ -221,7 +221,7 @@ class Freed:
         if short is not None:
             waiting.no = No(QUOTA, short._asdict())
             return False
-        if waiting.no is None or waiting.no.code == QUOTA or waiting.owner in self._owners:
+        if waiting.no is None or waiting.no.code == QUOTA or waiting.owner in self.owners:
             return True
         key = waiting.owner, waiting.priority
         most = self._most.get(key)

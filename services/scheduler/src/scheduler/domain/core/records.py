@@ -127,8 +127,9 @@ class Records:
     others are those of both that are nominated, run outside of their own cells (downgraded, or on
     borrowed capacity), run on reserved cells, have a reservation, or are misnamed. ``kept``: cells
     of attempts that the platform failed, for the next ones. ``moved``: gangs whose places have
-    changed without a decision; ``unplanned``: owners of whose gangs one has a reservation no more:
-    both until the caller clears them.
+    changed without a decision; ``unplanned``: owners of whose gangs one has
+    started, or lost its reservation;
+    ``unlooked``: slots that others may have left for nominated gangs: until the caller clears them.
     """
 
     def __init__(self) -> None:
@@ -142,6 +143,7 @@ class Records:
         self.kept: dict[Reservation, None] = {}
         self.moved: set[str] = set()
         self.unplanned: dict[str, None] = {}
+        self.unlooked: dict[Slot, None] = {}
         self._charged: dict[str, dict[int, dict[Record, None]]] = {}
         self._groups: dict[tuple[str, str], dict[Record, None]] = {}
 
@@ -229,8 +231,8 @@ class Records:
     def remove(self, record: Record) -> None:
         """A gang is over. The caller has lifted its reservation."""
         del self._home(record.workload)[record.workload.name]
-        self._leave_reserved(record)
-        for each in (self.nominated, self.away, self.backfilled, self.misnamed):
+        self._note_unplanned(record, is_nominated=False, is_reserved=False)
+        for each in (self.nominated, self.away, self.backfilled, self.reserved, self.misnamed):
             each.pop(record, None)
         if (group := _group_of(record.workload)) is not None:
             del self._groups[group][record]
@@ -241,26 +243,26 @@ class Records:
     def file(self, record: Record) -> None:
         """The record, or its workload, has changed."""
         workload = record.workload
-        is_running = workload.phase is Phase.RUNNING
+        is_running, is_nominated = (workload.phase is p for p in (Phase.RUNNING, Phase.NOMINATED))
+        is_reserved = record.reservation is not None
+        self._note_unplanned(record, is_nominated=is_nominated, is_reserved=is_reserved)
         for where, is_there in (
-            (self.nominated, workload.phase is Phase.NOMINATED),
+            (self.nominated, is_nominated),
             (self.away, is_running and workload.is_away),
             (self.backfilled, is_running and record.passed is not None),
+            (self.reserved, is_reserved),
             (self.misnamed, record.misnamed is not None),
         ):
             if is_there:
                 where[record] = None
             elif record in where:
                 del where[record]
-        if record.reservation is not None:
-            self.reserved[record] = None
-        else:
-            self._leave_reserved(record)
         self._file_by_owner(record, workload.owner if is_running else None)
 
-    def _leave_reserved(self, record: Record) -> None:
-        if record in self.reserved:
-            del self.reserved[record]
+    def _note_unplanned(self, record: Record, *, is_nominated: bool, is_reserved: bool) -> None:
+        """It starts, or has a reservation no more: others may get one."""
+        was_waiting = record in self.reserved or record in self.nominated
+        if was_waiting and not (is_nominated or is_reserved):
             self.unplanned[record.workload.owner or ""] = None
 
     def _file_by_owner(self, record: Record, owner: str | None) -> None:

@@ -70,4 +70,5 @@ class Rows:
         self._gangs.costs.hour.forget(restored.at)
 
     def restored(self, now: float) -> None:
-        self._gangs.usage.restored(now)
+        self._gangs.usage.is_timed = True
+        self._gangs.usage.settle(now)

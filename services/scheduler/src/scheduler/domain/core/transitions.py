@@ -377,7 +377,8 @@ class Transitions:
     def look_at_nominated(self) -> None:
         """The next cycle looks whether others have left the places of nominated gangs."""
         for record in self.records.nominated:
-            self.state.freed += (place.slot for place in record.workload.places)
+            for place in record.workload.places:
+                self.records.unlooked[place.slot] = None
 
     def drain(self, nodes: Iterable[str], now: float) -> Iterator[Decision]:
         """Gangs on these nodes are preempted."""

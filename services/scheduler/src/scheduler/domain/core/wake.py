@@ -5,7 +5,9 @@ from math import inf
 
 from scheduler.domain.core.model import Decision
 from scheduler.domain.core.nodes import Phase, Place
+from scheduler.domain.core.ordering import Order
 from scheduler.domain.core.queue import Freed
+from scheduler.domain.core.records import Record
 from scheduler.domain.core.reserve import lift_all, renew
 from scheduler.domain.core.transitions import Transitions
 
@@ -18,7 +20,7 @@ def is_due(gangs: Transitions, now: float) -> bool:
             if found.no is not None and found.owner is not None:
                 gangs.queue.try_again(found)
         return True
-    if any(kept.starts_at < now for kept in gangs.records.kept):
+    if gangs.records.unlooked or any(kept.starts_at < now for kept in gangs.records.kept):
         return True
     return _stays_from_now_on(gangs, now) or any(
         each.reservation and each.reservation.is_broken(now) for each in gangs.records.reserved
@@ -46,9 +48,11 @@ def wake(gangs: Transitions, now: float) -> Iterator[Decision]:
     changed = list(state.freed)
     freed = Freed(state, changed)
     state.freed.clear()
-    for record in list(records.nominated):
+    looked = freed.slots | records.unlooked
+    records.unlooked.clear()
+    for record in sorted(records.nominated, key=_turn):
         workload = record.workload
-        places = [place for place in workload.places if place.slot in freed.slots]
+        places = [place for place in workload.places if place.slot in looked]
         if not places:
             continue
         if any(_is_bad(place) for place in places):
@@ -58,6 +62,8 @@ def wake(gangs: Transitions, now: float) -> Iterator[Decision]:
         elif not any(_is_awaited(place) for place in workload.places):
             yield gangs.wait_again(record)  # foreign pods have taken what it needs
     yield from _look_at_reservations(gangs, freed, now)
+    for found in queue.classes.values() if freed.owners else ():
+        found.is_hopeless = False  # other cells may be bound now
     for found in list(queue.classes.values()):
         if found.no is not None and freed.helps(found):
             queue.try_again(found)
@@ -76,7 +82,7 @@ def _look_at_reservations(gangs: Transitions, freed: Freed, now: float) -> Itera
     for kept in gangs.records.kept:
         if any(slot in freed.slots for slot in kept.cells):
             renew(gangs.state, kept)
-    for record in list(gangs.records.reserved):
+    for record in sorted(gangs.records.reserved, key=_turn):
         reservation = record.reservation
         if reservation is None:
             continue
@@ -85,6 +91,11 @@ def _look_at_reservations(gangs: Transitions, freed: Freed, now: float) -> Itera
         elif reservation.is_short or any(slot in freed.slots for slot in reservation.cells):
             renew(gangs.state, reservation)
             gangs.queue.try_again(gangs.queue.class_of(record.workload))
+
+
+def _turn(record: Record) -> tuple[Order, str]:
+    """However the gangs came."""
+    return record.order, record.workload.name
 
 
 def _is_awaited(place: Place) -> bool:
