@@ -39,7 +39,7 @@ def a_world(random: Random) -> tuple[ClusterConfig, WideMix]:
 
 
 class Alone(MadeSo):
-    """Nobody else waits, neither to start nor to grow: whose turn it is depends on who has ended."""
+    """Nobody else waits, neither to start nor to grow: the order depends on who has ended."""
 
     def _nobody_before(self) -> None:
         for name in [name for name in self.core.gang_ids() if name != self.gang]:

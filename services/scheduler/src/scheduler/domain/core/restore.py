@@ -271,7 +271,8 @@ def class_of(record: Record) -> GangClass:
     workload = record.workload
     if not workload.is_opportunistic:
         return GangClass.GUARANTEED
-    is_opportunistic = workload.gang.priority == OPPORTUNISTIC
+    had_cells = record.orphaned or any(place.charge for place in workload.places)
+    is_opportunistic = workload.gang.priority == OPPORTUNISTIC or not had_cells
     return GangClass.OPPORTUNISTIC if is_opportunistic else GangClass.DOWNGRADED
 
 
