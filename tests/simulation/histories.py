@@ -20,8 +20,8 @@ CYCLES = 14
 @dataclass(frozen=True)
 class History:
     """What happened, and what was wrong with it. ``judges``: what was asked of the oracle.
-    ``compared``, ``too_hard``: questions about gangs that were put to it, and those that it gave
-    up.
+    ``judged``: what it would have done otherwise, and the core does not promise. ``compared``,
+    ``too_hard``: questions about gangs that were put to it, and those that it gave up.
     """
 
     seed: int
@@ -30,6 +30,7 @@ class History:
     events: tuple[Event, ...]
     decisions: tuple[Decision, ...]
     problems: tuple[str, ...]
+    judged: tuple[str, ...] = ()
     compared: int = 0
     too_hard: int = 0
 
@@ -80,6 +81,7 @@ def _done(seed: int, config: ClusterConfig, judges: str, run: Run) -> History:
         tuple(run.events),
         tuple(run.decisions),
         tuple(run.problems),
+        tuple(follower.judged),
         follower.compared,
         follower.too_hard,
     )

@@ -223,7 +223,13 @@ class Run:
         self.decisions += decisions
         if self.twin is not None:
             self._compare(decisions, self.twin.decide(now))
-        self.problems += self.follower.cycle(decisions, self.core.exported, now)
+        found = self.follower.cycle(decisions, self.core.exported, now)
+        if isinstance(self.core, CoreDoor):
+            self.follower.lost += found
+            self.problems += self.follower.adopt(self.core.core)
+        else:
+            self.problems += [*found, *self.follower.judged]
+            self.follower.judged.clear()
 
     def _compare(self, decisions: list[Decision], others: Sequence[Decision]) -> None:
         """The twin may say again what the first said before the restart; nothing else differs."""

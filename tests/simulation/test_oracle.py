@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
-from core_door import CoreDoor
 from histories import history
 from oracle import choices
 from oracle.checker import findings
@@ -17,19 +16,14 @@ from oracle.state import State, is_honoured, spare
 from oracle.views import Terms
 from random_clusters import Traits
 from runs import Maker, Run
-from scenes import config, gang, owning, racks
-from scheduler.domain.core.config import CellType, ClusterConfig, NodeLimits, Policy
+from scenes import config, gang, owning
+from scheduler.domain.core.config import NodeLimits
 from scheduler.domain.core.model import (
     Decision,
-    Deferred,
     Gang,
     GangClass,
-    Kind,
-    Placed,
     PodPlace,
-    PreemptionCancelled,
     Restored,
-    Role,
 )
 
 SLOW = Traits(has_ports=False, changes=0, has_growth=False, judges="cost")
@@ -280,7 +274,7 @@ def test_gangs_without_gpus_are_judged_like_others(
     broken: Maker, owned: int, gangs: tuple[Gang, ...], expected: str
 ) -> None:
     x = owning(("rack/node", owned)) if owned else owning()
-    for maker in (SlowCluster, CoreDoor, broken):
+    for maker in (SlowCluster, broken):
         run = Run(maker, config(nodes=CPUS, x=x, y=owning(("rack/node", 2))), "cost")
         for one in gangs:
             run.apply(("request", one))
@@ -289,77 +283,8 @@ def test_gangs_without_gpus_are_judged_like_others(
         assert maker is not broken or any(expected in text for text in run.problems)
 
 
-class Harsh(CoreDoor):
-    """Whoever has cells loses them in a change."""
-
-    def change(self, config: ClusterConfig, now: float) -> None:
-        """By way of one in which nobody owns anything."""
-        nothing = dict.fromkeys(config.virtual_clusters, owning())
-        super().change(replace(config, virtual_clusters=nothing), now)
-        super().change(config, now)
-
-
-class Blind(CoreDoor):
-    """Has gangs in cells whose GPUs are gone."""
-
-    def exported(self, gang_id: str) -> Restored:
-        return replace(self.core.exported(gang_id), gang_class=GangClass.GUARANTEED)
-
-
-def with_one_switch(whole: ClusterConfig) -> ClusterConfig:
-    """Each machine has two GPUs less."""
-    types = {**whole.cell_types, "node": CellType("switch", 1, is_node=True)}
-    return replace(whole, cell_types=types)
-
-
-@pytest.mark.parametrize(
-    ("door", "change", "expected"),
-    [
-        (Harsh, lambda whole: replace(whole, policy=Policy(is_lazy=True)), "could stay in cells"),
-        (Blind, with_one_switch, "has not all its GPUs in one node cell"),
-    ],
-)
-def test_a_change_that_takes_or_leaves_too_much_is_seen(
-    door: Maker, change: Callable[[ClusterConfig], ClusterConfig], expected: str
-) -> None:
-    whole = config(nodes=CPUS, x=owning(("rack", 2)))
-    only = frozenset({"n0"})
-    for is_broken in (False, True):
-        run = Run(door if is_broken else CoreDoor, whole)
-        run.apply(("request", gang("runs", "x", 4, cpu=12, allowed_nodes=only)))
-        run.apply(("cycle", 1.0))
-        run.apply(("change", change(whole)))
-        for number, gpus in enumerate((2, 0)):
-            late = gang(f"late{number}", "x", gpus, priority=-1, cpu=4, allowed_nodes=only)
-            run.apply(("request", late))
-        run.apply(("cycle", 2.0))
-        assert is_broken == any(expected in text for text in run.problems), run.problems
-        assert is_broken or run.problems == []
-
-
 def test_a_scheduler_that_does_not_care_how_near_pods_are_is_found_out() -> None:
     traits = replace(SLOW, judges="all")
     found = [text for seed in range(60) for text in history(seed, SlowCluster, traits).problems]
     assert any("at level" in text for text in found)
     assert any("racks, not" in text for text in found)
-
-
-def test_who_has_a_growth_reserved_is_not_downgraded_for_another() -> None:
-    """The reservation is taken, which costs nobody who runs anything."""
-    cluster = config(racks(3), policy=Policy(is_lazy=True), x=owning(("rack/node", 3)))
-    run = Run(CoreDoor, cluster)
-    grown = (Role(Kind(4), ("more",)),)
-    for event in (
-        ("request", gang("low", "x", 4, pods=2, is_lazy=False)),
-        ("request", gang("grows", "x", 4, priority=1)),
-        ("cycle", 1.0),
-        ("grow", "grows", grown),
-        ("cycle", 2.0),
-        ("request", gang("busy", "x", 4, priority=5)),
-        ("cycle", 3.0),
-        ("request", gang("high", "x", 4, priority=3)),
-        ("cycle", 4.0),
-    ):
-        run.apply(event)
-    assert [type(decision) for decision in run.latest] == [Placed, PreemptionCancelled, Deferred]
-    assert run.problems == []

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from scenes import Scene, code_of, config, gang, nodes_of, owning, reserved_place
+from scenes import RACKS, Scene, code_of, config, gang, nodes_of, owning, reserved_place
 from scheduler.domain.core.config import (
     CellType,
     ClusterConfig,
@@ -246,3 +246,13 @@ def test_a_gang_without_any_place_does_not_run_when_its_reservation_is_lost() ->
         scene.core.set_node_health(node, False)
     assert scene.cycle()[0] == PreemptionCancelled("own")
     assert scene.core.gangs["own"].started_at is None
+
+
+def test_who_runs_in_a_pinned_cell_that_is_another_virtual_clusters_now_is_downgraded() -> None:
+    cells = (replace(RACKS[0], pin="lab"), RACKS[1])
+    scene = Scene(config(cells, x=owning(pins=("lab",)), y=owning()))
+    scene.places(gang("before", "x", 4, pods=2, pin="lab"))
+    scene.core.change(config(cells, x=owning(), y=owning(pins=("lab",))), scene.now)
+    assert scene.cycle() == [Downgraded("before", None)]
+    decided = scene.asks(gang("owner", "y", 4, pin="lab"))
+    assert [each.gang for each in decided if isinstance(each, Preempted)] == ["before"]

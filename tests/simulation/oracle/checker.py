@@ -194,6 +194,8 @@ def _charges(state: State) -> Iterator[str]:
             owner[leaf] = record.gang.id
         kinds = kinds_of(record.gang.roles)
         for pod, place in record.places.items():
+            if (record.gang.id, pod) in state.before_change.ran:
+                continue  # a change of the nodes charges nobody more
             needed = hardware.leaves_needed(kinds[pod], place.node) if pod in kinds else None
             if needed != len({*place.gpus, *place.charged}):
                 yield f"{record.gang.id}: pod {pod} costs {needed} and is charged {place}"

@@ -47,7 +47,7 @@ class Codes:
         elif expected is not None and code != expected:
             self._doubts.append((gang, code, expected))
 
-    def check(self, state: State, judge: Judge | None) -> Iterator[str]:
+    def doubts(self, state: State, judge: Judge | None) -> Iterator[str]:
         """At the end of a cycle: a reason may be that of the gang's turn or of this moment."""
         for gang, code, expected in self._doubts:
             try:
@@ -62,8 +62,12 @@ class Codes:
             said = {name: n for name, n in told.reason.numbers.items() if name in QUOTA_NUMBERS}
             if said not in (expected_then, now):
                 yield f"{gang.id} is told {said}; it is {expected_then}, after the cycle {now}"
+        self._doubts, self._numbers = [], []
+
+    def untold(self, state: State) -> Iterator[str]:
+        """At the end of a cycle: gangs that wait and do not know why."""
         for name in self._untold:
             whole = state.records.get(name.rstrip("+"))
             if whole is None or not whole.is_leaving:
                 yield f"{name} waits and is not told why"
-        self._doubts, self._untold, self._numbers = [], [], []
+        self._untold = []

@@ -5,9 +5,10 @@ core chose them: of two that are equally good either is legal, and the histories
 What comes back are the sentences of the definitions that were not kept.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from scheduler.domain.core.interface import Core
 from scheduler.domain.core.model import (
     Decision,
     Gang,
@@ -18,6 +19,7 @@ from scheduler.domain.core.model import (
 )
 
 from oracle import choices, covers, turns
+from oracle.adopt import adopted, published
 from oracle.change import changed, lowered, still_used
 from oracle.checker import findings
 from oracle.codes import Codes
@@ -39,6 +41,8 @@ class Follower:
     """The plain state beside a core, and what the core was seen to do against the definitions.
 
     ``judges``: "" checks states alone, "cost" all but how near pods are, "all" everything.
+    ``judged``: how decisions differ from the best ones, which the core does not promise to find.
+    ``lost``: what was not followed, as more than one thing became of a gang in one cycle.
     """
 
     def __init__(self, hardware: Hardware, judges: str = "all") -> None:
@@ -47,6 +51,8 @@ class Follower:
         self.compared = 0
         self.too_hard = 0
         self._judges = judges
+        self.judged: list[str] = []
+        self.lost: list[str] = []
         self._problems: list[str] = []
         self._now = 0.0
         self._told = Told()
@@ -73,25 +79,32 @@ class Follower:
         self._raise_again()
         self._serve_all(growths(self.state))
         self._say(left_over(self._told))
-        self._say(self.codes.check(self.state, self._judge()))
+        self.judged += self.codes.doubts(self.state, self._judge())
+        self._say(self.codes.untold(self.state))
         self._compare_states()
         self.state.before_change = still_used(self.state)
-        self._say(findings(self.state))
-        for gang in self.state.waiting.values():
-            if fits_in_private(self.state, gang):
-                text = f"{gang.id} waits and fits in its virtual cluster as hardware of its own"
-                self._say([text])
+        self._say([*findings(self.state), *self._held_up()])
         problems, self._problems = self._problems, []
         return problems
 
+    def adopt(self, core: Core) -> list[str]:
+        """Go on with the gangs as the core has them; what is wrong with that comes back."""
+        self.state = adopted(self.state, core)
+        self.state.before_change = still_used(self.state)
+        self.codes.told = dict(published(core))
+        self.judged += self._held_up()
+        return findings(self.state)
+
+    def _held_up(self) -> Iterator[str]:
+        for gang in self.state.waiting.values():
+            if fits_in_private(self.state, gang):
+                yield f"{gang.id} waits and fits in its virtual cluster as hardware of its own"
+
     def forget(self, gang: str) -> None:
-        """A gang is gone or withdrawn; if something was reserved for it, that is said next."""
-        renamed = {growth_of(gang): gang}
-        self._withdrawn = {renamed.get(name, name) for name in self._withdrawn}
+        """A gang is gone or withdrawn; nothing is published of it any more."""
         for name in (gang, growth_of(gang)):
-            record = self.state.records.pop(name, None)
-            if record is not None and record.is_reserved:
-                self._withdrawn.add(gang)
+            self.state.records.pop(name, None)
+            self._withdrawn.discard(name)
             self.codes.told.pop(name, None)
         self._lowered.discard(gang)
         self.state.waiting.pop(gang, None)
@@ -234,12 +247,12 @@ class Follower:
             self._wait(gang)
 
     def _wait(self, gang: Gang) -> None:
-        before = len(self._problems) + self.too_hard
+        before = len(self.judged) + self.too_hard
         judge, expected = self._judge(), None
         if judge and not self._is_growth_of_downgraded(gang):
             self._try(lambda judge: judge.waits(gang))
             try:
-                if len(self._problems) + self.too_hard == before:
+                if len(self.judged) + self.too_hard == before:
                     expected = judge.code(gang, may_fit=False)
             except TooHardError:
                 self.too_hard += 1
@@ -254,7 +267,7 @@ class Follower:
         """Judge, if that is asked for and can be done."""
         judge = self._judge()
         try:
-            self._say(judgement(judge) if judge else ())
+            self.judged += judgement(judge) if judge else ()
         except TooHardError:
             self.too_hard += 1
 

@@ -42,7 +42,6 @@ class SlowCluster:
     def __init__(self, config: ClusterConfig) -> None:
         self.state = State(Hardware(config))
         self._codes: dict[str, str] = {}
-        self._withdrawn: list[str] = []
 
     def request(self, gang: Gang, told: str | None = None) -> None:
         self.state.waiting[gang.id] = gang
@@ -60,10 +59,8 @@ class SlowCluster:
 
     def release(self, gang_id: str) -> None:
         self.state.waiting.pop(gang_id, None)
-        record = self.state.records.pop(gang_id, None)
+        self.state.records.pop(gang_id, None)
         self._codes.pop(gang_id, None)
-        if record is not None and record.is_reserved:
-            self._withdrawn.append(gang_id)
 
     def release_pod(self, gang_id: str, pod: str) -> None:
         release_pod(self.state, gang_id, pod)
@@ -128,8 +125,6 @@ class SlowCluster:
         return list(self._cycle(now))
 
     def _cycle(self, now: float) -> Iterator[Decision]:
-        yield from map(PreemptionCancelled, self._withdrawn)
-        self._withdrawn = []
         yield from self._drain(now)
         yield from self._start_or_lose(now)
         done: set[str] = set()

@@ -9,6 +9,8 @@ def rebind(state: State, workload: Workload, owner: str, priority: int) -> bool:
     """A running workload gets cells of an owner around its GPUs, if that is allowed
     and no gang is charged these leaves. Nothing has changed where it does not.
     """
+    if not state.has_pins(owner, workload):
+        return False
     wants = {pod: want for want, pods in workload.wants for pod in pods}
     with state.trial() as trial:
         if not workload.is_opportunistic:

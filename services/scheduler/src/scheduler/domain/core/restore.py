@@ -100,10 +100,13 @@ def _take_all(state: State, workload: Workload, restored: Restored, phase: Phase
     """All pods take their places; or some of them can't, and nothing has changed."""
     found = list(_places(state, workload, restored))
     places = [place for _, place in found if place is not None]
+    is_charged = workload.owner is not None and phase is not Phase.PREEMPTED
     if len(places) < len(found):
         return False
+    if is_charged and not state.has_pins(workload.owner or "", workload):
+        return False
     with state.trial() as trial:
-        if workload.owner is not None and phase is not Phase.PREEMPTED:
+        if is_charged and workload.owner is not None:
             bind_again(state, workload.owner, restored.cells, places)
         for place in places:
             if not _may_take(state, workload, place, phase):

@@ -300,6 +300,12 @@ class State:
 
     # Cells.
 
+    def has_pins(self, owner: str, workload: Workload) -> bool:
+        """Whether the pins that a workload names are the virtual cluster's."""
+        pins = (want.kind.pin for want, _ in workload.wants)
+        owners = self.forest.pin_owners
+        return all(pin is None or owner_of(owners.get(pin, "")) == owner for pin in pins)
+
     def bind_around(self, owner: str, slot: Slot, leaves: int, floor: int = 0) -> bool:
         """Have these leaves in bound cells of the owner. What is missing is bound: the smallest
         cell of its quota that has all of it, else the one that has most, and so on; none of a level
