@@ -55,7 +55,7 @@ def full(scene: Scene, **more: object) -> Scene:
 def leave(scene: Scene, *names: str) -> None:
     """Victims are gone, and want to start again."""
     for name in names:
-        wish = scene.core.gangs[name].gang
+        wish = scene.core.gang(name).gang
         scene.leave(name)
         scene.core.request(wish)
 
@@ -229,7 +229,7 @@ def test_a_drain_costs_no_budget_and_heeds_no_protection() -> None:
     scene = full(a_scene(preemptions_per_hour=1, min_run_s=1000.0))
     scene.core.drain("n3")
     assert len(victims(scene.cycle())) == 1
-    assert scene.core.preemptions.exported() == []
+    assert scene.core.rows.preemptions() == []
 
 
 def test_two_jobs_do_not_preempt_one_another_twice_in_an_hour() -> None:
@@ -292,7 +292,7 @@ def test_who_expected_to_be_gone_is_not_protected() -> None:
     scene.leave("half")
     scene.now = 100.0
     assert victims(scene.cycle()) == ["slow"]
-    assert {each.virtual_cluster for each in scene.core.preemptions.exported()} == {None}
+    assert {each.virtual_cluster for each in scene.core.rows.preemptions()} == {None}
 
 
 def test_after_a_restart_the_same_are_protected() -> None:
@@ -303,11 +303,11 @@ def test_after_a_restart_the_same_are_protected() -> None:
     scene.leave("a")
     scene.cycle()
     again = a_scene(min_run_s=50.0, preemptions_per_hour=2)
-    for preemption in scene.core.preemptions.exported():
-        again.core.preemptions.restore(preemption)
+    for preemption in scene.core.rows.preemptions():
+        again.core.rows.restore_preemption(preemption)
     for name in ("b", "c", "d", "high"):
         again.core.restore(scene.core.exported(name), scene.now)
-    again.core.request(scene.core.gangs["other"].gang, "shape")
+    again.core.request(scene.core.gang("other").gang, "shape")
     again.core.all_tried()
     assert again.core.wakes_at() == scene.core.wakes_at()
     again.now = scene.now = 3660.0
