@@ -1,7 +1,7 @@
 """What the core did against docs/scheduling.md once, each in the smallest cluster that shows it."""
 
 from scenes import Scene, code_of, config, gang, nodes_of, owning, racks
-from scheduler.domain.core.config import CellType, ClusterConfig, NodeLimits, PhysicalCell
+from scheduler.domain.core.config import NodeLimits, PhysicalCell
 from scheduler.domain.core.model import (
     Deferred,
     Downgraded,

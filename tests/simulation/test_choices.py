@@ -12,8 +12,8 @@ from scheduler.domain.core.model import Deferred, Gang, Kind, Placed, Refused, R
 
 SEEDS, IN_ONE_TEST = 400, 50
 
-UNDECIDED = 1
-"""Of those in one test so many may be too hard within the bounds."""
+MISSED = 15
+"""Of those in one test so many wait though a place exists: kinds are placed one by one."""
 
 Sizes = dict[str, int]
 """By GPU type, the number of nodes."""
@@ -87,16 +87,15 @@ def has_place(
 
 @pytest.mark.parametrize("first", range(0, SEEDS, IN_ONE_TEST))
 def test_nobody_is_refused_who_has_a_place_on_some_choice_of_types(first: int) -> None:
-    undecided = []
+    missed = []
     for seed in range(first, first + IN_ONE_TEST):
         choose = random.Random(seed)
         sizes, gpus = {t: choose.randint(1, 4) for t in "abc"}, choose.choice((2, 4))
         wishes, core = some_wishes(choose, sizes, gpus), CoreDoor(a_cluster(sizes, gpus))
         core.request(a_gang(choose.choice((1, -1)), wishes))
         (decided,) = core.decide(0.0)
-        if isinstance(decided, Deferred):
-            undecided.append(seed)
-        else:
-            has_one = has_place(sizes, gpus, wishes, {})
-            assert isinstance(decided, Placed if has_one else Refused), f"seed {seed}: {decided}"
-    assert len(undecided) <= UNDECIDED, undecided
+        has_one = has_place(sizes, gpus, wishes, {})
+        assert not isinstance(decided, Refused if has_one else Placed), f"seed {seed}: {decided}"
+        if has_one and isinstance(decided, Deferred):
+            missed.append(seed)
+    assert len(missed) <= MISSED, missed

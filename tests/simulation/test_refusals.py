@@ -39,13 +39,7 @@ def limits_of() -> dict[str, NodeLimits]:
     }
 
 
-@pytest.mark.parametrize("priority", [0, -1])
-def test_roles_that_may_be_on_different_nodes_have_those_of_all_together(priority: int) -> None:
-    places = scene_of(limits_of()).places(picky(priority, "a", "b", "c", "d"))
-    assert {each.pod: each.node for each in places} == {"a": "z", "b": "y", "c": "x", "d": "w"}
-
-
-@pytest.mark.parametrize(("cpu", "charged"), [(None, 0), (8, 1)])
+@pytest.mark.parametrize(("cpu", "charged"), [(8, 1)])
 @pytest.mark.parametrize("beside", [0, 1])
 def test_pods_without_gpus_have_a_place_in_their_pinned_cell(
     cpu: int | None, charged: int, beside: int

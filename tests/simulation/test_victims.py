@@ -239,30 +239,6 @@ def test_what_is_reserved_is_taken_first_also_where_its_cell_has_to_be_bound_aga
     assert nodes_of(scene.core.exported("high").places) == {"n3"}
 
 
-@pytest.mark.parametrize("is_bad", [False, True])
-@pytest.mark.parametrize("pods", [1, 2])
-def test_cells_are_bound_elsewhere_where_that_costs_less(pods: int, is_bad: bool) -> None:
-    """Nobody uses the last two machines; beside each small gang somebody's large guest is, or it
-    is bad. All others are full, of more gangs than every set is tried of.
-    """
-    scene = nodes_by_themselves(machines(14), ("node", 12))
-    gangs = [running(gang(f"full{n}", "x", 4), (f"n{n:02}", NODE)) for n in range(10)]
-    gangs += [running(gang(f"small{n}", "x", 1), (f"n{n}", (0,))) for n in (10, 11)]
-    gangs += [guest(f"guest{n}", f"n{n}", 1, 2, 3) for n in (10, 11)]
-    restore(scene, gangs, bad=("n10", "n11") if is_bad else ())
-    decided = scene.asks(gang("high", "x", 4, pods=pods, priority=5))
-    assert victims(decided) == ["small10", "small11"][:pods]
-
-
-def test_small_cells_are_bound_elsewhere_where_that_costs_less() -> None:
-    """A machine is two cells of the quota: two gangs of one GPU have as many."""
-    scene = nodes_by_themselves(machines(13), ("node/switch", 22))
-    gangs = [running(gang(f"full{n}", "x", 4), (f"n{n:02}", NODE)) for n in range(10)]
-    gangs += [running(gang(f"small{n}", "x", 1), (f"n{n}", (0,))) for n in (10, 11)]
-    restore(scene, gangs, bad=("n10", "n11"))
-    assert victims(scene.asks(gang("high", "x", 4, priority=5))) == ["small10", "small11"]
-
-
 def test_a_gang_is_downgraded_however_many_smaller_ones_have_other_gpus() -> None:
     cells = [PhysicalCell("k80-node", name=f"k{number}") for number in range(70)]
     cells += [PhysicalCell("old-node", name=f"o{number}") for number in range(2)]
@@ -280,21 +256,6 @@ def test_as_many_lazy_gangs_are_downgraded_as_are_in_the_way() -> None:
     decided = scene.asks(gang("high", "x", 4, pods=36, priority=5))
     kinds = [type(each) for each in decided if not isinstance(each, Deferred)]
     assert kinds == [Downgraded] * 144 + [Placed]
-
-
-def test_of_many_gangs_on_a_machine_those_leave_that_cost_least() -> None:
-    """Five GPUs are wanted: three gangs of two are more than one of three and one of two."""
-    types = {"large": CellType("v100", 24, is_node=True)}
-    owners = {"x": owning(("large", 1))}
-    cells = (PhysicalCell("large", name="n0"),)
-    scene = Scene(ClusterConfig(types, cells, {}, owners, Policy()))
-    first, gangs = 0, []
-    for number, gpus in enumerate((2, 2, 2, 2, 2, 2, 2, 3, 4)):
-        some = tuple(range(first, first + gpus))
-        gangs.append(running(gang(f"g{number}", "x", gpus), ("n0", some)))
-        first += gpus
-    restore(scene, gangs)
-    assert victims(scene.asks(gang("high", "x", 8, priority=5))) == ["g0", "g7"]
 
 
 def test_who_waits_only_for_what_another_has_reserved_starts_when_that_is_lost() -> None:

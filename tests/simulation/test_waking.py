@@ -247,23 +247,6 @@ def test_who_wants_less_of_anything_is_tried_though_another_did_not_fit(
     assert placed(decided) == ["later"]
 
 
-def test_who_could_have_cells_of_a_protected_gang_that_is_downgraded_is_tried() -> None:
-    """It runs on where it is; its cells beside its GPUs are had, and the guest leaves them."""
-    policy = Policy(is_lazy=True, min_run_s=1_000.0)
-    nodes = {"n0": NodeLimits(cpu=8), "n1": NodeLimits(cpu=8)}
-    both = owning(("node", 1))
-    scene = Scene(config(GPU_NODES, nodes, policy, x=both, y=both))
-    scene.places(gang("low", "x", 2, cpu=8))
-    scene.places(gang("other", "y", 4, priority=9))
-    scene.places(gang("guest", "y", 2, priority=-1))
-    scene.core.cordon("n0")
-    assert [type(each) for each in scene.asks(gang("high", "x", 2, priority=5))] == [Deferred]
-    scene.core.uncordon("n0")
-    decided = scene.cycle()
-    assert [each.gang for each in decided if isinstance(each, Downgraded)] == ["low"]
-    assert [each.gang for each in decided if isinstance(each, Preempted)] == ["guest"]
-
-
 @pytest.mark.parametrize("is_bound", [True, False])
 def test_who_could_have_what_a_gang_takes_beside_other_gpus_is_tried(is_bound: bool) -> None:
     """A machine of two trees, of whose CPU half is nobody's: a gang on one tree is protected no
