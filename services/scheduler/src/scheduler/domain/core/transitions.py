@@ -147,7 +147,9 @@ class Transitions:
         record.orphaned = restore(self.state, restored, workload)
         record.leaves_by, record.leaves_for = restored.preempted_until, restored.preempted_for
         if workload.phase in (Phase.RUNNING, Phase.PREEMPTED):
-            record.run = Run(restored.started_at or 0.0, restored.checkpointed_at)
+            record.run = Run(restored.started_at or 0.0)
+            if restored.checkpointed_at is not None:
+                record.run.checkpointed(restored.checkpointed_at)
             record.passed = restored.passed
             self.usage.begin(workload.gang, workload.places, self.costs.now)
         elif workload.phase is Phase.WAITING:
