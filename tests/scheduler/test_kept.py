@@ -143,7 +143,9 @@ def kept(state: State) -> list[Any]:
 def planned(state: State) -> list[Any]:
     """Reservations before a cycle, which takes what is free of their cells."""
     rows = state.core.rows.reservations()
-    return sorted((replace(row, bound=(), held=(), since=0.0) for row in rows), key=lambda row: row.gang)
+    return sorted(
+        (replace(row, bound=(), held=(), since=0.0) for row in rows), key=lambda row: row.gang
+    )
 
 
 def known(state: State) -> dict[str, Any]:
