@@ -1,4 +1,4 @@
-"""All that the core with one state knows, as text: a question leaves it as it was."""
+"""All that the core knows, as text: a question leaves it as it was."""
 
 from collections import deque
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Which moves the core with one state advises. They are true, and asking changes nothing."""
+"""Which moves the core advises. They are true, and asking changes nothing."""
 
 import random
 from copy import deepcopy

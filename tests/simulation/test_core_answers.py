@@ -1,4 +1,4 @@
-"""What the core with one state answers to "why" is true: when it is made so, the gang starts. And
+"""What the core answers to "why" is true: when it is made so, the gang starts. And
 asking changes nothing.
 """
 

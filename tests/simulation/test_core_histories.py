@@ -1,4 +1,4 @@
-"""Random histories of the core with one state: after every cycle its accounting is right, gangs are
+"""Random histories of the core: after every cycle its accounting is right, gangs are
 whole, and nobody left for an equal.
 """
 

@@ -1,4 +1,4 @@
-"""Reasons of the core with one state: codes and numbers, of waits and of preemptions."""
+"""Reasons of the core: codes and numbers, of waits and of preemptions."""
 
 from dataclasses import replace
 

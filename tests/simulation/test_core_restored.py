@@ -1,4 +1,4 @@
-"""The core with one state in parts, after a restart, and under another configuration."""
+"""The core in parts, after a restart, and under another configuration."""
 
 import random
 from collections import Counter

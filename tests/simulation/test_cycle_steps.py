@@ -1,4 +1,4 @@
-"""One cycle of the core with one state: who is tried, when, and what that costs others."""
+"""One cycle of the core: who is tried, when, and what that costs others."""
 
 from dataclasses import replace
 

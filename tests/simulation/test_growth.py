@@ -1,4 +1,4 @@
-"""Gangs that grow, and elastic gangs, in the core with one state: all new pods or none; surplus is
+"""Gangs that grow, and elastic gangs, in the core: all new pods or none; surplus is
 what is idle, and leaves before any gang does.
 """
 

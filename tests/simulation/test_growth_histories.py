@@ -1,4 +1,4 @@
-"""Random histories of gangs that grow, and of elastic ones, in the core with one state."""
+"""Random histories of gangs that grow, and of elastic ones, in the core."""
 
 import random
 from collections.abc import Sequence
