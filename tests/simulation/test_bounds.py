@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from scenes import Scene, config, gang, nodes_of, owning, racks
+from scenes import Scene, config, gang, owning, racks
 from scheduler.domain.core.config import ClusterConfig, NodeLimits, PhysicalCell, VirtualCluster
 from scheduler.domain.core.model import Deferred, Gang, Kind, Placed, Refused, Role
 
@@ -35,25 +35,12 @@ def test_cells_of_a_chain_without_quota_are_not_tried() -> None:
     assert isinstance(placed, Placed)
 
 
-def test_nodes_that_lack_a_gpu_are_not_tried_for_quota_of_whole_ones() -> None:
-    scene = Scene(config([*racks(2), *broken(200)], x=owning(("rack/node", 4))))
-    (placed,) = scene.asks(gang("a", "x", 2, pods=5))
-    assert isinstance(placed, Placed)
-
-
 def test_more_pods_than_the_allowed_nodes_hold_are_refused_at_once() -> None:
     limits = {f"n{n}": NodeLimits(cpu=8) for n in range(400)}
     scene = Scene(config(racks(200), limits, x=owning(("rack", 1))))
     some = frozenset(("n0", "n7", "n50"))
     one = gang("a", "x", 2, pods=150, priority=-1, cpu=1, allowed_nodes=some)
     (refused,) = scene.asks(one)
-    assert isinstance(refused, Refused)
-
-
-def test_more_pods_than_quota_inside_nodes_holds_are_refused_at_once() -> None:
-    """Of three GPUs each, they would have enough in leaves, but for their cells on whole nodes."""
-    scene = Scene(config(racks(100), x=owning(("rack/node", 60), ("rack/node/switch", 20))))
-    (refused,) = scene.asks(gang("a", "x", 3, pods=90))
     assert isinstance(refused, Refused)
 
 
@@ -100,11 +87,6 @@ def test_types_of_which_a_role_can_not_have_enough_use_up_no_choices() -> None:
     assert isinstance(placed, Placed)
 
 
-def test_types_of_which_all_roles_together_can_not_have_enough_use_up_no_choices() -> None:
-    (placed,) = Scene(of_two_types(2, 8)).asks(of_roles((1,) * 10))
-    assert isinstance(placed, Placed)
-
-
 @pytest.mark.parametrize("roles", [13, 20])
 @pytest.mark.parametrize("priority", [0, -1])
 @pytest.mark.parametrize("types", [("k80", "v100"), ()])
@@ -142,28 +124,6 @@ def on_narrow(nodes: dict[str, NodeLimits]) -> Scene:
 
 
 @pytest.mark.parametrize("priority", [0, -1])
-@pytest.mark.parametrize("cpu", [1, 8])
-def test_many_nodes_without_gpus_are_searched_in_every_way_by_their_looks(
-    cpu: int, priority: int
-) -> None:
-    """Forty more, on which none of the pods can be, or for one of them to try."""
-    resources = None if cpu == 1 else {"s": 0, "r": 0}
-    more = {f"c{n:02}": NodeLimits(cpu=cpu, resources=resources) for n in range(40)}
-    scene = on_narrow({**more, **NARROW})
-    assert nodes_of(scene.places(of_narrow(priority))) >= {"x", "y"}
-
-
-@pytest.mark.parametrize("priority", [0, -1])
-def test_pods_without_gpus_are_tried_in_every_way_on_nodes_with_gpus(priority: int) -> None:
-    cells = [PhysicalCell("old-node", name=node) for node in NARROW]
-    scene = Scene(config(cells, NARROW, x=owning(("old-node", 3))))
-    for node in NARROW:
-        scene.core.set_node_health(node, True)
-    places = scene.places(of_narrow(priority))
-    assert {place.pod: place.node for place in places} == {"p0": "z", "p1": "y", "p2": "x"}
-
-
-@pytest.mark.parametrize("priority", [0, -1])
 def test_nobody_is_refused_where_nodes_without_gpus_have_too_many_looks(priority: int) -> None:
     more = {
         f"c{n:02}": NodeLimits(cpu=8, memory_mb=n, resources={"s": 0, "r": 0}) for n in range(40)
@@ -184,18 +144,6 @@ def test_kinds_that_are_more_than_the_quota_together_are_refused_at_once() -> No
     singles = Role(Kind(1), tuple(f"b-{pod}" for pod in range(100)), name="b")
     (refused,) = scene.asks(Gang("a", "x", "user", 1, (pairs, singles)))
     assert isinstance(refused, Refused)
-
-
-def test_hundreds_of_pods_are_not_searched_deeper_than_calls_may_be() -> None:
-    nodes = {"c0": NodeLimits(cpu=8_000), "m0": NodeLimits(cpu=1)}
-    roles = tuple(
-        Role(Kind(0, cpu=cpu), tuple(f"{cpu}-{n}" for n in range(pods)), name=f"r{cpu}")
-        for cpu, pods in ((5, 1_000), (4, 1_000))
-    )
-    scene = Scene(config([PhysicalCell("old-node", name="m0")], nodes, x=owning(("old-node", 1))))
-    scene.core.set_node_health("c0", True)
-    (waits,) = scene.asks(Gang("a", "x", "user", -1, roles))
-    assert isinstance(waits, Deferred)
 
 
 def test_all_choices_of_types_together_have_a_bound() -> None:

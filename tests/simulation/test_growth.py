@@ -22,6 +22,7 @@ from scheduler.domain.core.model import (
     PodPlace,
     Preempted,
     PreemptionCancelled,
+    Refused,
     Reserved,
     Restored,
     Role,
@@ -147,13 +148,13 @@ def test_what_is_too_large_waits_with_numbers_and_the_gang_runs_on() -> None:
     assert about(scene.cycle(), Grown, "a") == ["q0"]
 
 
-def test_a_wrong_name_waits_and_the_gang_runs_on() -> None:
+def test_a_wrong_name_is_refused_and_the_gang_runs_on() -> None:
     scene = a_scene()
     scene.asks(gang("a", "x", 4))
     scene.core.grow("a", (Role(Kind(1, ("unheard-of",)), ("q0",)),))
-    (told,) = scene.cycle()
-    assert isinstance(told, Deferred)
-    assert told.reason.code == "unknown-gpu-type"
+    (refused,) = scene.cycle()
+    assert isinstance(refused, Refused)
+    assert refused.reason.code == "unknown-gpu-type"
     assert "a" in scene.core.gangs
 
 

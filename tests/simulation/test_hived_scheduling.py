@@ -4,7 +4,6 @@ test says how.
 
 from dataclasses import replace
 
-import pytest
 from scenes import RACKS, Scene, code_of, config, gang, nodes_of, owning, reserved_place
 from scheduler.domain.core.config import PhysicalCell
 from scheduler.domain.core.model import (
@@ -115,7 +114,6 @@ def test_s6_a_lazy_gang_is_downgraded_and_raised_again() -> None:
     assert scene.core.exported("low").gang_class is GangClass.GUARANTEED
 
 
-@pytest.mark.xfail(strict=True, reason="the reason is `shape`, not `health`: nobody waits longer")
 def test_s6_nobody_is_downgraded_where_that_would_not_help() -> None:
     """HiveD downgrades first and takes it back."""
     scene = Scene(config(x=owning(("rack/node", 1))))
@@ -139,7 +137,6 @@ def test_s7_a_preemption_is_reserved_and_outlives_a_restart() -> None:
     assert repr(scene.cycle()) == repr(again.cycle()) != "[]"
 
 
-@pytest.mark.xfail(strict=True, reason="nothing is published of a gang that is gone")
 def test_s7_a_reservation_ends_when_its_place_turns_bad_or_it_is_withdrawn() -> None:
     scene = reserved_place()
     (place,) = scene.core.exported("late").places

@@ -41,6 +41,9 @@ class Plain:
     def lazy(self, _: Workload) -> list[Workload]:
         return []
 
+    def surplus(self, _: Workload) -> list[Workload]:
+        return []
+
 
 RULES = Plain()
 

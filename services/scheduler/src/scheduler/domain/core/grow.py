@@ -79,6 +79,15 @@ class Children:
                 del growth.surplus[pod]
                 self.remove(child)
 
+    def refuse(self, child: Record) -> None:
+        """What a gang asks for can never start."""
+        assert child.workload.parent is not None
+        growth = self.records.of(child.workload.parent).growth
+        assert growth is not None
+        growth.wanted.clear()
+        growth.asking = None
+        self.remove(child)
+
     def remove(self, record: Record) -> None:
         """A gang is over, or a child of one: what it held is free at once."""
         workload = record.workload

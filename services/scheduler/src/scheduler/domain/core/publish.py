@@ -67,12 +67,12 @@ class Publisher:
         return {found: firsts[found.key[0], found.is_opportunistic][1].gang.id for found in behind}
 
     def _refuse(self, tried: dict[WorkloadClass, None]) -> Iterator[Decision]:
-        """Gangs of which names or counts prove that they can never start. What a gang that runs is
-        to grow by waits.
+        """Gangs of which names or counts prove that they can never start, and growth with wrong
+        names. Growth that is too large waits.
         """
         gangs = self._gangs
         for record in list(gangs.records.misnamed):
-            if record.misnamed is not None and record.workload.parent is None:
+            if record.misnamed is not None and not record.workload.is_surplus:
                 yield gangs.refuse(record, record.misnamed)
         for found in list(tried):
             head = gangs.queue.head(found)

@@ -292,8 +292,11 @@ class Transitions:
         self.children.ask(record)
 
     def refuse(self, record: Record, reason: Reason) -> Decision:
-        """The gang can never start here."""
-        self.release(record)
+        """The gang, or what it wants to grow by, can never start here."""
+        if record.workload.parent is not None:
+            self.children.refuse(record)
+        else:
+            self.release(record)
         return Refused(record.id, reason)
 
     # Gangs get places, and lose them.
