@@ -5,7 +5,8 @@ in cells that its virtual cluster has bound, then in such that it may bind; else
 On success the gang has its places in the state; the caller's trial keeps or undoes them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 
 from scheduler.domain.core.node_models import INEXACT, NEVER, Want
 from scheduler.domain.core.nodes import Phase, Place, Pool, Slot, Workload
@@ -173,30 +174,35 @@ class Placer:
 
     def _place_one(self, layers: list[Layer], want: Want, pod: str) -> bool:
         """The nearest leaves first; of the same nearness in cells that are bound."""
-        is_opportunistic = self._workload.is_opportunistic
-        found = []
-        for view, racks in layers:
-            near = self._near.get(view.pool, 0)
-            every = view.seek(want, racks, near, is_opportunistic=is_opportunistic)
-            seen = (each for each in every if self._is_allowed(each[1]))
-            first = next(seen, None)
-            if first is None:
-                continue
-            rank, slot = first
-            level = (rank >> 24 & 0xFF) + (rank >= INEXACT)
-            found.append((level, view, slot, seen))
-            if level == want.nearest(slot.shape):
-                break
-        found.sort(key=lambda each: each[0])
-        for _, view, slot, seen in found:
-            if self._take(view, want, slot, pod):
+        rest = list(layers)
+        while rest:
+            found = []
+            while rest:
+                view, racks = rest.pop(0)
+                near = self._near.get(view.pool, 0)
+                every = view.seek(
+                    want, racks, near, is_opportunistic=self._workload.is_opportunistic
+                )
+                seen = (each for each in every if self._is_allowed(each[1]))
+                first = next(seen, None)
+                if first is None:
+                    continue
+                rank, slot = first
+                level = (rank >> 24 & 0xFF) + (rank >= INEXACT)
+                found.append((level, view, slot, seen))
+                if level == want.nearest(slot.shape):
+                    break  # others are as good at the best
+            found.sort(key=lambda each: each[0])
+            if any(self._try(view, want, slot, seen, pod) for _, view, slot, seen in found):
                 return True
-            for tried, (_, other) in enumerate(seen):
-                if self._take(view, want, other, pod):
-                    return True
-                if tried >= TRIED_SLOTS:
-                    break
         return False
+
+    def _try(
+        self, view: View, want: Want, slot: Slot, others: Iterator[tuple[int, Slot]], pod: str
+    ) -> bool:
+        """The pod takes its place on this slot, else on one of the first others."""
+        first = (other for _, other in islice(others, TRIED_SLOTS + 1))
+        return any(self._take(view, want, each, pod) for each in chain((slot,), first))
 
     def _is_allowed(self, slot: Slot) -> bool:
         allowed = self._workload.gang.allowed_nodes
@@ -208,7 +214,7 @@ class Placer:
         leaves, _ = want.need(slot.model)
         if not self._is_allowed(slot) or not (leaves or slot.node.is_open):
             return False
-        if not self._has_amounts(want, slot):
+        if not self._has_amounts(want, slot) or not self._will_have_ports(want, slot):
             return False
         ports = slot.node.choose_ports(want.kind.ports) if self._when is When.NOW else 0
         charge = None if ports is None else self._charge(slot, self._free_of(slot, view), leaves)
@@ -246,6 +252,20 @@ class Placer:
             return True
         left = slot.node.soon if self._when is When.SOON else slot.node.left
         return all(left[i] >= want.amounts[i] for i in slot.model.limited)
+
+    def _will_have_ports(self, want: Want, slot: Slot) -> bool:
+        """Also where they are not limited: a node has one port of each number."""
+        if self._when is not When.SOON or not want.kind.ports:
+            return True
+        node, index = slot.node, self._state.resources.ports
+        pods = {w: None for each in node.slots for w in each.pods if w is not self._workload}
+        places = [p for w in pods if w.phase is not Phase.PREEMPTED for p in w.places]
+        mine = {p.pod: p for p in self.taken if self._workload in p.slot.pods}
+        places += mine.values()
+        held = sum(p.amounts[index] for p in places if p.slot.node is node)
+        first, last = node.port_range
+        blocked = node.blocked_ports.bit_count()
+        return held + blocked + want.kind.ports <= last - first + 1
 
     def _free_of(self, slot: Slot, view: View) -> int:
         """Free leaves of a slot, with those in cells that were bound just now."""
