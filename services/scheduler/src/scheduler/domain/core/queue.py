@@ -7,7 +7,7 @@ first fails, so none of the others is tried until something is free that could h
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import islice
 from operator import itemgetter
 
@@ -74,6 +74,14 @@ class WorkloadClass:
         for orders in self.by_user():
             yield from orders
 
+    def take_out(self, some: Iterable[Workload]) -> Iterator[tuple[str, Order, Workload]]:
+        """These are in it no longer, each with its user and order."""
+        out = set(some)
+        for user, heap in self._by_user.items():
+            yield from ((user, order, each) for order, _, each in heap if each in out)
+            heap[:] = [entry for entry in heap if entry[2] not in out]
+            heapify(heap)
+
     def by_user(self) -> Iterator[dict[Workload, Order]]:
         """The same of each user."""
         for heap in self._by_user.values():
@@ -83,13 +91,15 @@ class WorkloadClass:
 class Queue:
     """``classes``: those in which some wait. ``ready``: those whose first is to be tried. ``new``:
     workloads that came since reasons were published, with their classes. ``now``: the cycle's time.
-    ``has_users``: ranks change with what users use.
+    ``has_users``: ranks change with what users use. ``apart``: workloads by job that are in classes
+    of their job alone.
     """
 
     def __init__(self, state: State, usage: Usage) -> None:
         self.classes: dict[Key, WorkloadClass] = {}
         self.ready: dict[WorkloadClass, None] = {}
         self.new: dict[Workload, WorkloadClass] = {}
+        self.apart: dict[Workload, str] = {}
         self.now = 0.0
         self._state = state
         self.has_users = usage.is_kept
@@ -133,7 +143,7 @@ class Queue:
 
     def class_of(self, workload: Workload) -> WorkloadClass:
         """The class that a workload is in while it waits."""
-        key = _key_of(workload)
+        key = self._key_of(workload)
         found = self.classes.get(key)
         if found is None:
             wants = tuple((want, len(pods)) for want, pods in workload.wants)
@@ -150,6 +160,19 @@ class Queue:
             )
             self.classes[key] = found
         return found
+
+    def set_apart(self, found: WorkloadClass, some: Iterable[Workload], job: str) -> WorkloadClass:
+        """Those of a class that are of one job: others may be protected from them alone."""
+        for each in [each for each in self.apart if each.phase in (Phase.RUNNING, Phase.OVER)]:
+            del self.apart[each]
+        for user, order, workload in list(found.take_out(some)):
+            self.apart[workload] = job
+            alone = self.class_of(workload)
+            alone.push(workload, order, user)
+            alone.reason = found.reason
+            if workload in self.new:
+                self.new[workload] = alone
+        return alone
 
     def try_again(self, found: WorkloadClass) -> None:
         """The class's first may be helped by what has changed."""
@@ -169,7 +192,8 @@ class Queue:
     def leave(self, workload: Workload) -> None:
         """A workload waits no longer."""
         self.new.pop(workload, None)
-        found = self.classes.get(_key_of(workload))
+        found = self.classes.get(self._key_of(workload))
+        self.apart.pop(workload, None)
         if found is not None and next(found.heads(), None) is None:
             self.forget(found)
 
@@ -179,20 +203,20 @@ class Queue:
         if self.classes.get(found.key) is found:  # else there is a new one of the same key
             del self.classes[found.key]
 
-
-def _key_of(workload: Workload) -> Key:
-    gang = workload.gang
-    return (
-        gang.virtual_cluster,
-        workload.owner,
-        workload.priority,
-        tuple((want, len(pods)) for want, pods in workload.wants),
-        gang.is_borrowing,
-        workload.parent is not None,
-        workload.is_surplus,
-        bounds_of(gang),
-        gang.allowed_nodes,
-    )
+    def _key_of(self, workload: Workload) -> Key:
+        gang = workload.gang
+        return (
+            gang.virtual_cluster,
+            workload.owner,
+            workload.priority,
+            tuple((want, len(pods)) for want, pods in workload.wants),
+            gang.is_borrowing,
+            workload.parent is not None,
+            workload.is_surplus,
+            bounds_of(gang),
+            gang.allowed_nodes,
+            self.apart.get(workload),
+        )
 
 
 class Freed:
@@ -283,7 +307,7 @@ class Sizes:
     @staticmethod
     def _key(waiting: WorkloadClass) -> object:
         kind = waiting.wants[0][0].kind
-        return waiting.owner, kind.gpu_types, kind.pin, waiting.key[-2:]
+        return waiting.owner, kind.gpu_types, kind.pin, waiting.key[-3:]
 
 
 def is_within(small: Want, large: Want) -> bool:

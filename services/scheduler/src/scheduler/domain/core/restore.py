@@ -103,6 +103,12 @@ def _take_all(state: State, workload: Workload, restored: Restored, phase: Phase
     is_charged = workload.owner is not None and phase is not Phase.PREEMPTED
     if len(places) < len(found):
         return False
+    if phase is Phase.NOMINATED and any(
+        len({p.slot.fixed.chain.leaf for p in places if p.pod in pods and p.slot.fixed}) > 1
+        for want, pods in workload.wants
+        if want.gpus
+    ):
+        return False  # a change has made its GPUs of two types
     if is_charged and not state.has_pins(workload.owner or "", workload):
         return False
     with state.trial() as trial:
