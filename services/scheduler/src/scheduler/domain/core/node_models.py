@@ -15,6 +15,9 @@ NEVER = 1 << 30
 
 PORTS = "ports"
 OTHERS = "others"
+FIRST_PORT, LAST_PORT = 20_000, 65_535
+"""The ports of a node for which no range is configured."""
+
 MOST_UNITS = 127
 """The most shares that a key counts; it says no more of a node on which nothing is limited."""
 UNIT_BITS = 7
@@ -159,6 +162,7 @@ class Want:
         )
         self._is_bare = is_bare
         self._patterns = patterns
+        self._ports = resources.ports
         self._needs: dict[Model, tuple[int, int]] = {}
         self._ranks: dict[int, int | None] = {}
         self._nearest: dict[Shape, int] = {}
@@ -174,6 +178,8 @@ class Want:
 
     def _work_out(self, model: Model) -> tuple[int, int]:
         units = 0
+        if model.totals[self._ports] is None and self.kind.ports > LAST_PORT - FIRST_PORT + 1:
+            return NEVER, NEVER
         for i in model.limited:
             amount, total = self.amounts[i], model.totals[i] or 0
             if amount > total:

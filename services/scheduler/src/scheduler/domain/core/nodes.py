@@ -13,12 +13,9 @@ from scheduler.domain.core.config import NodeLimits
 from scheduler.domain.core.forest import Cell, Chain, Quota
 from scheduler.domain.core.forest import Slot as FixedSlot
 from scheduler.domain.core.model import OPPORTUNISTIC, Gang, Kind
-from scheduler.domain.core.node_models import Model, Want
+from scheduler.domain.core.node_models import FIRST_PORT, LAST_PORT, Model, Want
 from scheduler.domain.core.owning import owner_of, pin_owner
 from scheduler.domain.core.shapes import Part, Shape
-
-FIRST_PORT, LAST_PORT = 20_000, 65_535
-"""Ports given on a node that names no range."""
 
 
 @dataclass(slots=True, eq=False)

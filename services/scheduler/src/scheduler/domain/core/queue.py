@@ -237,7 +237,7 @@ class Freed:
     def helps(self, waiting: WorkloadClass) -> bool:
         """The class's first may fit now. A class that lacks quota is noted as such."""
         if waiting.owner is None or waiting.leaves_of_pod in (0, NEVER):
-            return self._helps_opportunistic(waiting)
+            return self._may_evict(waiting) or self._helps_opportunistic(waiting)
         kinds = [want.kind for want, _ in waiting.wants]
         if waiting.is_borrowing or any(kind.pin or kind.costs_nothing for kind in kinds):
             return True  # other quota than its own may help it
@@ -254,6 +254,12 @@ class Freed:
                 (claimable(slot, *key, may_bind=True).bit_count() for slot in self.slots), default=0
             )
         return waiting.leaves_of_pod <= most
+
+    def _may_evict(self, waiting: WorkloadClass) -> bool:
+        """Opportunistic gangs may leave the rest of what a guaranteed pod wants beside GPUs."""
+        return waiting.owner is not None and any(
+            want.need(slot.model)[0] == 0 for want, _ in waiting.wants for slot in self.slots
+        )
 
     def _helps_opportunistic(self, waiting: WorkloadClass) -> bool:
         if self._keys is None:

@@ -26,14 +26,17 @@ def wanted(state: State, workload: Workload) -> Wanted:
     """What a workload takes at least; nothing of pods that no node takes."""
     found: dict[tuple[str, tuple[str, ...]], int] = {}
     every = tuple(state.forest.racks)
+    total: dict[tuple[str, tuple[str, ...]], int] = {}
     for want, pods in workload.wants:
         owner = workload.owner_of(want)
         least = want.least(state.models)
         if owner is None or least == NEVER:
             continue
-        for types in dict.fromkeys((want.gpu_types or every, every)):
+        total[owner, every] = total.get((owner, every), 0) + least * len(pods)
+        if want.gpu_types and want.gpu_types != every:
+            types = want.gpu_types
             found[owner, types] = found.get((owner, types), 0) + least * len(pods)
-    return found
+    return found | total
 
 
 def shortage(state: State, wanted: Wanted, priority: int) -> Shortage | None:
