@@ -269,13 +269,13 @@ def test_a_preemption_counts_for_an_hour() -> None:
 def test_a_restored_gang_uses_the_cluster_from_then_on() -> None:
     policy = Policy(is_backfilling=False, half_life_s=100.0)
     story = Story(config(TWO, policy=policy, x=owning(("old-node", 2))))
-    story.now = 1e6
-    place = PodPlace("p0", "n0", (0,))
-    story.core.restore(Restored(by("ann", gang("a", "x", 1)), (place,), started_at=1e6), 1e6)
+    story.now = 1e6 - 20
     story.asks(by("bob", gang("b", "x", 1)))
+    story.now, place = 1e6, PodPlace("p0", "n1", (0,))
+    story.core.restore(Restored(by("ann", gang("a", "x", 1)), (place,), started_at=1e6), 1e6)
     story.now += 10
-    older, younger = gang("c", "x", 2, submitted_at=1), gang("d", "x", 2, submitted_at=2)
-    assert started(story.asks(by("ann", older), by("bob", younger))) == ["c"]
+    older, younger = gang("c", "x", 1, submitted_at=2), gang("d", "x", 1, submitted_at=1)
+    assert started(story.asks(by("ann", older), by("bob", younger))) == ["c", "d"]
 
 
 def by(user: str, one: Gang) -> Gang:

@@ -132,7 +132,7 @@ def _renew(state: State, reservation: Reservation) -> None:
             free &= slot.bound.get(owner, 0)
         if free:
             places.append(_hold(state, reservation, slot, free, owner))
-    reservation.is_short = short > 0
+    state.journal.set(reservation, "is_short", short > 0)
     for slot, free in _elsewhere(state, reservation, short) if short else ():
         places.append(_hold(state, reservation, slot, free, reservation.hold.owner or ""))
     state.settle(reservation.hold, places, Phase.NOMINATED)
