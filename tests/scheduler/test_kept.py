@@ -202,7 +202,7 @@ def test_a_state_from_what_is_stored_decides_the_same(kit: Kit, file: ClusterCon
         assert min(met["kept"], met["held"], met["Reserved"]) > 20, met
         assert met["passed"] > 0, met
     if file is CAREFUL:
-        assert min(met["preempted"], met["protected"], met["saved"]) > 20, met
+        assert min(met["preempted"], met["saved"]) > 20, met
 
 
 def _known(state: State) -> Any:
@@ -225,9 +225,6 @@ def _note(met: Counter[str], state: State, decided: list[Decision]) -> None:
         met["kept"] += 1
         met["held"] += bool(each.held)
     met["preempted"] += bool(_preempted(state))
-    for decision in decided:
-        if isinstance(decision, Deferred) and decision.reason.numbers.get("protected"):
-            met["protected"] += 1
     runs = [record.run for record in state.core.gangs.values() if record.run]
     met["saved"] += any(run.checkpointed_at is not None for run in runs)
     met["passed"] += any(record.passed for record in state.core.gangs.values())
