@@ -372,37 +372,6 @@ def no_word(_: Finding) -> None:
     """Nobody is told."""
 
 
-@pytest.mark.parametrize("cycle_gangs", [500, 2, 1])
-@pytest.mark.parametrize("is_settled", [True, False])
-def test_the_simulator_tells_of_many_who_wait_when_the_service_did(
-    kit: Kit, is_settled: bool, cycle_gangs: int
-) -> None:
-    """Two GPUs are bad: 40 wishes would be placed if all were well, until a gang takes the other
-    two. Nothing becomes free, so it is found one by one that they wait for another reason; in
-    cycles that are left after ``cycle_gangs`` steps too.
-    """
-    rules = Rules(settle_s=0.0 if is_settled else 1e9, cycle_gangs=cycle_gangs)
-    it = Told(kit, random.Random(0), kit.state(rules=rules))
-    report = kit.report("n0", gpus=GPUS, bad=(0, 1))
-    it.state.report(report, it.at)
-    it.state.ledger.receive("n0", report.journal, it.at)
-    it.cycle()
-    for number in range(40):
-        name = f"wish{number:02}"
-        (pod,) = kit.pods(name, 1, gpus=4, cpu=number)
-        it.say(kit.gang(name, pod, priority=-1))
-    it.whole_cycle()
-    cluster = it.begin()
-    it.decided.clear()
-    (pod,) = kit.pods("small", 1, gpus=2)
-    it.say(kit.gang("small", pod))
-    for _ in range(30):
-        it.whole_cycle()
-    again, _ = replayed(cluster, it.lines)
-    assert again == it.decided
-    assert len(again) > 10
-
-
 def left(cluster: Any) -> list[Any]:
     """All that is in a cluster; what its entries of pods are called has no meaning, nor has how
     those that want the same are parted, once they are asked for.
