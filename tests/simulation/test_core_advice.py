@@ -117,7 +117,7 @@ def is_free(core: Core, spot: Spot) -> bool:
 def made_so(core: Core, found: Advice, now: float) -> str | None:
     """Nobody waits, the nodes are cordoned, and the gangs begin anew; what is wrong then."""
     for name in waiting(core):
-        core.withdraw(name)
+        core.release(name)
     chain = core.forest.chains[found.chain]
     spots = {s.address: s for s in spots_of(chain, chain.types.index(found.cell_type))}
     for cell in found.cells:

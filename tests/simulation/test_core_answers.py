@@ -125,7 +125,7 @@ class MadeSo:
 
     def _ask_anew(self, **changed: Any) -> None:
         gang = self._gang()
-        self.core.withdraw(self.gang)
+        self.core.release(self.gang)
         self.core.request(replace(gang, **changed))
 
     def _nobody_before(self) -> None:
@@ -134,7 +134,7 @@ class MadeSo:
         for gang in waiting(self.core):
             is_before = order.index(gang) < order.index(self.gang)
             if is_before or (gang != self.gang and self.core.gangs[gang].reservation is not None):
-                self.core.withdraw(gang)
+                self.core.release(gang)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

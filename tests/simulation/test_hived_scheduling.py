@@ -143,7 +143,7 @@ def test_s7_a_reservation_ends_when_its_place_turns_bad_or_it_is_withdrawn() -> 
     scene.core.set_node_health(place.node, False)
     assert PreemptionCancelled("late") in scene.cycle()
     scene = reserved_place()
-    scene.core.withdraw("late")
+    scene.core.release("late")
     assert scene.cycle() == []  # nothing is published of a gang that is gone
     scene.leave("guest")
     assert len(scene.places(gang("next", "x", 4, pods=4, priority=-1))) == 4

@@ -94,7 +94,7 @@ def test_who_starts_with_fewer_goes_where_nothing_is_kept() -> None:
     fewer = scene.core.questions.counterfactual("late").fewer
     assert fewer is not None
     assert fewer.pods == 1
-    scene.core.withdraw("late")
+    scene.core.release("late")
     (started,) = scene.asks(gang("late", "x", 2, gpu_types=OLD, limit_s=10.0))
     assert isinstance(started, Placed)
     assert {place.node for place in started.pods} == {"m2"}

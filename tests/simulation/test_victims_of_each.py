@@ -94,9 +94,9 @@ class World:
             later = told(list(self.core.decide(self.now)), gang.id)
             assert found.starts or later.starts, f"{gang.id} does not start when {found} have left"
         elif not found.starts:
-            self.core.withdraw(gang.id)
+            self.core.release(gang.id)
         for other in waiting(self.core.core):
-            self.core.withdraw(other)
+            self.core.release(other)
 
     def leave(self, found: Told) -> None:
         """They leave."""

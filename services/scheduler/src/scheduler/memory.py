@@ -2,7 +2,6 @@
 is rebuilt from the database and the nodes' reports.
 """
 
-import asyncio
 import time
 from collections.abc import Callable
 
@@ -100,8 +99,6 @@ class Memory:
         state.restore_preemptions(await store.preemptions.load(conn))
         state.patient_until = self.at() + self.settings.lease_timeout_s
         state.restore_reservations(await store.reservations.load(conn))
-        while not state.core.catch_up(limit):
-            await asyncio.sleep(0)
         self.known = {node.node: node for node in nodes}
         self.watch.adopt(state)
         if self._collector is not None:

@@ -56,7 +56,6 @@ class Accounts:
         self._left: dict[str, list[tuple[UserKey, Amounts]]] = {}
         self._ranks: dict[UserKey, tuple[float, ...]] = {}
         self._ranks_at = 0.0
-        self._ranked = 0
 
     def leave(self, gang: str, key: UserKey, amounts: Amounts) -> None:
         """A gang's user uses so much, which is negative, more from the next cycle on."""
@@ -89,17 +88,12 @@ class Accounts:
         if now != self._ranks_at:
             self._ranks.clear()
             self._ranks_at = now
-            self._ranked += 1
         found = self._ranks.get(key)
         if found is None:
             usage = self.of(key, now)
             ranks = [policy.rank_user(usage) for policy in self._ordering.of_users]
             found = self._ranks[key] = tuple(ranks)
         return found
-
-    def ranked(self) -> int:
-        """As long as this is the same, within a cycle, all ranks are."""
-        return self._ranked
 
     def of(self, key: UserKey, now: float) -> UserUsage:
         """What a user uses, and used lately."""
@@ -140,7 +134,6 @@ class Accounts:
             account.at = restored.at
             account.used = [restored.used.get(name, 0.0) for name in self._names]
             self._ranks.pop(key, None)
-            self._ranked += 1
             self.changed.add(key)
 
     def take_over(self, old: "Accounts") -> None:
@@ -171,7 +164,6 @@ class Accounts:
         if account is not None:
             account.used = [0.0] * len(self._names)
             self._ranks.pop(key, None)
-            self._ranked += 1
 
     def _account(self, key: UserKey, now: float) -> Account:
         account = self._accounts.get(key)
@@ -194,8 +186,7 @@ class Accounts:
                 account.used = [0.0] * len(used)
         for number, amount in amounts:
             account.now[number] += amount
-        if self._ranks and self._ranks.pop(key, None) is not None:
-            self._ranked += 1
+        self._ranks.pop(key, None)
         self.changed.add(key)
 
     def _sweep(self, now: float) -> None:
@@ -206,7 +197,6 @@ class Accounts:
             if not (any(account.now) or _is_some([used * left for used in account.used])):
                 del self._accounts[key]
                 self._ranks.pop(key, None)
-                self._ranked += 1
                 self.changed.add(key)
 
     def _faded(self, elapsed_s: float) -> tuple[float, float]:

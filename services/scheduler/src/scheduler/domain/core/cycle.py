@@ -132,10 +132,6 @@ class Core:
         if record is not None:
             self._gangs.want_more(record, roles)
 
-    def withdraw(self, gang: str) -> None:
-        """A gang is not wanted any more."""
-        self.release(gang)
-
     def release(self, gang: str) -> None:
         """A gang is over: what it held, or is kept of it, is free at once."""
         record = self.gangs.get(gang)
@@ -275,10 +271,6 @@ class Core:
         self._gangs.queue.note_tried(lambda each: self._gangs.records.of(each).published)
         self.state.freed.clear()
         self._gangs.look_at_nominated()
-
-    def catch_up(self, limit: int) -> bool:
-        """Nothing is put off."""
-        return limit >= 0
 
     def audit(self) -> Generator[None, None, list[Drift]]:
         """Compare accounting with placements. Cycles may run at each step."""

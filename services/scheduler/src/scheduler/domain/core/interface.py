@@ -474,8 +474,5 @@ class Core(Protocol):
         is only read. Raises ConfigError.
         """
 
-    def catch_up(self, limit: int) -> bool:
-        """Do a part of what was put off; True: all is done."""
-
     def audit(self) -> Generator[None, None, list[Drift]]:
         """Compare accounting with placements. Cycles may run at each step."""

@@ -92,11 +92,11 @@ Rank: TypeAlias = tuple[tuple[float, ...], str]
 """A gang's place among all: of two the lower goes first."""
 
 
-def class_rank(*, is_opportunistic: bool, is_extra: bool, is_next: bool = False) -> float:
-    """Opportunistic gangs come after all others, and after all of a class what gangs grow by.
+def class_rank(*, is_opportunistic: bool, is_next: bool) -> float:
+    """Opportunistic gangs come after all others; `grow.behind` puts elastic pods between classes.
     ``is_next``: the platform failed the job's last attempt, so the gang comes before all others.
     """
-    return 2 * is_opportunistic + is_extra - 0.5 * is_next
+    return 2 * is_opportunistic - 0.5 * is_next
 
 
 def ordering_of(policy: Policy, policies: Mapping[str, OrderPolicy]) -> "Ordering":
@@ -129,11 +129,11 @@ class Ordering:
         found = [next(places[is_user]) + after * is_user for is_user in is_of_user]
         self._pick = itemgetter(0, *found) if found else tuple
 
-    def order(self, gang: Gang, *, is_extra: bool = False) -> Order:
-        """What of its place stays the same while it waits. ``is_extra``: gangs grow by it."""
+    def order(self, gang: Gang) -> Order:
+        """What of its place stays the same while it waits."""
         is_opportunistic = gang.priority == OPPORTUNISTIC
         is_next = gang.follows is not None
-        ranks = [class_rank(is_opportunistic=is_opportunistic, is_extra=is_extra, is_next=is_next)]
+        ranks = [class_rank(is_opportunistic=is_opportunistic, is_next=is_next)]
         for rank in self._of_gangs:
             ranks.append(rank(gang))
         return tuple(ranks), gang.id

@@ -19,37 +19,25 @@ class Hour:
         self._inside: Counter[str] = Counter()
         self._pairs: defaultdict[str, dict[str, float]] = defaultdict(dict)
 
-    def note(self, preemption: RestoredPreemption) -> bool:
-        """One more; whether these jobs had none in the last hour."""
+    def note(self, preemption: RestoredPreemption) -> None:
+        """One more."""
         self.all.append(preemption)
         if preemption.virtual_cluster is not None:
             self._inside[preemption.virtual_cluster] += 1
         one, other = preemption.job, preemption.for_job
-        is_new = other not in self._pairs.get(one, {})
         self._pairs[one][other] = self._pairs[other][one] = preemption.at
-        return is_new
 
-    def is_over(self, now: float) -> bool:
-        """Some are an hour old."""
-        return bool(self.all) and self.all[0].at + HOUR_S <= now
-
-    def forget(self, now: float) -> tuple[set[str], set[str]]:
-        """What is an hour old counts no more: virtual clusters with fewer of them, and jobs of
-        which no others are kept off any longer.
-        """
-        inside, jobs = set[str](), set[str]()
+    def forget(self, now: float) -> None:
+        """What is an hour old counts no more."""
         while self.all and self.all[0].at + HOUR_S <= now:
             old = self.all.popleft()
             if old.virtual_cluster is not None:
                 self._inside[old.virtual_cluster] -= 1
-                inside.add(old.virtual_cluster)
             for one, other in ((old.job, old.for_job), (old.for_job, old.job)):
                 if self._pairs.get(one, {}).get(other) == old.at:
                     del self._pairs[one][other]
-                    jobs.add(one)
                     if not self._pairs[one]:
                         del self._pairs[one]
-        return inside, jobs
 
     def inside(self, virtual_cluster: str) -> int:
         """Gangs that were preempted inside a virtual cluster."""
@@ -58,10 +46,6 @@ class Hour:
     def pairs(self, job: str) -> Mapping[str, float]:
         """Jobs that have preempted one, or were preempted for it, and when last."""
         return self._pairs.get(job, {})
-
-    def first_inside(self, virtual_cluster: str) -> float | None:
-        """When the oldest preemption inside a virtual cluster was."""
-        return next((e.at for e in self.all if e.virtual_cluster == virtual_cluster), None)
 
     def exported(self) -> list[RestoredPreemption]:
         """All that is kept of them: those that count for a budget, and of others the last of each

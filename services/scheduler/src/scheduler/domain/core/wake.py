@@ -67,15 +67,15 @@ def wake(gangs: Transitions, now: float) -> Iterator[Decision]:
     for found in list(queue.classes.values()):
         if found.no is not None and freed.helps(found):
             queue.try_again(found)
-    reservations = records.reservations()
-    may_use = {each: None for each in queue.classes.values() if each.is_bounded}
-    may_use |= {queue.class_of(each.workload): None for each in reservations}
-    with state.trial():  # these may be on reserved cells
-        lift_all(state, reservations)
-        lifted = Freed(state, changed)
-        helped = [each for each in may_use if each.no is not None and lifted.helps(each)]
-    for found in helped if reservations else ():
-        queue.try_again(found)
+    if reservations := records.reservations():
+        may_use = {each: None for each in queue.classes.values() if each.is_bounded}
+        may_use |= {queue.class_of(each.workload): None for each in reservations}
+        with state.trial():  # these may be on reserved cells
+            lift_all(state, reservations)
+            lifted = Freed(state, changed)
+            helped = [each for each in may_use if each.no is not None and lifted.helps(each)]
+        for found in helped:
+            queue.try_again(found)
 
 
 def _look_at_reservations(gangs: Transitions, freed: Freed, now: float) -> Iterator[Decision]:
