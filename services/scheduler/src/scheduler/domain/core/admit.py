@@ -24,6 +24,7 @@ Failed = Callable[[WorkloadClass, float], Iterable[Decision]]
 class Admission:
     """``tried``: classes whose first gang failed. ``_first``: where the order is strict, the gangs
     that wait and that none behind them may pass. ``failed``: who reserves cells for the first gang.
+    ``_ranked_before``: the last entry that was ranked before users got more.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class Admission:
         self._is_strict = gangs.policy.is_strict
         self._failed = Sizes()
         self._first: dict[tuple[str, bool], tuple[Rank, Workload]] = {}
-        self._pushed = 0
+        self._pushed = self._ranked_before = 0
 
     def admit(self, *, is_opportunistic: bool) -> Iterator[list[Decision]]:
         """Classes that are to be tried, in the order of their first gangs, gang by gang. Gangs with
@@ -55,16 +56,20 @@ class Admission:
                 rank = self._queue.rank_of(record.workload, record.order)
                 self._push_one(heap, found, rank, record.workload)
         while heap:
-            rank, _, found, workload = heappop(heap)
+            rank, number, found, workload = heappop(heap)
             if workload.phase is not Phase.WAITING:
                 self._follow(heap, found, workload)
                 continue
             record = self._gangs.records.of(workload)
-            if self._queue.has_users and record.reservation is None:
+            is_old = self._queue.has_users and number <= self._ranked_before
+            if is_old and record.reservation is None:
                 head = self._queue.head(found)
                 if head is not None and head[0] > rank:  # its user has more by now
                     self._push(heap, found)
                     continue
+            if found.helps is not None and not found.helps():
+                found.no = found.no or found.was  # it fails as before
+                continue
             answer = self._answer(found, rank, record)
             if isinstance(answer, No):
                 found = self._apart(heap, found, answer, workload)
@@ -72,6 +77,7 @@ class Admission:
                 yield [] if self._on_failure is None else list(self._on_failure(found, self._now))
                 continue
             decisions = list(self._gangs.placed(record, answer, self._now))
+            self._ranked_before = self._pushed
             if answer.victims or answer.downgraded:
                 self._failed.clear()
             if self._is_strict and record in self._gangs.records.nominated:
@@ -97,7 +103,7 @@ class Admission:
         return alone
 
     def _note(self, found: WorkloadClass, answer: No, workload: Workload) -> None:
-        found.no = answer
+        found.no, found.helps = answer, None
         self.tried[found] = None
         if answer.code == ROOM and workload.parent is None:
             self._failed.add(found)

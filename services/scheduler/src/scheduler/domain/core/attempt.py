@@ -2,8 +2,7 @@
 without GPUs also as an opportunistic gang.
 """
 
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 
 from scheduler.domain.core.costs import Costs
 from scheduler.domain.core.evict import Rules
@@ -43,8 +42,13 @@ def attempt(
     passed: list[Reservation] = []
     with state.trial() as trial:
         lift_all(state, lifted)
-        with _leaving_first(state, workload, costs):
-            answer = fit(state, workload, rules)
+        overstaying = _overstaying(workload, costs)
+        for other in overstaying:  # they leave before all others
+            state.set_priority(other, OPPORTUNISTIC)
+        answer = fit(state, workload, rules)
+        for other in overstaying:
+            if other.phase is Phase.RUNNING:
+                state.set_priority(other, other.gang.priority)
         may_pass = [e for e in before if may_backfill(workload, e, costs.policy, costs.now)]
         if isinstance(answer, No) and may_pass:
             lift_all(state, may_pass)
@@ -62,18 +66,11 @@ def attempt(
     return answer, passed
 
 
-@contextmanager
-def _leaving_first(state: State, workload: Workload, costs: Costs) -> Iterator[None]:
-    """Gangs that overstay on cells that are reserved for a workload leave before all others."""
-    overstaying: list[Workload] = []
-    if costs.records.of(workload).reserved_since is not None:
-        overstaying = costs.records.overstaying(workload.gang.id, costs.now)
-    for other in overstaying:
-        state.set_priority(other, OPPORTUNISTIC)
-    yield
-    for other in overstaying:
-        if other.phase is Phase.RUNNING:
-            state.set_priority(other, other.gang.priority)
+def _overstaying(workload: Workload, costs: Costs) -> list[Workload]:
+    """Gangs that overstay on cells that are reserved for a workload."""
+    if costs.records.of(workload).reserved_since is None:
+        return []
+    return costs.records.overstaying(workload.gang.id, costs.now)
 
 
 def places_of(

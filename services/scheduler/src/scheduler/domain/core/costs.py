@@ -123,7 +123,7 @@ class Costs:
         return [
             other
             for other in (record.workload for record in below)
-            if other.phase is Phase.RUNNING and not other.is_surplus and self._is_lazy(other)
+            if other.phase is Phase.RUNNING and not other.is_surplus and self.is_lazy(other)
         ]
 
     def surplus(self, asking: Workload) -> Iterable[Workload]:
@@ -132,7 +132,8 @@ class Costs:
         found = (each.workload for each in self.records.children.values())
         return (each for each in found if each.is_surplus and cost_of(each) is not None)
 
-    def _is_lazy(self, other: Workload) -> bool:
+    def is_lazy(self, other: Workload) -> bool:
+        """It is downgraded before it is preempted."""
         if other.gang.is_lazy is not None:
             return other.gang.is_lazy
         return self.policy.is_lazy or lender_of(other) is not None

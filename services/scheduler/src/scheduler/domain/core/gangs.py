@@ -96,5 +96,5 @@ def _in_order(state: State, wants: Iterable[tuple[Want, tuple[str, ...]]]) -> Wa
     return tuple(some)
 
 
-def _size(want: Want, models: list[Model]) -> tuple[int, int, int]:
+def _size(want: Want, models: tuple[Model, ...]) -> tuple[int, int, int]:
     return want.least(models), want.kind.cpu, want.kind.memory_mb

@@ -16,22 +16,24 @@ MISSING: Any = object()
 
 
 class Journal:
-    """Inverses of all changes since the outermost open trial began; none are noted without one."""
+    """Inverses of all changes since the outermost open trial began; none are noted without one.
+    ``depth``: how many trials are open.
+    """
 
     def __init__(self) -> None:
-        self._entries: list[tuple[Any, Any, Any, int]] = []
-        self._depth = 0
+        self.entries: list[tuple[Any, Any, Any, int]] = []
+        self.depth = 0
 
     def set(self, owner: object, name: str, value: object) -> None:
         """Change an attribute."""
-        if self._depth:
-            self._entries.append((owner, name, getattr(owner, name), _ATTRIBUTE))
+        if self.depth:
+            self.entries.append((owner, name, getattr(owner, name), _ATTRIBUTE))
         setattr(owner, name, value)
 
     def put(self, where: dict[K, V], key: K, value: V) -> None:
         """Change a dict's item; `MISSING` removes it."""
-        if self._depth:
-            self._entries.append((where, key, where.get(key, MISSING), _ITEM))
+        if self.depth:
+            self.entries.append((where, key, where.get(key, MISSING), _ITEM))
         if value is MISSING:
             where.pop(key, None)
         else:
@@ -39,34 +41,29 @@ class Journal:
 
     def put_at(self, where: list[V], index: int, value: V) -> None:
         """Change a list's element."""
-        if self._depth:
-            self._entries.append((where, index, where[index], _ELEMENT))
+        if self.depth:
+            self.entries.append((where, index, where[index], _ELEMENT))
         where[index] = value
 
     def note(self, inverse: Callable[[Any], None], argument: object) -> None:
         """The caller has changed something; ``inverse(argument)`` undoes it."""
-        if self._depth:
-            self._entries.append((inverse, argument, None, _CALL))
+        if self.depth:
+            self.entries.append((inverse, argument, None, _CALL))
 
     def trial(self) -> "Trial":
         """What is changed inside the ``with`` block is undone, unless `Trial.commit` was called."""
         return Trial(self)
 
-    def open(self) -> int:
-        """Begin a trial; returns its mark. For `Trial`."""
-        self._depth += 1
-        return len(self._entries)
-
     def close(self, mark: int, *, is_kept: bool) -> None:
         """End the innermost trial. For `Trial`."""
-        self._depth -= 1
+        self.depth -= 1
         if not is_kept:
             self._roll_back(mark)
-        elif not self._depth:
-            self._entries.clear()
+        elif not self.depth:
+            self.entries.clear()
 
     def _roll_back(self, mark: int) -> None:
-        entries, depth, self._depth = self._entries, self._depth, 0  # inverses have none
+        entries, depth, self.depth = self.entries, self.depth, 0  # inverses have none
         while len(entries) > mark:
             where, key, old, how = entries.pop()
             if how == _ATTRIBUTE:
@@ -77,7 +74,7 @@ class Journal:
                 where.pop(key, None)
             else:
                 where[key] = old
-        self._depth = depth
+        self.depth = depth
 
 
 _ATTRIBUTE, _ITEM, _ELEMENT, _CALL = range(4)
@@ -94,7 +91,9 @@ class Trial:
         self._mark = 0
 
     def __enter__(self) -> "Trial":
-        self._mark = self._journal.open()
+        journal = self._journal
+        journal.depth += 1
+        self._mark = len(journal.entries)
         return self
 
     def commit(self) -> None:

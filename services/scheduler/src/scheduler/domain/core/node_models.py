@@ -166,6 +166,7 @@ class Want:
         self._needs: dict[Model, tuple[int, int]] = {}
         self._ranks: dict[int, int | None] = {}
         self._nearest: dict[Shape, int] = {}
+        self._least: dict[tuple[Model, ...], int] = {}
 
     def need(self, model: Model) -> tuple[int, int]:
         """Leaves that a pod takes on such a node, and shares of all else; `NEVER` leaves where the
@@ -221,19 +222,22 @@ class Want:
         room = pattern.free // leaves if leaves else NEVER
         return min(room, (key & MOST_UNITS) // units) if units else room
 
-    def least(self, models: Iterable[Model]) -> int:
+    def least(self, models: tuple[Model, ...]) -> int:
         """Leaves that a pod takes where it takes fewest; `NEVER` if no node takes it."""
-        types = self.gpu_types
-        return min(
-            (
-                self.need(model)[0]
-                for model in models
-                if not types or (model.chain is not None and model.chain.leaf in types)
-            ),
-            default=NEVER,
-        )
+        found = self._least.get(models)
+        if found is None:
+            types = self.gpu_types
+            found = self._least[models] = min(
+                (
+                    self.need(model)[0]
+                    for model in models
+                    if not types or (model.chain is not None and model.chain.leaf in types)
+                ),
+                default=NEVER,
+            )
+        return found
 
-    def costs_no_leaves(self, models: Iterable[Model]) -> bool:
+    def costs_no_leaves(self, models: tuple[Model, ...]) -> bool:
         """A pod takes no leaf on any of these."""
         return not self.gpus and all(self.need(model)[0] in (0, NEVER) for model in models)
 

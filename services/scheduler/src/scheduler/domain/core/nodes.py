@@ -91,7 +91,7 @@ class Pool:
     chain: Chain | None
     slots: "list[Slot]" = field(default_factory=list)
     racks: "list[list[Slot]]" = field(default_factory=list)
-    models: dict[Model, None] = field(default_factory=dict)
+    models: tuple[Model, ...] = ()
     dirty: "list[dict[Slot, None]]" = field(default_factory=list)
     dirty_open: "list[dict[Slot, None]]" = field(default_factory=list)
     dirty_of: "dict[str, list[dict[Slot, None]]]" = field(default_factory=dict)
@@ -108,7 +108,7 @@ class Slot:
 
     ``number`` and ``rack``: in its pool; ``bit``: its place in the rack. ``good``: leaves that may
     be used: healthy, not blocked, on an open node. ``used``: by pods that run, or leave.
-    ``held``: by nominated pods. ``staying``: used or held, without pods that leave. ``charged``:
+    ``held``: by nominated pods. ``leaving``: used by pods that leave. ``charged``:
     to gangs that own cells here. ``open``: in no bound cell. ``bound``: owner → leaves.
     ``bindings``: the bound cells, each with its leaves here. ``pods``: workload → leaves that it
     uses or holds, and leaves that it is charged.
@@ -127,12 +127,17 @@ class Slot:
     blocked: int = 0
     used: int = 0
     held: int = 0
-    staying: int = 0
+    leaving: int = 0
     charged: int = 0
     open: int = 0
     bound: dict[str, int] = field(default_factory=dict)
     bindings: "tuple[tuple[int, Binding], ...]" = ()
     pods: "dict[Workload, tuple[int, int]]" = field(default_factory=dict)
+
+    @property
+    def staying(self) -> int:
+        """Leaves that are used or held when those have left that leave."""
+        return self.used & ~self.leaving | self.held
 
     @property
     def free(self) -> int:

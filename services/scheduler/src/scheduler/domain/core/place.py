@@ -5,8 +5,9 @@ in cells that its virtual cluster has bound, then in such that it may bind; else
 On success the gang has its places in the state; the caller's trial keeps or undoes them.
 """
 
-from collections.abc import Iterator, Sequence
-from itertools import chain, islice
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from operator import itemgetter
 
 from scheduler.domain.core.node_models import INEXACT, NEVER, Want
 from scheduler.domain.core.nodes import Phase, Place, Pool, Slot, Workload
@@ -39,14 +40,17 @@ class Placer:
 
     def place(self) -> bool:
         """Whether it has its places now. Nothing has changed where it has not."""
-        floors = [0]
+        kept = self._workload.kept
+        if kept and any(self._place(floor, kept) for floor in self._floors()):
+            return True
+        return any(self._place(floor) for floor in self._floors())
+
+    def _floors(self) -> Iterator[int]:
+        """Levels of the smallest cells to bind, the lowest first."""
+        yield 0
         if self._workload.owner is not None:
             quotas = self._state.quotas.get(self._workload.owner, ())
-            floors += sorted({quota.level for quota in quotas[1:] if quota.left})
-        kept = self._workload.kept
-        if kept and any(self._place(floor, kept) for floor in floors):
-            return True
-        return any(self._place(floor) for floor in floors)
+            yield from sorted({quota.level for quota in quotas[1:] if quota.left})
 
     def _place(self, floor: int, kept: tuple[Slot, ...] = ()) -> bool:
         """With cells bound of a level from ``floor`` up: where the smallest do not serve, larger
@@ -69,7 +73,7 @@ class Placer:
     ) -> tuple[tuple[str, ...], list[list[Pool]]]:
         """Pods go to these slots as far as they can. Returns those that are left, and where to."""
         pools, rest = self.pools_for(want), pods
-        for some in pools:
+        for some in pools if kept else ():
             for slot in kept:
                 while rest and slot.pool in some and self._take_on(want, slot, rest[0]):
                     rest = rest[1:]
@@ -95,7 +99,8 @@ class Placer:
         return self._take_on(want, slot, pod)
 
     def _take_on(self, want: Want, slot: Slot, pod: str) -> bool:
-        return self._take(self._layers(slot.pool, want)[-1][0], want, slot, pod)
+        *_, (view, _) = self._layers(slot.pool, want)
+        return self._take(view, want, slot, pod)
 
     def _settle(self) -> None:
         self._state.settle(self._workload, self.taken, self._phase)
@@ -106,52 +111,50 @@ class Placer:
         """In the order in which they are tried, those together in which a kind's pods may be; pods
         without GPUs go first where there are none.
         """
-        pools = self._state.pools
+        state = self._state
         if not want.gpus:
-            return [[pools[-1], *pools[:-1]]]
-        types = want.gpu_types or sorted(self._state.forest.racks)
-        return [[pool for pool in pools if pool.leaf == name] for name in types]
+            return [[state.pools[-1], *state.pools[:-1]]]
+        if not want.gpu_types:
+            return list(state.pools_of.values())
+        return [state.pools_of.get(name, []) for name in want.gpu_types]
 
-    def _layers(self, pool: Pool, want: Want) -> list[Layer]:
+    def _layers(self, pool: Pool, want: Want) -> Iterator[Layer]:
         """Best first."""
-        state, owner = self._state, self._owner
+        state, owner, when = self._state, self._owner, self._when
         if want.costs_no_leaves(pool.models):
-            return [(state.idle(pool, self._when), EVERYWHERE)]
-        if owner is None:
-            return [
-                (state.unowned(pool, self._when), EVERYWHERE),
-                (state.idle(pool, self._when), EVERYWHERE),
-            ]
-        racks = state.openable(pool, owner)
-        if self._when is When.CLAIM:
-            view = state.claim(pool, owner, self._workload.priority, may_bind=racks != 0)
-            return [(view, EVERYWHERE)]
-        layers = [(state.own(pool, owner, self._when), EVERYWHERE)]
-        if racks and state.has_parts(pool, owner):
-            layers.append((state.mixed(pool, owner, self._when), racks))
-        elif racks:
-            layers.append((state.unowned(pool, self._when), racks))
-        return layers
+            yield state.idle(pool, when), EVERYWHERE
+        elif owner is None:
+            yield state.unowned(pool, when), EVERYWHERE
+            yield state.idle(pool, when), EVERYWHERE
+        elif when is When.CLAIM:
+            may_bind = state.openable(pool, owner) != 0
+            yield state.claim(pool, owner, self._workload.priority, may_bind=may_bind), EVERYWHERE
+        else:
+            yield state.own(pool, owner, when), EVERYWHERE
+            racks = state.openable(pool, owner)
+            if racks and state.has_parts(pool, owner):
+                yield state.mixed(pool, owner, when), racks
+            elif racks:
+                yield state.unowned(pool, when), racks
 
     # One pod.
 
     def _place_kind(self, pools: list[Pool], want: Want, pods: tuple[str, ...]) -> bool:
         """All these pods in one of these pools, else in several, or none."""
+        pools = [pool for pool in pools if want.least(pool.models) != NEVER]
+        if len(pods) == 1:
+            return any(self._place_one(self._layers(pool, want), want, pods[0]) for pool in pools)
         every: list[Layer] = []
         for pool in pools:
-            if want.least(pool.models) == NEVER:
-                continue
-            layers = self._layers(pool, want)
+            layers = list(self._layers(pool, want))
             every += layers
             if self._place_in(layers, want, pods):
                 return True
-        return len(pods) > 1 and len(pools) > 1 and self._place_anywhere(every, want, pods)
+        return len(pools) > 1 and self._place_anywhere(every, want, pods)
 
     def _place_in(self, layers: list[Layer], want: Want, pods: tuple[str, ...]) -> bool:
         """All these pods in one pool, or none."""
-        if len(pods) == 1:
-            return self._place_one(layers, want, pods[0])
-        if want.costs_no_leaves([model for view, _ in layers for model in view.pool.models]):
+        if want.costs_no_leaves(layers[0][0].pool.models):
             return self._place_each(layers, want, pods)
         return self._place_in_rack(layers, want, pods) or self._place_anywhere(layers, want, pods)
 
@@ -172,18 +175,20 @@ class Placer:
         self._near = near
         return False
 
-    def _place_one(self, layers: list[Layer], want: Want, pod: str) -> bool:
+    def _place_one(self, layers: Iterable[Layer], want: Want, pod: str) -> bool:
         """The nearest leaves first; of the same nearness in cells that are bound."""
-        rest = list(layers)
-        while rest:
+        rest = iter(layers)
+        while True:
             found = []
-            while rest:
-                view, racks = rest.pop(0)
+            for view, racks in rest:
                 near = self._near.get(view.pool, 0)
                 every = view.seek(
                     want, racks, near, is_opportunistic=self._workload.is_opportunistic
                 )
-                seen = (each for each in every if self._is_allowed(each[1]))
+                if self._workload.gang.allowed_nodes is None:
+                    seen = every
+                else:
+                    seen = (each for each in every if self._is_allowed(each[1]))
                 first = next(seen, None)
                 if first is None:
                     continue
@@ -192,17 +197,22 @@ class Placer:
                 found.append((level, view, slot, seen))
                 if level == want.nearest(slot.shape):
                     break  # others are as good at the best
-            found.sort(key=lambda each: each[0])
-            if any(self._try(view, want, slot, seen, pod) for _, view, slot, seen in found):
-                return True
-        return False
+            if not found:
+                return False
+            if len(found) > 1:
+                found.sort(key=itemgetter(0))
+            for _, view, slot, seen in found:
+                if self._try(view, want, slot, seen, pod):
+                    return True
 
     def _try(
         self, view: View, want: Want, slot: Slot, others: Iterator[tuple[int, Slot]], pod: str
     ) -> bool:
         """The pod takes its place on this slot, else on one of the first others."""
-        first = (other for _, other in islice(others, TRIED_SLOTS + 1))
-        return any(self._take(view, want, each, pod) for each in chain((slot,), first))
+        if self._take(view, want, slot, pod):
+            return True
+        first = islice(others, TRIED_SLOTS + 1)
+        return any(self._take(view, want, other, pod) for _, other in first)
 
     def _is_allowed(self, slot: Slot) -> bool:
         allowed = self._workload.gang.allowed_nodes

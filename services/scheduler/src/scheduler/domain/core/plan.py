@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from operator import itemgetter
 
 from scheduler.domain.core.ends import end_of, leaving_s
 from scheduler.domain.core.fit import No
@@ -32,14 +31,18 @@ class Planner:
         self._forget_what_health_has_changed()
 
     def failed(self, found: WorkloadClass, now: float) -> Iterator[Decision]:
-        """The first of a class has failed: it, and those before it, get their reservations before
-        gangs behind it are tried. One that may borrow does so first.
+        """The first of a class has failed: it gets its reservation before those behind it are
+        tried, and the first of a cycle after those before it. One that may borrow does so first.
         """
         owner = found.owner
         if owner is None or found.is_borrowing or found.priority == OPPORTUNISTIC:
             return
         self._failed[owner] += 1
         if self._failed[owner] > PLANNED:
+            return
+        head = self._gangs.queue.head(found)
+        if self._failed[owner] > 1 and head is not None:
+            yield from self._plan_for(found, self._gangs.records.of(head[1]), now)
             return
         for other, workload in self._heads(owner):
             yield from self._plan_for(other, self._gangs.records.of(workload), now)
@@ -60,17 +63,16 @@ class Planner:
 
     def _heads(self, owner: str) -> list[tuple[WorkloadClass, Workload]]:
         """The first gangs that failed, and that ends of others may help, in order."""
-        heads = [
-            (head[0], found, head[1])
-            for found in self._gangs.queue.classes.values()
+        queue = self._gangs.queue
+        some = [
+            found
+            for found in queue.classes.values()
             if found.owner == owner
-            and found.priority > OPPORTUNISTIC  # not what is idle at best, nor borrowed
             and found.no is not None
             and not found.is_hopeless
-            and (head := self._gangs.queue.head(found)) is not None
+            and found.priority > OPPORTUNISTIC  # not what is idle at best, nor borrowed
         ]
-        heads.sort(key=itemgetter(0))
-        return [(found, workload) for _, found, workload in heads[:PLANNED]]
+        return queue.firsts(some, PLANNED)
 
     def _forget_what_health_has_changed(self) -> None:
         unwell = {slot: slot.good for slot in self._gangs.state.unwell}

@@ -7,27 +7,28 @@ first fails, so none of the others is tried until something is free that could h
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+from functools import cached_property
+from heapq import heapify, heappop, heappush, nsmallest
 from itertools import islice
-from operator import itemgetter
+from operator import itemgetter, le
 
 from scheduler.domain.core.ends import bounds_of
-from scheduler.domain.core.fit import QUOTA, ROOM, No
+from scheduler.domain.core.fit import ROOM, No
 from scheduler.domain.core.model import Reason
-from scheduler.domain.core.node_models import NEVER, Want
-from scheduler.domain.core.nodes import Phase, Slot, Workload
+from scheduler.domain.core.node_models import Want
+from scheduler.domain.core.nodes import Phase, Workload
 from scheduler.domain.core.ordering import Order, Rank
-from scheduler.domain.core.shortage import Wanted, shortage, wanted
-from scheduler.domain.core.state import State, claimable
+from scheduler.domain.core.shortage import Wanted, wanted
+from scheduler.domain.core.state import State
 from scheduler.domain.core.usage import Usage
-from scheduler.domain.core.views import When
 
 Key = tuple[object, ...]
 
 
 @dataclass(eq=False)
 class WorkloadClass:
-    """``no``: what its first failed on; None while it is to be tried. ``is_hopeless``: no end of
+    """``no``: what its first failed on; None while it is to be tried. ``helps``: whether what woke
+    it can help it still; ``was``: what its first failed on before that. ``is_hopeless``: no end of
     others would help its first. ``is_bounded``: it is known when its gangs end, so they may be on
     reserved cells. ``reason``: what was published for its gangs. ``wanted``: of quota;
     ``leaves_of_pod``: that the smallest pod takes at least.
@@ -43,6 +44,8 @@ class WorkloadClass:
     is_surplus: bool = False
     is_bounded: bool = False
     no: No | None = None
+    was: No | None = None
+    helps: Callable[[], bool] | None = None
     is_hopeless: bool = False
     reason: Reason | None = None
     _by_user: dict[str, list[tuple[Order, int, Workload]]] = field(default_factory=dict)
@@ -52,6 +55,12 @@ class WorkloadClass:
     def is_opportunistic(self) -> bool:
         """Its gangs want no cells."""
         return self.owner is None
+
+    @cached_property
+    def may_use_other_quota(self) -> bool:
+        """Other quota than its virtual cluster's may help its gangs."""
+        kinds = (want.kind for want, _ in self.wants)
+        return self.is_borrowing or any(kind.pin or kind.costs_nothing for kind in kinds)
 
     def push(self, workload: Workload, order: Order, user: str) -> None:
         """A workload waits. ``user``: gangs of one keep their order among one another."""
@@ -128,6 +137,28 @@ class Queue:
                 best = rank, workload
         return best
 
+    def firsts(
+        self, some: Iterable[WorkloadClass], count: int
+    ) -> list[tuple[WorkloadClass, Workload]]:
+        """The first of each of these classes, in order, so many of them at the most. The classes
+        are of one virtual cluster.
+        """
+        rank_as: dict[str, Callable[[Order], Rank]] = {}
+        firsts: list[tuple[Rank, WorkloadClass, Workload]] = []
+        for found in some:
+            best: tuple[Rank, WorkloadClass, Workload] | None = None
+            for order, workload in found.heads():
+                user = workload.gang.user
+                if user not in rank_as:
+                    rank_as[user] = self._usage.rank_as(workload.gang, self.now)
+                rank = rank_as[user](order)
+                if best is None or rank < best[0]:
+                    best = rank, found, workload
+            if best is not None:
+                firsts.append(best)
+        chosen = nsmallest(count, firsts, key=itemgetter(0))
+        return [(found, workload) for _, found, workload in chosen]
+
     def add(self, workload: Workload, order: Order) -> WorkloadClass:
         """A workload waits."""
         found = self.new[workload] = self.class_of(workload)
@@ -146,19 +177,18 @@ class Queue:
         key = self._key_of(workload)
         found = self.classes.get(key)
         if found is None:
-            wants = tuple((want, len(pods)) for want, pods in workload.wants)
-            found = WorkloadClass(
+            wants, models = _counts(workload), self._state.models
+            found = self.classes[key] = WorkloadClass(
                 key,
                 wants,
                 workload.owner,
                 workload.priority,
                 wanted(self._state, workload),
-                min((want.least(self._state.models) for want, _ in wants), default=0),
+                min([want.least(models) for want, _ in wants], default=0),
                 workload.gang.is_borrowing,
                 workload.is_surplus,
-                any(seconds is not None for seconds in bounds_of(workload.gang)),
+                bounds_of(workload.gang) != (None, None),
             )
-            self.classes[key] = found
         return found
 
     def set_apart(self, found: WorkloadClass, some: Iterable[Workload], job: str) -> WorkloadClass:
@@ -176,7 +206,12 @@ class Queue:
 
     def try_again(self, found: WorkloadClass) -> None:
         """The class's first may be helped by what has changed."""
-        found.no = None
+        found.no = found.was = found.helps = None
+        self.ready[found] = None
+
+    def wake(self, found: WorkloadClass, helps: Callable[[], bool]) -> None:
+        """The same, unless others take what has become free before its turn comes."""
+        found.was, found.no, found.helps = found.no, None, helps
         self.ready[found] = None
 
     def note_tried(self, published: Callable[[Workload], str | None]) -> None:
@@ -209,7 +244,7 @@ class Queue:
             gang.virtual_cluster,
             workload.owner,
             workload.priority,
-            tuple((want, len(pods)) for want, pods in workload.wants),
+            _counts(workload),
             gang.is_borrowing,
             workload.parent is not None,
             workload.is_surplus,
@@ -219,56 +254,9 @@ class Queue:
         )
 
 
-class Freed:
-    """What has become free, as classes ask: whether it could help any of them."""
-
-    def __init__(self, state: State, freed: Iterable[Slot | str]) -> None:
-        self._state = state
-        self.slots: dict[Slot, None] = {}
-        self.owners: set[str] = set()
-        for each in freed:
-            if isinstance(each, Slot):
-                self.slots[each] = None
-            else:
-                self.owners.add(each)
-        self._most: dict[tuple[str, int], int] = {}
-        self._keys: set[int] | None = None
-
-    def helps(self, waiting: WorkloadClass) -> bool:
-        """The class's first may fit now. A class that lacks quota is noted as such."""
-        if waiting.owner is None or waiting.leaves_of_pod in (0, NEVER):
-            return self._may_evict(waiting) or self._helps_opportunistic(waiting)
-        kinds = [want.kind for want, _ in waiting.wants]
-        if waiting.is_borrowing or any(kind.pin or kind.costs_nothing for kind in kinds):
-            return True  # other quota than its own may help it
-        short = shortage(self._state, waiting.wanted, waiting.priority)
-        if short is not None:
-            waiting.no = No(QUOTA, short._asdict())
-            return False
-        if waiting.no is None or waiting.no.code == QUOTA or waiting.owner in self.owners:
-            return True
-        key = waiting.owner, waiting.priority
-        most = self._most.get(key)
-        if most is None:
-            most = self._most[key] = max(
-                (claimable(slot, *key, may_bind=True).bit_count() for slot in self.slots), default=0
-            )
-        return waiting.leaves_of_pod <= most
-
-    def _may_evict(self, waiting: WorkloadClass) -> bool:
-        """Opportunistic gangs may leave the rest of what a guaranteed pod wants beside GPUs."""
-        return waiting.owner is not None and any(
-            want.need(slot.model)[0] == 0 for want, _ in waiting.wants for slot in self.slots
-        )
-
-    def _helps_opportunistic(self, waiting: WorkloadClass) -> bool:
-        if self._keys is None:
-            self._keys = {
-                self._state.idle(slot.pool, when).key_of(slot)
-                for slot in self.slots
-                for when in (When.NOW, When.SOON)
-            } - {-1}
-        return any(want.rank(key) is not None for want, _ in waiting.wants for key in self._keys)
+def _counts(workload: Workload) -> tuple[tuple[Want, int], ...]:
+    """How many pods want the same."""
+    return tuple([(want, len(pods)) for want, pods in workload.wants])
 
 
 class Sizes:
@@ -318,6 +306,4 @@ class Sizes:
 
 def is_within(small: Want, large: Want) -> bool:
     """A pod of one wants no more of anything than a pod of the other."""
-    return small.gpus <= large.gpus and all(
-        a <= b for a, b in zip(small.amounts, large.amounts, strict=True)
-    )
+    return small.gpus <= large.gpus and all(map(le, small.amounts, large.amounts))

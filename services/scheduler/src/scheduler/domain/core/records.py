@@ -90,7 +90,8 @@ class Record:
     ``reserved_since``: when its first reservation began. ``passed``: the gang on whose reserved
     cells it runs. ``published``: the code of its last reason. ``leaves_by``, ``leaves_for``: when
     it has to leave, and for which gang.
-    ``charged_to``: whose cells it runs in, and its priority, as `Records` filed it last.
+    ``filed``, ``charged_to``: where `Records` filed it last; whose cells it runs in, and its
+    priority.
     ``orphaned``: places of its pods on hardware that the configuration has not.
     """
 
@@ -104,6 +105,7 @@ class Record:
     published: str | None = None
     leaves_by: float | None = None
     leaves_for: str | None = None
+    filed: "tuple[dict[Record, None], ...]" = ()
     charged_to: tuple[str, int] | None = None
     growth: Growth | None = None
     orphaned: tuple[PodPlace, ...] = ()
@@ -231,9 +233,7 @@ class Records:
     def remove(self, record: Record) -> None:
         """A gang is over. The caller has lifted its reservation."""
         del self._home(record.workload)[record.workload.name]
-        self._note_unplanned(record, is_nominated=False, is_reserved=False)
-        for each in (self.nominated, self.away, self.backfilled, self.reserved, self.misnamed):
-            each.pop(record, None)
+        self._file(record, ())
         if (group := _group_of(record.workload)) is not None:
             del self._groups[group][record]
             if not self._groups[group]:
@@ -242,28 +242,32 @@ class Records:
 
     def file(self, record: Record) -> None:
         """The record, or its workload, has changed."""
-        workload = record.workload
-        is_running, is_nominated = (workload.phase is p for p in (Phase.RUNNING, Phase.NOMINATED))
-        is_reserved = record.reservation is not None
-        self._note_unplanned(record, is_nominated=is_nominated, is_reserved=is_reserved)
-        for where, is_there in (
-            (self.nominated, is_nominated),
-            (self.away, is_running and workload.is_away),
-            (self.backfilled, is_running and record.passed is not None),
-            (self.reserved, is_reserved),
-            (self.misnamed, record.misnamed is not None),
-        ):
-            if is_there:
-                where[record] = None
-            elif record in where:
-                del where[record]
+        workload, filed = record.workload, list[dict[Record, None]]()
+        is_running = workload.phase is Phase.RUNNING
+        if workload.phase is Phase.NOMINATED:
+            filed.append(self.nominated)
+        if is_running and workload.is_away:
+            filed.append(self.away)
+        if is_running and record.passed is not None:
+            filed.append(self.backfilled)
+        if record.reservation is not None:
+            filed.append(self.reserved)
+        if record.misnamed is not None:
+            filed.append(self.misnamed)
+        if filed or record.filed:
+            self._file(record, tuple(filed))
         self._file_by_owner(record, workload.owner if is_running else None)
 
-    def _note_unplanned(self, record: Record, *, is_nominated: bool, is_reserved: bool) -> None:
-        """It starts, or has a reservation no more: others may get one."""
-        was_waiting = record in self.reserved or record in self.nominated
-        if was_waiting and not (is_nominated or is_reserved):
-            self.unplanned[record.workload.owner or ""] = None
+    def _file(self, record: Record, filed: tuple[dict[Record, None], ...]) -> None:
+        waits = (self.nominated, self.reserved)
+        if _some_in(record.filed, waits) and not _some_in(filed, waits):
+            self.unplanned[record.workload.owner or ""] = None  # others may get a reservation
+        for where in record.filed:
+            if not _some_in(filed, (where,)):
+                del where[record]
+        for where in filed:
+            where[record] = None
+        record.filed = filed
 
     def _file_by_owner(self, record: Record, owner: str | None) -> None:
         key = None if owner is None else (owner, record.workload.priority)
@@ -275,6 +279,10 @@ class Records:
         if key is not None:
             self._charged.setdefault(key[0], {}).setdefault(key[1], {})[record] = None
         record.charged_to = key
+
+
+def _some_in(filed: Iterable[object], some: Iterable[object]) -> bool:
+    return any(each is other for each in filed for other in some)
 
 
 def job_of(gang: Gang) -> str:

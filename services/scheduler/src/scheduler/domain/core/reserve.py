@@ -33,11 +33,12 @@ def lift(state: State, reservation: Reservation) -> None:
         state.remove(reservation.hold, Phase.WAITING)
 
 
-def lift_all(state: State, reservations: Iterable[Reservation]) -> None:
+def lift_all(state: State, reservations: Collection[Reservation]) -> None:
     """The same for several, which the caller renews or a trial restores: it helps nobody."""
-    with state.unnoticed():
-        for each in reservations:
-            lift(state, each)
+    if reservations:
+        with state.unnoticed():
+            for each in reservations:
+                lift(state, each)
 
 
 def beside(records: Records, workload: Workload) -> list[Reservation]:

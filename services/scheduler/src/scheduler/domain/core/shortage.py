@@ -24,19 +24,20 @@ class Shortage(NamedTuple):
 
 def wanted(state: State, workload: Workload) -> Wanted:
     """What a workload takes at least; nothing of pods that no node takes."""
-    found: dict[tuple[str, tuple[str, ...]], int] = {}
-    every = tuple(state.forest.racks)
+    some: dict[tuple[str, tuple[str, ...]], int] = {}
     total: dict[tuple[str, tuple[str, ...]], int] = {}
+    every = state.leaf_types
     for want, pods in workload.wants:
         owner = workload.owner_of(want)
         least = want.least(state.models)
         if owner is None or least == NEVER:
             continue
-        total[owner, every] = total.get((owner, every), 0) + least * len(pods)
+        leaves, key = least * len(pods), (owner, every)
+        total[key] = total.get(key, 0) + leaves
         if want.gpu_types and want.gpu_types != every:
-            types = want.gpu_types
-            found[owner, types] = found.get((owner, types), 0) + least * len(pods)
-    return found | total
+            key = owner, want.gpu_types
+            some[key] = some.get(key, 0) + leaves
+    return some | total if some else total
 
 
 def shortage(state: State, wanted: Wanted, priority: int) -> Shortage | None:

@@ -44,7 +44,8 @@ _Dirty = dict[Slot, None]
 
 
 class State:
-    """``pools``: by chain; that of nodes without GPUs last. ``models``: of all pools.
+    """``pools``: by chain; that of nodes without GPUs last. ``pools_of``: those of a GPU type.
+    ``models``: of all pools. ``leaf_types``: the GPU types, as configured.
     ``quotas``: by owner, lowest first. ``owned`` and ``charged``: leaves by account, and of charged
     ones by priority. ``leaving``: how many workloads are so. ``unwell``: slots with
     leaves that are not good, or on nodes that are not open. ``freed``: slots where something became
@@ -58,7 +59,9 @@ class State:
         self.resources = Resources(distinct_limits(forest))
         self.nodes: dict[str, Node] = {}
         self.pools: list[Pool] = []
-        self.models: list[Model] = []
+        self.models: tuple[Model, ...] = ()
+        self.leaf_types = tuple(forest.racks)
+        self.pools_of: dict[str, list[Pool]] = {name: [] for name in sorted(forest.racks)}
         self.buddies = {name: Buddy(c, self.journal) for name, c in forest.chains.items()}
         self.quotas: dict[str, list[QuotaLeft]] = {}
         self.owned: dict[Account, int] = {}
@@ -400,8 +403,8 @@ class State:
         if gpus:
             name = "held" if phase is Phase.NOMINATED else "used"
             set_(slot, name, getattr(slot, name) | gpus)
-            if stays:
-                set_(slot, "staying", slot.staying | gpus)
+            if not stays:
+                set_(slot, "leaving", slot.leaving | gpus)
         if place.ports:
             set_(slot.node, "ports", slot.node.ports | place.ports)
         before = slot.pods.get(workload, NOTHING)
@@ -448,7 +451,7 @@ class State:
         for place in workload.places:
             slot = place.slot
             if place.gpus:
-                self.journal.set(slot, "staying", slot.staying & ~place.gpus)
+                self.journal.set(slot, "leaving", slot.leaving | place.gpus)
             self._add_amounts(place, 1, left=False, soon=True)
             self._touch_node(place)
             self._free_node(place)
@@ -513,13 +516,13 @@ class State:
         """``is_last``: no pod of the workload is on the slot from then on."""
         slot, gpus = place.slot, place.gpus
         set_, is_leaving = self.journal.set, workload.phase is Phase.PREEMPTED
-        if place.charge and not is_leaving and not workload.is_opportunistic:
+        if place.charge and not is_leaving and workload.owner is not None:
             self._discharge(workload, place)
         if gpus:
             name = "held" if workload.phase is Phase.NOMINATED else "used"
             set_(slot, name, getattr(slot, name) & ~gpus)
-            if not is_leaving:
-                set_(slot, "staying", slot.staying & ~gpus)
+            if is_leaving:
+                set_(slot, "leaving", slot.leaving & ~gpus)
         if place.ports:
             set_(slot.node, "ports", slot.node.ports & ~place.ports)
         self._add_amounts(place, 1, left=True, soon=not is_leaving)
@@ -604,6 +607,8 @@ class State:
         for place in workload.places:
             if place.charge and not workload.is_opportunistic:
                 self._discharge(workload, place)
+                gpus, charges = place.slot.pods[workload]
+                self.journal.put(place.slot.pods, workload, (gpus, charges & ~place.charge))
                 self._touch(place.slot)
 
     def _charge(self, workload: Workload, place: Place) -> None:
@@ -618,8 +623,6 @@ class State:
         slot, charge = place.slot, place.charge
         self.journal.set(slot, "charged", slot.charged & ~charge)
         self._count(workload, place, -charge.bit_count())
-        gpus, charges = slot.pods[workload]
-        self.journal.put(slot.pods, workload, (gpus, charges & ~charge))
         for mask, binding in slot.bindings:
             if mask & charge:
                 self.journal.set(binding, "users", binding.users - 1)
@@ -769,7 +772,7 @@ class _Builder:
         for chain in sorted(chains, key=lambda chain: chain.leaves(chain.node_level)):
             self._add_pool(Pool(chain))
         self._add_without_gpus()
-        self.state.models += self._models.values()
+        self.state.models = tuple(self._models.values())
         self._own()
 
     def _add_pool(self, pool: Pool) -> None:
@@ -790,6 +793,7 @@ class _Builder:
                 self._note_in_cells(slot, fixed.cell)
             pool.racks.append(rack)
         self.state.pools.append(pool)
+        self.state.pools_of[chain.leaf].append(pool)
 
     def _note_in_cells(self, slot: Slot, cell: Cell) -> None:
         above: Cell | None = cell
@@ -817,7 +821,7 @@ class _Builder:
         if model is None:
             number = len(self._models)
             model = self._models[key] = Model(number, pool.chain, shape, gpus, totals)
-            pool.models[model] = None
+            pool.models = (*pool.models, model)
         return model
 
     def _own(self) -> None:

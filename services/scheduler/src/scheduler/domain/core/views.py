@@ -65,8 +65,9 @@ class View:
 
     def flush(self) -> None:
         """Pattern at the slots that have changed."""
-        self._update(self.dirty)
-        self.dirty.clear()
+        if self.dirty:
+            self._update(self.dirty)
+            self.dirty.clear()
 
     def _update(self, some: Iterable[Slot]) -> None:
         keys, when = self._keys, self.when
@@ -95,32 +96,36 @@ class View:
         return self._keys[slot.number]
 
     def _move(self, rack: int, bit: int, old: int, key: int) -> None:
-        slots, patterns = self.slots[rack], self._patterns
+        slots, racks, patterns, here = self.slots[rack], self.racks, self._patterns.all, 1 << rack
         whole = free = 0
         if old >= 0:
-            _take_bit(slots, old, bit)
-            if old not in slots:
-                _take_bit(self.racks, old, 1 << rack)
-            pattern = patterns.of(old)
+            rest = slots[old] & ~bit
+            if rest:
+                slots[old] = rest
+            else:
+                del slots[old]
+                _take_bit(racks, old, here)
+            pattern = patterns[old >> UNIT_BITS]
             whole, free = -pattern.is_whole, -pattern.free
         if key >= 0:
             before = slots.get(key, 0)
             slots[key] = before | bit
             if not before:
-                self.racks[key] = self.racks.get(key, 0) | 1 << rack
-            pattern = patterns.of(key)
+                racks[key] = racks.get(key, 0) | here
+            pattern = patterns[key >> UNIT_BITS]
             whole, free = whole + pattern.is_whole, free + pattern.free
         if whole:
-            self.by_whole[self._whole[rack]] &= ~(1 << rack)
-            self._whole[rack] += whole
-            self.by_whole[self._whole[rack]] |= 1 << rack
+            had = self._whole[rack]
+            self.by_whole[had] &= ~here
+            self.by_whole[had + whole] |= here
+            self._whole[rack] = had + whole
         if free:
-            had = self._free[rack]
+            had, by_free = self._free[rack], self.by_free
             if had:
-                _take_bit(self.by_free, had, 1 << rack)
+                _take_bit(by_free, had, here)
             self._free[rack] = had = had + free
             if had:
-                self.by_free[had] = self.by_free.get(had, 0) | 1 << rack
+                by_free[had] = by_free.get(had, 0) | here
 
     # For the audit.
 

@@ -1,12 +1,13 @@
 """Before gangs are tried: what became free, or has turned bad, for gangs that wait for it."""
 
 from collections.abc import Iterator
+from functools import partial
 from math import inf
 
+from scheduler.domain.core.freed import Freed
 from scheduler.domain.core.model import Decision
 from scheduler.domain.core.nodes import Phase, Place
 from scheduler.domain.core.ordering import Order
-from scheduler.domain.core.queue import Freed
 from scheduler.domain.core.records import Record
 from scheduler.domain.core.reserve import lift_all, renew
 from scheduler.domain.core.transitions import Transitions
@@ -46,7 +47,7 @@ def wake(gangs: Transitions, now: float) -> Iterator[Decision]:
     state, records, queue = gangs.state, gangs.records, gangs.queue
     gangs.forget_kept(now)
     changed = list(state.freed)
-    freed = Freed(state, changed)
+    freed = Freed(state, gangs.costs, changed)
     state.freed.clear()
     looked = freed.slots | records.unlooked
     records.unlooked.clear()
@@ -66,13 +67,16 @@ def wake(gangs: Transitions, now: float) -> Iterator[Decision]:
         found.is_hopeless = False  # other cells may be bound now
     for found in list(queue.classes.values()):
         if found.no is not None and freed.helps(found):
-            queue.try_again(found)
+            if freed.is_small:
+                queue.wake(found, partial(freed.helps, found))
+            else:
+                queue.try_again(found)
     if reservations := records.reservations():
         may_use = {each: None for each in queue.classes.values() if each.is_bounded}
         may_use |= {queue.class_of(each.workload): None for each in reservations}
         with state.trial():  # these may be on reserved cells
             lift_all(state, reservations)
-            lifted = Freed(state, changed)
+            lifted = Freed(state, gangs.costs, changed)
             helped = [each for each in may_use if each.no is not None and lifted.helps(each)]
         for found in helped:
             queue.try_again(found)

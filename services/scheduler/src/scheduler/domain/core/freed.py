@@ -1,0 +1,118 @@
+"""What has become free, as waiting classes ask: whether it could help any of them.
+
+Example: a pod with one GPU ends, and 10,000 gangs wait. Those whose smallest pod could not be on
+that node, whoever may leave it for them, are not tried again.
+"""
+
+from collections.abc import Iterable
+
+from scheduler.domain.core.costs import Costs
+from scheduler.domain.core.evict import CostOf
+from scheduler.domain.core.fit import QUOTA, No
+from scheduler.domain.core.node_models import NEVER, Want
+from scheduler.domain.core.nodes import Phase, Slot, Workload
+from scheduler.domain.core.queue import WorkloadClass
+from scheduler.domain.core.shortage import shortage
+from scheduler.domain.core.state import State, claimable
+from scheduler.domain.core.views import When
+
+PRICED = 8
+"""Slots that are looked at closely for one class, at the most. Of more it is taken to be helped."""
+
+
+class Freed:
+    """``slots``: where something became free; ``owners``: of whom a cell was unbound."""
+
+    def __init__(self, state: State, costs: Costs, freed: Iterable[Slot | str]) -> None:
+        self._state = state
+        self._costs = costs
+        self.slots: dict[Slot, None] = {}
+        self.owners: set[str] = set()
+        for each in freed:
+            if isinstance(each, Slot):
+                self.slots[each] = None
+            else:
+                self.owners.add(each)
+        self._most: dict[tuple[str, int], int] = {}
+
+    @property
+    def is_small(self) -> bool:
+        """Each class may look closely."""
+        return len(self.slots) <= PRICED
+
+    def helps(self, waiting: WorkloadClass) -> bool:
+        """The class's first may fit now. A class that lacks quota is noted as such."""
+        if waiting.owner is None or waiting.leaves_of_pod in (0, NEVER):
+            return self._may_evict(waiting) or self._helps_opportunistic(waiting)
+        if waiting.may_use_other_quota:
+            return True
+        before = waiting.no or waiting.was
+        lacked_room = before is not None and before.code != QUOTA
+        is_here = lacked_room and waiting.owner not in self.owners
+        if is_here and waiting.leaves_of_pod > self._most_of(waiting.owner, waiting.priority):
+            return False
+        short = shortage(self._state, waiting.wanted, waiting.priority)
+        if short is not None:
+            waiting.no = No(QUOTA, short._asdict())
+            return False
+        # Where a cell was unbound, others may be bound elsewhere.
+        is_near = lacked_room and not self.owners and self.is_small
+        return not is_near or self._has_room(waiting)
+
+    def _most_of(self, owner: str, priority: int) -> int:
+        """Leaves that a gang of a priority could have on one of the slots, at the most."""
+        most = self._most.get((owner, priority))
+        if most is None:
+            most = self._most[owner, priority] = max(
+                (
+                    claimable(slot, owner, priority, may_bind=True).bit_count()
+                    for slot in self.slots
+                ),
+                default=0,
+            )
+        return most
+
+    def _has_room(self, waiting: WorkloadClass) -> bool:
+        """A pod of the class's first could be on one of the slots, if all left that may have to."""
+        _, head = next(waiting.heads())
+        if self._costs.records.of(head).reserved_since is not None:
+            return True  # gangs that overstay may leave for it
+        cost_of, allowed = self._costs.of(head), head.gang.allowed_nodes
+        return any(
+            self._may_be_on(slot, want, head, cost_of)
+            for slot in self.slots
+            if allowed is None or slot.node.name in allowed
+            for want, _ in waiting.wants
+        )
+
+    def _may_be_on(self, slot: Slot, want: Want, head: Workload, cost_of: CostOf) -> bool:
+        assert head.owner is not None
+        mask = claimable(slot, head.owner, head.priority, may_bind=True)
+        left = list(slot.node.soon)
+        for other, (gpus, charge) in slot.pods.items():
+            if other.phase is Phase.PREEMPTED:
+                continue
+            if cost_of(other) is None:  # it may lose its cells yet
+                mask &= ~(gpus if self._costs.is_lazy(other) else gpus | charge)
+                continue
+            for place in other.places:
+                if place.slot.node is slot.node:
+                    left = [a + b for a, b in zip(left, place.amounts, strict=True)]
+        limited = slot.model.limited
+        has_amounts = all(left[i] >= want.amounts[i] for i in limited)
+        return has_amounts and mask.bit_count() >= want.need(slot.model)[0]
+
+    def _may_evict(self, waiting: WorkloadClass) -> bool:
+        """Opportunistic gangs may leave the rest of what a guaranteed pod wants beside GPUs."""
+        return waiting.owner is not None and any(
+            want.need(slot.model)[0] == 0 for want, _ in waiting.wants for slot in self.slots
+        )
+
+    def _helps_opportunistic(self, waiting: WorkloadClass) -> bool:
+        return any(
+            want.rank(key) is not None
+            for want, _ in waiting.wants
+            for slot in self.slots
+            for when in (When.NOW, When.SOON)
+            if (key := self._state.idle(slot.pool, when).key_of(slot)) >= 0
+        )
