@@ -8,6 +8,7 @@ test may kill and start again on the same port. `kube_plane` is a Kubernetes clu
 import asyncio
 import os
 import secrets
+import shutil
 import subprocess
 import sys
 from collections.abc import Coroutine, Iterator
@@ -34,6 +35,16 @@ if TYPE_CHECKING:
 WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 process.SERVER_PORTS = process.SERVER_PORTS[WORKER::WORKERS]
+
+# Folders of tests lie in memory where that is large enough: to copy a database of a thousand files
+# on a disk takes ten times as long, and each test does.
+MEMORY, ENOUGH_BYTES = Path("/dev/shm"), 4 * 2**30
+if (
+    MEMORY.is_dir()
+    and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC
+    and shutil.disk_usage(MEMORY).free >= ENOUGH_BYTES
+):
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 TEMPLATE = "migrated"
 MIGRATE_TIMEOUT_S = 120

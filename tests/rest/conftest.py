@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import cheap_passwords  # noqa: F401
 import httpx2
 import pytest
 from cli.embedded.process import free_port
@@ -18,6 +19,7 @@ from muster.contracts.topics import Service
 from muster.inbox import messages_of
 from muster.records import Received
 from muster.service import Runtime, running
+from plain_http import NO_TLS
 from rest.app import build
 from rest.handlers.updates import jobs_aggregate
 from rest.settings import RestSettings
@@ -108,7 +110,7 @@ class Rest:
 
     def with_token(self, token: str) -> httpx2.AsyncClient:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        return httpx2.AsyncClient(base_url=self.url, headers=headers, timeout=WAIT_S)
+        return httpx2.AsyncClient(base_url=self.url, headers=headers, timeout=WAIT_S, verify=NO_TLS)
 
     async def eventually(self, question: Callable[[], Any], wanted: object) -> None:
         answer: object = None
@@ -148,7 +150,7 @@ def start_rest(database_url: str) -> Start:
         url = f"http://127.0.0.1:{port}"
         async with (
             running(Service.REST, rest_settings, port, build) as runtime,
-            httpx2.AsyncClient(base_url=url, timeout=WAIT_S) as client,
+            httpx2.AsyncClient(base_url=url, timeout=WAIT_S, verify=NO_TLS) as client,
         ):
             rest = Rest(runtime, url, client)
             await _until_up(client)

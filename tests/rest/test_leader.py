@@ -13,6 +13,7 @@ import pytest
 from cli.embedded.broker import EmbeddedBroker
 from cli.embedded.process import free_port
 from muster.errors import Transient
+from plain_http import NO_TLS
 from pydantic import ValidationError
 from rest.leader import NONE_LEADS, Leader, Question
 from rest.settings import RestSettings
@@ -26,7 +27,7 @@ DROPPED = 30
 
 async def ready(port: int) -> dict[str, Any] | None:
     """What a process shows of itself; None while it can't be reached."""
-    async with httpx2.AsyncClient(trust_env=False, timeout=PATIENT_S) as client:
+    async with httpx2.AsyncClient(trust_env=False, timeout=PATIENT_S, verify=NO_TLS) as client:
         try:
             answer = await client.get(f"http://127.0.0.1:{port}/readyz")
         except httpx2.TransportError:

@@ -24,6 +24,7 @@ from muster.ids import parse_pod
 from muster.service_keys import SCHEDULER
 from muster_up import Answer, Http
 from parts_of_muster import AGENTS, CLUSTER_KEY, GPUS, Parts
+from plain_http import NO_TLS
 from service_auth import ServiceAuth
 
 FINAL = ("SUCCEEDED", "FAILED", "STOPPED")
@@ -257,7 +258,7 @@ class Jobs:
         url = f"http://127.0.0.1:{self.parts.ports['scheduler']}/nodes"
         auth = ServiceAuth(SCHEDULER, CLUSTER_KEY)
         try:
-            async with httpx2.AsyncClient(timeout=30, trust_env=False) as client:
+            async with httpx2.AsyncClient(timeout=30, trust_env=False, verify=NO_TLS) as client:
                 nodes = (await client.get(url, auth=auth)).json()["nodes"]
         except httpx2.HTTPError as error:
             return [repr(error)]
@@ -303,7 +304,7 @@ _HELD = re.compile(
 
 async def _metrics(port: int) -> str:
     try:
-        async with httpx2.AsyncClient(timeout=30, trust_env=False) as client:
+        async with httpx2.AsyncClient(timeout=30, trust_env=False, verify=NO_TLS) as client:
             return (await client.get(f"http://127.0.0.1:{port}/metrics")).text
     except httpx2.HTTPError as error:
         return repr(error)

@@ -13,6 +13,7 @@ from muster.contracts.nodes import Gpu
 from muster.metrics import PlumbingMetrics
 from muster.service_keys import SCHEDULER
 from muster.token_guard import TokenGuard
+from plain_http import NO_TLS
 from prometheus_client import CollectorRegistry
 from scheduler.api.routes import routes
 from scheduler.comparisons import Comparisons
@@ -112,6 +113,7 @@ async def asking(port: int, auth: httpx2.Auth = AUTH) -> AsyncIterator[httpx2.As
         auth=auth,
         timeout=60,
         trust_env=False,
+        verify=NO_TLS,
     ) as client:
         yield client
 

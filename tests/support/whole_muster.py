@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import cheap_passwords  # noqa: F401
 import httpx2
 import pytest
 from alerting.app import build as build_alerting
@@ -23,6 +24,7 @@ from muster.contracts.topics import Service
 from muster.sealing import make_private_key, public_key_of
 from muster.service import Runtime, running
 from muster.service_keys import SCHEDULER, agent, service_key
+from plain_http import NO_TLS
 from rest.app import build as build_rest
 from rest.settings import RestSettings
 from runtime_agent.app import build as build_agent
@@ -159,7 +161,9 @@ class Muster:
     async def call(self, method: str, path: str, **more: Any) -> httpx2.Response:
         """One request to REST, logged in."""
         headers = {"Authorization": f"Bearer {self.token}"} | more.pop("headers", {})
-        async with httpx2.AsyncClient(base_url=self.url, timeout=WAIT_S, trust_env=False) as client:
+        async with httpx2.AsyncClient(
+            base_url=self.url, timeout=WAIT_S, trust_env=False, verify=NO_TLS
+        ) as client:
             return await client.request(method, path, headers=headers, **more)
 
     async def log_in(self) -> None:

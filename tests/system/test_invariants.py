@@ -11,6 +11,7 @@ from cli.embedded.process import free_port
 from everywhere import everything_in_the_database, everything_on_the_bus, files_below
 from muster.contracts.topics import Service
 from muster.service_keys import SCHEDULER, service_key
+from plain_http import NO_TLS
 from service_auth import ServiceAuth
 from whole_muster import PASSWORD, Muster, a_job, a_muster, eventually
 
@@ -64,7 +65,7 @@ def _json(value: Any) -> Any:
 async def _scheduler_nodes(muster: Muster) -> list[dict[str, Any]]:
     url = f"http://127.0.0.1:{muster.ports[Service.SCHEDULER]}/nodes"
     auth = ServiceAuth(SCHEDULER, muster.cluster_key)
-    async with httpx2.AsyncClient(timeout=60, trust_env=False) as client:
+    async with httpx2.AsyncClient(timeout=60, trust_env=False, verify=NO_TLS) as client:
         answer = await client.get(url, auth=auth)
     found = answer.json()["nodes"]
     assert isinstance(found, list)

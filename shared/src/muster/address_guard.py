@@ -10,6 +10,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 
 import httpx2
 
@@ -18,6 +19,12 @@ IsAllowed = Callable[[str], bool]
 """Whether an address, as text, may be connected to."""
 
 ADDRESSES_TRIED = 3
+
+
+@cache
+def public_authorities() -> ssl.SSLContext:
+    """TLS that trusts whom the system trusts; all clients share it, as it takes long to read."""
+    return httpx2.create_ssl_context(trust_env=False)
 
 
 class AddressRefused(httpx2.TransportError):
@@ -54,7 +61,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
     ) -> None:
         # No connection is kept: a pool would share one between names with the same address.
         self._inner = httpx2.AsyncHTTPTransport(
-            verify=tls if tls is not None else True,
+            verify=tls if tls is not None else public_authorities(),
             trust_env=False,
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0),
         )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import httpx2
 import structlog
-from muster.address_guard import Resolve, addresses_of, pinned
+from muster.address_guard import Resolve, addresses_of, pinned, public_authorities
 from muster.errors import Transient
 
 _log = structlog.get_logger()
@@ -49,7 +49,9 @@ class Leader:
         self._urls = urls
         self._resolve = resolve
         self._connect_s = connect_s
-        self._client = httpx2.AsyncClient(follow_redirects=False, trust_env=False)
+        self._client = httpx2.AsyncClient(
+            follow_redirects=False, trust_env=False, verify=public_authorities()
+        )
         self._replicas: list[Replica] = []
         """The one that led last is first, one that failed is last."""
 

@@ -1,9 +1,10 @@
 """The ASGI application: routers, refusals, the OpenAPI document, the edge around it all."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 from fastapi.telemetry import TelemetryConfig
 from starlette.routing import BaseRoute
@@ -94,13 +95,22 @@ def api() -> FastAPI:
         docs_url=None,  # these pages load their scripts from the internet
         redoc_url=None,
         telemetry=NO_TELEMETRY,
-        generate_unique_id_function=operation_id,
     )
-    for module in (jobs, logs, info, tokens, users, cluster, config, storages, subscriptions):
-        app.include_router(module.router, prefix=PREFIX, responses=REFUSALS)
+    app.router.routes.extend(_routes())
     errors.install(app)
     _document(app)
     return app
+
+
+@cache
+def _routes() -> Sequence[BaseRoute]:
+    """The routes of all applications in this process: FastAPI looks into each endpoint once it is
+    asked for first, which takes half a second.
+    """
+    router = APIRouter(generate_unique_id_function=operation_id)
+    for module in (jobs, logs, info, tokens, users, cluster, config, storages, subscriptions):
+        router.include_router(module.router, prefix=PREFIX, responses=REFUSALS)
+    return tuple(router.routes)
 
 
 def operation_id(route: APIRoute) -> str:

@@ -14,7 +14,7 @@ from muster.errors import Rejected
 from muster.passwords import ADMIN
 
 from rest.domain.callers import Caller
-from rest.handlers.passwords import HASHER, Passwords
+from rest.handlers.passwords import Passwords, hash_of
 from rest.metrics import RestMetrics
 from rest.settings import RestSettings
 from rest.store import accounts, audit
@@ -170,7 +170,7 @@ async def make_admin(pool: Pool, settings: RestSettings) -> str | None:
     """
     given = settings.admin_password
     password = given.get_secret_value() if given else secrets.token_urlsafe(12)
-    password_hash = await asyncio.to_thread(HASHER.hash, password)
+    password_hash = await asyncio.to_thread(hash_of, password)
     async with transaction(pool) as conn:
         if await accounts.has_admin(conn):
             return None
