@@ -18,10 +18,14 @@ from scheduler.domain.state import State
 from scheduler.domain.stored import Stored
 from scheduler_standby import Standby, believed, loaded, recall, receive
 from scheduler_world import KEEPING, NODES, RULES, STRICT, Store, World, judged
+from seeds import how_many
 
 Kit = Any
 CYCLES = 40
-HISTORIES = 12
+HISTORIES = how_many(6, deep=12)
+LOOKS = 0.4
+"""After how many of the cycles a restart is compared."""
+
 SHARING = judged("fair-share", "age", half_life_s=30.0)
 CAREFUL = judged("priority", "age", min_run_s=20.0, preemptions_per_hour=1)
 """Preemptions inside a virtual cluster are few."""
@@ -167,18 +171,20 @@ def _preempted(state: State) -> Any:
 def test_a_state_from_what_is_stored_decides_the_same(kit: Kit, file: ClusterConfig) -> None:
     met: Counter[str] = Counter()
     for seed in range(HISTORIES):
-        days = Days(kit, file, seed)
+        days, chance = Days(kit, file, seed), random.Random(seed)
         standby = Standby(days)
         for _ in range(CYCLES):
             days.happen()
-            others = [loaded(days, reverse=True), loaded(days)]
-            if days.chance.random() < 0.5:
+            others: list[Stored] = []
+            if chance.random() < LOOKS:
+                others.append(loaded(days, reverse=chance.random() < 0.5))
+            if chance.random() < LOOKS / 2:
                 standby.follow(days)
                 cold = loaded(days)
                 cold.keep_up(days.now)
                 followed, expected = known(standby.state), known(cold)
                 assert followed == expected, seed
-            if days.chance.random() < 0.2:
+            if chance.random() < LOOKS / 2:
                 standby.follow(days)
                 others.append(standby.state)
                 standby = Standby(days)
@@ -196,13 +202,13 @@ def test_a_state_from_what_is_stored_decides_the_same(kit: Kit, file: ClusterCon
                 assert _preempted(other) == _preempted(days.state), seed
             _note(met, days.state, decided)
     print(f"{met['different']} of {met['restarts']} restarts decide otherwise")
-    assert met["different"] * 100 <= met["restarts"]
-    assert met["Placed"] > 100
+    assert met["different"] <= 3 + met["restarts"] / 100
+    assert met["Placed"] > 50
     if file is KEEPING:
-        assert min(met["kept"], met["held"], met["Reserved"]) > 20, met
+        assert min(met["kept"], met["held"], met["Reserved"]) > 10, met
         assert met["passed"] > 0, met
     if file is CAREFUL:
-        assert min(met["preempted"], met["saved"]) > 20, met
+        assert min(met["preempted"], met["saved"]) > 10, met
 
 
 def _known(state: State) -> Any:

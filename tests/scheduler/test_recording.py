@@ -28,6 +28,7 @@ from scheduler.domain.simulation.run import Simulation
 from scheduler.domain.simulation.side_by_side import SideBySide
 from scheduler.domain.simulation.workload import Workload, enforcing
 from scheduler.domain.state import State
+from seeds import blocks
 
 Kit = Any
 NODES, GPUS = ("n0", "n1", "n2", "n3"), 4
@@ -315,12 +316,12 @@ def replayed(cluster: Any, lines: list[str]) -> tuple[list[str], Simulation]:
 
 
 @pytest.mark.parametrize("is_losing", [False, True])
-@pytest.mark.parametrize("first", range(0, 200, 20))
+@pytest.mark.parametrize("block", blocks(20, deep=200, size=20))
 def test_the_simulator_decides_on_a_recording_as_the_service_did(
-    kit: Kit, first: int, is_losing: bool
+    kit: Kit, block: range, is_losing: bool
 ) -> None:
     adopted = 0
-    for seed in range(first, first + 20):
+    for seed in block:
         it = told(kit, seed, is_losing=is_losing)
         for _ in range(it.chance.choice([0, 5])):
             it.happen()
@@ -341,12 +342,12 @@ def test_the_simulator_decides_on_a_recording_as_the_service_did(
     assert bool(adopted) == is_losing
 
 
-@pytest.mark.parametrize("first", range(0, 30, 10))
-def test_any_recording_can_be_asked_what_if(kit: Kit, first: int) -> None:
+@pytest.mark.parametrize("block", blocks(6, deep=30, size=6))
+def test_any_recording_can_be_asked_what_if(kit: Kit, block: range) -> None:
     """Whatever happens in it, nothing of it can't be; and of the gangs whose run times it tells all
     that start end by themselves, with its cluster and with another one.
     """
-    for seed in range(first, first + 10):
+    for seed in block:
         print(f"seed {seed}")
         it = told(kit, seed, is_losing=seed % 2 == 1)
         cluster = it.begin()

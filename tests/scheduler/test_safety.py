@@ -6,7 +6,6 @@ and so does one that has followed what was stored all along. Where the store has
 pods that run stay where they are.
 """
 
-import os
 from typing import Any
 
 import pytest
@@ -30,6 +29,7 @@ from scheduler.domain.stored import Stored
 from scheduler_invariants import Invariants
 from scheduler_standby import Standby, believed, loaded, pending
 from scheduler_world import FILE, KEEPING, NODES, RULES, STRICT, Store, World
+from seeds import how_many
 
 Kit = Any
 CODES = (
@@ -427,8 +427,7 @@ class History(Invariants):
         assert not self.store.holds
 
 
-HISTORIES = int(os.environ.get("MUSTER_TEST_HISTORIES", "60"))
-"""How many histories are tried; in a deep run more, and pytest gets --timeout=0."""
+HISTORIES = how_many(12, deep=60)
 
 
 FILES = {"made by nodes": None, "by file": FILE, "cells are kept": KEEPING, "strict": STRICT}

@@ -179,7 +179,7 @@ class Told(Judge):
     of them one gang.
     """
 
-    share = 0.3
+    share = 0.2
 
     def __call__(self, stream: Stream, now: float, decided: list[Decision]) -> None:
         core = stream.core

@@ -3,6 +3,7 @@
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -223,9 +224,9 @@ class Run:
         self.decisions += decisions
         if self.twin is not None:
             self._compare(decisions, self.twin.decide(now))
-        found = self.follower.cycle(decisions, self.core.exported, now)
-        if isinstance(self.core, CoreDoor):
-            self.follower.lost += found
+        is_followed = bool(self.judges) or not isinstance(self.core, CoreDoor)
+        found = self.follower.cycle(decisions, exported_once(self.core), now) if is_followed else []
+        if isinstance(self.core, CoreDoor):  # what it chose is judged, and its state is right
             self.problems += self.follower.adopt(self.core.core)
         else:
             self.problems += [*found, *self.follower.judged]
@@ -247,6 +248,11 @@ class Run:
                 self._codes_of_twin[decision.gang] = decision.reason.code
         if repr(decisions) != repr(kept):
             self.problems.append(f"restart: {decisions} is decided, after a restart {kept}")
+
+
+def exported_once(core: Door) -> Callable[[str], Restored]:
+    """What is kept of gangs, as long as nothing happens."""
+    return cache(core.exported)
 
 
 def _joined(roles: tuple[Role, ...]) -> tuple[Role, ...]:

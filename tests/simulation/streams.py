@@ -6,7 +6,6 @@ has several chains, loans and faults beside.
 """
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -23,9 +22,6 @@ from scheduler.domain.simulation.run import Simulation
 
 Json = dict[str, Any]
 
-SHARE = int(os.environ.get("HISTORIES", "200")) / 200
-"""How many streams there are, of those that a usual run of the tests has."""
-
 TYPES = {
     "pair": {"child": "gpu", "count": 2},
     "node": {"child": "pair", "count": 2, "node": True},
@@ -33,12 +29,6 @@ TYPES = {
 }
 
 NODE_GPUS = 4
-
-
-def blocks(count: int, size: int) -> list[range]:
-    """Seeds of so many streams in a usual run, some in one test."""
-    every = max(size, round(count * SHARE))
-    return [range(first, first + size) for first in range(0, every, size)]
 
 
 POLICIES = ({"backfill": True}, {"backfill": True}, {"order": "strict"}, {"backfill": False})

@@ -22,10 +22,10 @@ from scheduler.domain.core.model import (
     Reserved,
 )
 from scheduler_audit import audited
-from streams import SHARE
+from seeds import how_many
 
 USUAL = Policy(assumed_s=100.0)
-SEEDS = max(6, round(6 * SHARE))
+SEEDS = how_many(2, deep=300)
 
 
 def machines(count: int, cpu: int, policy: Policy = USUAL) -> Scene:
@@ -182,7 +182,7 @@ def some_wishes(random: Random) -> Iterator[Gang]:
 def test_a_gang_for_which_cells_are_kept_starts_however_many_such_jobs_come(gpus: int) -> None:
     """It wants more CPU than one of them gives back, and leaves some to others until then."""
     kept = 0
-    for seed in range(SEEDS):
+    for seed in range(3 * SEEDS):
         world = World(machines(1, 16), Random(seed), runs_s=(5.0, 9.0, 20.0))
         jobs = (a_job(f"j{n:04}", "uvw"[n % 3], submitted_at=float(n)) for n in range(10_000))
         world.cycle(*(next(jobs) for _ in range(40)))

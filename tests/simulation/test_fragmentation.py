@@ -15,8 +15,9 @@ from scheduler.domain.core.config import PhysicalCell
 from scheduler.domain.core.forest import Cell, Slot
 from scheduler.domain.core.fragmentation import FreeCells, share
 from scheduler.domain.core.interface import Core
+from seeds import how_many
 
-SEEDS = 10
+SEEDS = how_many(4, deep=10)
 
 
 def fragments(scene: Scene) -> dict[str, float | None]:
@@ -113,7 +114,7 @@ def test_random_masks_come_and_go() -> None:
     forest = Scene(config(x=owning(("rack", 2)))).core.core.forest
     kept, lot = FreeCells(forest), Random(1)
     masks = [0] * len(forest.slots)
-    for _ in range(2_000):
+    for _ in range(500):
         number = lot.randrange(len(masks))
         masks[number] = lot.choice((0, 15, 15, lot.randrange(16)))
         kept.set(forest.slots[number], masks[number])

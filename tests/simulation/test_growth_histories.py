@@ -28,9 +28,10 @@ from scheduler.domain.core.model import (
 )
 from scheduler.domain.core.nodes import Phase
 from scheduler.domain.core.records import Growth, Record
+from seeds import how_many
 from test_core_histories import fault, picture, whole
 
-CLUSTERS, STEPS = 20, 40
+CLUSTERS, STEPS = how_many(6, deep=20), 40
 
 
 class History:

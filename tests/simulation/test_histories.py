@@ -1,20 +1,17 @@
 """The core beside the oracle, through seeded random histories of small clusters.
 
-`HISTORIES` says how many (`make test-deep`: 10,000). A failure prints its seed and the shortest
-history that fails in the same way, as a program for `histories.replay`.
+`make test-deep` goes through 10,000 (`HISTORIES`: more or fewer). A failure prints its seed and the
+shortest history that fails in the same way, as a program for `histories.replay`.
 """
 
-import os
 from collections import Counter
 
 import pytest
 from core_door import CoreDoor
 from histories import History, history, replay
 from random_clusters import Traits
+from seeds import FULL, blocks
 from shrinking import kind_of, script, shrink
-
-HISTORIES = int(os.environ.get("HISTORIES", "200"))
-BLOCK = 50
 
 IDLE = ("at the cost of nobody", "waits and fits")
 """A gang waits though a place is free, which the search does not find."""
@@ -47,10 +44,10 @@ def differs(told: History) -> bool:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("first", range(0, HISTORIES, BLOCK))
-def test_every_state_is_right_and_few_places_are_missed(first: int) -> None:
+@pytest.mark.parametrize("block", blocks(50, deep=FULL, size=50))
+def test_every_state_is_right_and_few_places_are_missed(block: range) -> None:
     compared, judged = 0, Counter[str]()
-    for seed in range(first, first + BLOCK):
+    for seed in block:
         told = checked(seed, Traits(restarts=0.0))
         compared += told.compared
         judged.update(kind_of(each) for each in told.judged)
@@ -60,17 +57,17 @@ def test_every_state_is_right_and_few_places_are_missed(first: int) -> None:
         assert missed <= share * compared, f"{texts}: {missed} of {compared}"
 
 
-@pytest.mark.parametrize("first", range(100_000, 100_000 + max(BLOCK, HISTORIES // 10), BLOCK))
-def test_a_restart_seldom_changes_a_decision_and_never_the_safety(first: int) -> None:
-    every = [checked(seed, Traits(restarts=0.2, judges="")) for seed in range(first, first + BLOCK)]
+@pytest.mark.parametrize("block", blocks(50, deep=1_000, size=50, first=100_000))
+def test_a_restart_seldom_changes_a_decision_and_never_the_safety(block: range) -> None:
+    every = [checked(seed, Traits(restarts=0.2, judges="")) for seed in block]
     other = [told.seed for told in every if differs(told)]
-    assert len(other) <= RESTARTED_SHARE * BLOCK, other
+    assert len(other) <= RESTARTED_SHARE * len(block), other
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("first", range(300_000, 300_000 + max(10, HISTORIES // 50), 10))
-def test_every_state_of_larger_clusters_is_right(first: int) -> None:
-    for seed in range(first, first + 10):
+@pytest.mark.parametrize("block", blocks(10, deep=200, size=10, first=300_000))
+def test_every_state_of_larger_clusters_is_right(block: range) -> None:
+    for seed in block:
         checked(seed, Traits(is_large=True, restarts=0.0, judges=""))
 
 

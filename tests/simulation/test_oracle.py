@@ -285,6 +285,10 @@ def test_gangs_without_gpus_are_judged_like_others(
 
 def test_a_scheduler_that_does_not_care_how_near_pods_are_is_found_out() -> None:
     traits = replace(SLOW, judges="all")
-    found = [text for seed in range(60) for text in history(seed, SlowCluster, traits).problems]
-    assert any("at level" in text for text in found)
-    assert any("racks, not" in text for text in found)
+    missing = {"at level", "racks, not"}
+    for seed in range(20, 80):
+        for text in history(seed, SlowCluster, traits).problems:
+            missing = {each for each in missing if each not in text}
+        if not missing:
+            break
+    assert not missing

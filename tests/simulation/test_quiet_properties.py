@@ -1,6 +1,5 @@
 """What is so of every preemption, in random histories of clusters of some dozens of machines."""
 
-import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from random import Random
@@ -12,9 +11,9 @@ from scenes import config, gang, owning, racks
 from scheduler.domain.core.config import Policy
 from scheduler.domain.core.interface import Core
 from scheduler.domain.core.model import Decision, Gang, GangClass, Preempted
+from seeds import blocks
 
 HOUR_S = 3_600.0
-SEEDS, IN_ONE_TEST = max(4, int(os.environ.get("HISTORIES", "200")) // 50), 4
 
 
 class Book:
@@ -117,10 +116,10 @@ def leave(core: CoreDoor, now: float) -> None:
             core.request(wish)
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, IN_ONE_TEST))
-def test_protection_binds_inside_a_virtual_cluster(first: int) -> None:
+@pytest.mark.parametrize("block", blocks(4, deep=200, size=4))
+def test_protection_binds_inside_a_virtual_cluster(block: range) -> None:
     seen = 0
-    for seed in range(first, first + IN_ONE_TEST):
+    for seed in block:
         for book, decided, now in a_history(seed):
             wrong = list(book.take(decided, now))
             assert not wrong, (seed, wrong)

@@ -5,9 +5,9 @@ from random import Random
 import pytest
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.model import Decision, Placed
-from streams import NODE_GPUS, Json, Mix, Quota, Stream, a_cluster, a_stream, blocks, run
+from seeds import blocks
+from streams import NODE_GPUS, Json, Mix, Quota, Stream, a_cluster, a_stream, run
 
-IN_ONE_TEST = 4
 NODES = 3
 QUOTAS: dict[str, Quota] = {
     "nodes": NODES,
@@ -91,7 +91,7 @@ QUOTA_ELSEWHERE = range(89, 90)
 """Some of the quota for what is kept is in a cell where small ones are."""
 
 
-@pytest.mark.parametrize("block", [*blocks(16, IN_ONE_TEST), QUOTA_ELSEWHERE])
+@pytest.mark.parametrize("block", [*blocks(4, deep=800, size=4), QUOTA_ELSEWHERE])
 @pytest.mark.parametrize("quota", QUOTAS, ids=str)
 def test_a_large_gang_starts_however_many_small_ones_come(block: range, quota: str) -> None:
     waits = []

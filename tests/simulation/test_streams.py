@@ -10,10 +10,10 @@ import pytest
 from judging import Judge, Kept, Punctual, Told
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.model import Decision
-from streams import Mix, Stream, a_cluster, a_policy, a_stream, blocks, run
+from seeds import blocks
+from streams import Mix, Stream, a_cluster, a_policy, a_stream, run
 
 UNTIL_S = 600.0
-IN_ONE_TEST = 12
 
 
 def a_world(random: Random) -> tuple[ClusterConfig, Mix]:
@@ -42,7 +42,7 @@ def judged(seed: int) -> list[Judge]:
     return judges
 
 
-@pytest.mark.parametrize("block", blocks(12, IN_ONE_TEST))
+@pytest.mark.parametrize("block", blocks(6, deep=600, size=6))
 def test_nobody_who_passes_delays_those_before_and_who_waits_is_told_why(block: range) -> None:
     """Of reasons less than one in twelve is outdated."""
     met: Counter[str] = Counter()

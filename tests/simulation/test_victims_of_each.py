@@ -21,9 +21,8 @@ from scheduler.domain.core.model import (
     Role,
     Shrunk,
 )
-from streams import blocks
+from seeds import blocks
 
-IN_ONE_TEST = 4
 GANGS = 40
 
 
@@ -144,7 +143,7 @@ def surplus(core: Core, gang: Gang) -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.parametrize("block", blocks(12, IN_ONE_TEST))
+@pytest.mark.parametrize("block", blocks(6, deep=600, size=6))
 def test_they_shrink_before_they_are_killed_and_none_leaves_that_could_stay(block: range) -> None:
     met = {"killed": 0, "shrunk": 0, "both": 0}
     for seed in block:

@@ -1,9 +1,8 @@
 """Who waits is tried again as soon as it could be placed: what is in nobody's quota helps all.
 
-`HISTORIES` says how many random ones there are, as in `test_histories`.
+`HISTORIES` says how many random ones there are.
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
@@ -27,9 +26,8 @@ from scheduler.domain.core.model import (
     Reserved,
     Role,
 )
+from seeds import blocks
 
-SEEDS = max(4, int(os.environ.get("HISTORIES", "200")) // 20)
-BLOCK = 5
 STEPS = 30
 
 MANY_PORTS = 20_000
@@ -147,7 +145,7 @@ def a_mixed_gang(random: Random, run: Run, name: str, at: float) -> Gang:
         )
         pods = tuple(f"c-{number}" for number in range(random.choice((1, 1, 2))))
         roles.append(Role(kind, pods, "c"))
-    if random.random() < 0.25:
+    if random.random() < 0.1:
         role = random.choice(roles)
         many = replace(role, kind=replace(role.kind, ports=MANY_PORTS), pods=role.pods[:2])
         roles[roles.index(role)] = many
@@ -185,9 +183,9 @@ class _Dice:
         return ("grow", name, (replace(role, pods=(f"more-{at}",)),))
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
-def test_to_try_everybody_once_more_changes_nothing(first: int) -> None:
-    for seed in range(first, min(first + BLOCK, SEEDS)):
+@pytest.mark.parametrize("block", blocks(10, deep=500, size=10))
+def test_to_try_everybody_once_more_changes_nothing(block: range) -> None:
+    for seed in block:
         random = Random(seed)
         made = a_cluster(random, Traits(is_irregular=False, has_two_trees=seed % 4 < 2))
         run = Run(InsistentDoor, with_commons(random, made), judges="")

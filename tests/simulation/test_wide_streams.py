@@ -11,13 +11,13 @@ import pytest
 from judging import Judge, Kept, Punctual, Told, gang_of, waiting, without
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.model import OPPORTUNISTIC, Decision, Grown, Placed, Preempted
-from streams import Stream, a_policy, blocks, run
+from seeds import blocks
+from streams import Stream, a_policy, run
 from test_core_answers import PARTS, MadeSo
 from wide_judging import Lends, Quiet, Sound
 from wide_streams import WideMix, a_wide_cluster, a_wide_stream, with_faults
 
 UNTIL_S = 250.0
-IN_ONE_TEST = 6
 
 NO_FAULT_S = 1e9
 """No fault comes before it."""
@@ -135,7 +135,7 @@ def judged(seed: int, until_s: float = UNTIL_S) -> list[Judge]:
     return judges
 
 
-@pytest.mark.parametrize("block", blocks(6, IN_ONE_TEST))
+@pytest.mark.parametrize("block", blocks(2, deep=300, size=2))
 def test_the_rules_hold_in_two_chains_with_loans_and_faults(block: range) -> None:
     met: Counter[str] = Counter()
     for seed in block:

@@ -17,6 +17,8 @@ from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy
 from scheduler.domain.cores import core_of
 
 NODES = 6
+ASKING_S = 200.0
+"""So long gangs are requested."""
 
 
 def a_cluster(policies: Mapping[str, OrderPolicy], order_by: Sequence[str]) -> Core:
@@ -62,14 +64,14 @@ def starts(policies: Mapping[str, OrderPolicy], order_by: Sequence[str], seed: i
     preempted: dict[str, Gang] = {}
     started: list[str] = []
     asked, now = 0, 0.0
-    while now < 400.0 or core.questions.counts().waiting or preempted:
+    while now < ASKING_S or core.questions.counts().waiting or preempted:
         for gang in [gang for gang, at in ends_at.items() if at <= now or gang in preempted]:
             core.release(gang)
             del ends_at[gang]
         for again in preempted.values():
             core.request(again)
         preempted.clear()
-        for _ in range(chance.randint(0, 3) if now < 400.0 else 0):
+        for _ in range(chance.randint(0, 3) if now < ASKING_S else 0):
             core.request(a_gang(chance, f"g{asked}", now))
             asked += 1
         for decision in core.cycle(now):

@@ -15,8 +15,10 @@ from scheduler.domain.formats.decisions import decision_line
 from scheduler.domain.formats.events import read_events
 from scheduler.domain.formats.snapshot import take, timed
 from scheduler.domain.simulation.run import Simulation
+from seeds import blocks
 
-HISTORIES, IN_ONE_TEST = 100, 20
+FEW = pytest.mark.parametrize("block", blocks(10, deep=100, size=10))
+SOME = pytest.mark.parametrize("block", blocks(30, deep=200, size=30))
 
 Event = dict[str, Any]
 
@@ -194,10 +196,10 @@ def later(lines: list[str], at: float) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("first", range(0, HISTORIES, IN_ONE_TEST))
-def test_a_snapshot_goes_on_like_the_original(first: int) -> None:
+@SOME
+def test_a_snapshot_goes_on_like_the_original(block: range) -> None:
     """Preemptions in flight, growth and bad GPUs included."""
-    for seed in range(first, first + IN_ONE_TEST):
+    for seed in block:
         events = list(history(random.Random(seed)))
         if seed % 4 == 3:
             events = with_hours(events, random.Random(seed))
@@ -224,9 +226,9 @@ def test_a_snapshot_goes_on_like_the_original(first: int) -> None:
             assert later(replayed, at) == later(original, at), (seed, point)
 
 
-@pytest.mark.parametrize("first", range(0, HISTORIES, IN_ONE_TEST))
-def test_whatever_happens(first: int) -> None:
-    for seed in range(first, first + IN_ONE_TEST):
+@SOME
+def test_whatever_happens(block: range) -> None:
+    for seed in block:
         events = list(history(random.Random(seed)))
         order = "strict" if seed % 5 == 0 else None
         policy = {"backfill": seed % 2 == 0, "order": order, "fairShare": seed % 3 == 0}
@@ -274,9 +276,9 @@ def first_starts(lines: list[str]) -> dict[str, float]:
     return found
 
 
-@pytest.mark.parametrize("first", range(0, HISTORIES, IN_ONE_TEST))
-def test_the_same_cluster_changes_nothing(first: int, what_if: Callable[..., Any]) -> None:
-    for seed in range(first, first + IN_ONE_TEST):
+@FEW
+def test_the_same_cluster_changes_nothing(block: range, what_if: Callable[..., Any]) -> None:
+    for seed in block:
         events = list(history(random.Random(seed)))
         unchanged = [each for each in events if not is_change(each)]
         for change, these in ((LARGE, unchanged), ({"policy": {}}, events)):
@@ -289,12 +291,12 @@ def test_the_same_cluster_changes_nothing(first: int, what_if: Callable[..., Any
                         assert number["before"] == number["after"], (seed, row)
 
 
-@pytest.mark.parametrize("first", range(0, HISTORIES, IN_ONE_TEST))
+@FEW
 def test_what_would_change_is_the_same_where_nobody_asks_why(
-    first: int, what_if: Callable[..., Any]
+    block: range, what_if: Callable[..., Any]
 ) -> None:
     """But that a cycle that is left after so many decisions goes further."""
-    for seed in range(first, first + IN_ONE_TEST):
+    for seed in block:
         events = [each for each in history(random.Random(seed)) if "most" not in each]
         change = CHANGES[seed % len(CHANGES)]
         answers = [
@@ -304,9 +306,9 @@ def test_what_would_change_is_the_same_where_nobody_asks_why(
         assert answers[0].text == answers[1].text, seed
 
 
-@pytest.mark.parametrize("first", range(0, HISTORIES, IN_ONE_TEST))
-def test_a_change_does_what_two_simulations_say(first: int, what_if: Callable[..., Any]) -> None:
-    for seed in range(first, first + IN_ONE_TEST):
+@FEW
+def test_a_change_does_what_two_simulations_say(block: range, what_if: Callable[..., Any]) -> None:
+    for seed in block:
         events = list(history(random.Random(seed)))
         change = CHANGES[seed % len(CHANGES)]
         changed = [

@@ -24,9 +24,9 @@ def adopted(state: State, core: Core) -> State:
         started = None if kept.started_at is None else found.started_at
         others = {each.pod for each in kept.places if each.pod in kept.reserved}
         roles = roles_without(kept.gang.roles, others)
-        before = state.records.get(name)
-        if before is not None and kinds_of(before.gang.roles) == kinds_of(roles):
-            roles = before.gang.roles  # what it has grown by may have other GPU types
+        for known in _known_roles(state, name):
+            if kinds_of(known) == kinds_of(roles):
+                roles = known  # what it has grown by may have other GPU types
         fresh.records[name] = _record(fresh, replace(kept.gang, roles=roles), kept, started)
         if started is not None and found.waiting:
             fresh.growing[name] = found.waiting
@@ -42,6 +42,14 @@ def published(core: Core) -> Iterator[tuple[str, str]]:
         found = core.gang(name)
         if found is not None and found.published is not None:
             yield name if found.gang_class is None else growth_of(name), found.published
+
+
+def _known_roles(state: State, name: str) -> Iterator[tuple[Role, ...]]:
+    """As it ran before, and with what it was to grow by."""
+    before = state.records.get(name)
+    if before is not None:
+        yield before.gang.roles
+        yield before.gang.roles + state.growing.get(name, ())
 
 
 def _only(roles: tuple[Role, ...], pods: set[str]) -> tuple[Role, ...]:

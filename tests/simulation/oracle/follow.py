@@ -42,7 +42,6 @@ class Follower:
 
     ``judges``: "" checks states alone, "cost" all but how near pods are, "all" everything.
     ``judged``: how decisions differ from the best ones, which the core does not promise to find.
-    ``lost``: what was not followed, as more than one thing became of a gang in one cycle.
     """
 
     def __init__(self, hardware: Hardware, judges: str = "all") -> None:
@@ -52,7 +51,6 @@ class Follower:
         self.too_hard = 0
         self._judges = judges
         self.judged: list[str] = []
-        self.lost: list[str] = []
         self._problems: list[str] = []
         self._now = 0.0
         self._told = Told()
@@ -92,7 +90,7 @@ class Follower:
         self.state = adopted(self.state, core)
         self.state.before_change = still_used(self.state)
         self.codes.told = dict(published(core))
-        self.judged += self._held_up()
+        self.judged += self._held_up() if self._judges else ()
         return findings(self.state)
 
     def _held_up(self) -> Iterator[str]:
