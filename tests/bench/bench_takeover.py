@@ -181,7 +181,12 @@ class Pulse:
 def a_decider(pool: Pool, settings: SchedulerSettings, config: ClusterConfig) -> Decider:
     bus: Any = SimpleNamespace(on_new_bus=[], settings=settings)
     registry = CollectorRegistry()
-    runtime: Any = SimpleNamespace(bus=bus, pool=pool, registry=registry, relay=None)
+    settled = asyncio.Event()
+    settled.set()
+    incarnations = SimpleNamespace(is_settled=settled)
+    runtime: Any = SimpleNamespace(
+        bus=bus, pool=pool, registry=registry, relay=None, incarnations=incarnations
+    )
     return Decider(runtime, settings, "bench", Loaded(b"", config, ()), Collector())
 
 
@@ -253,7 +258,7 @@ async def rebuild(
         await asyncio.sleep(0)
         pulse.longest_s = 0.0
         decider.file_came(Loaded(b"", replace(config, policy=Policy()), ()))
-        await decider._remake()
+        await decider.configuring.remake(decider.state, None, decider.at)
         step.ends("another file taken")
         decider._decide([])
         step.ends("its first cycle")

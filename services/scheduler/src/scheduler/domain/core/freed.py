@@ -74,7 +74,10 @@ class Freed:
 
     def _has_room(self, waiting: WorkloadClass) -> bool:
         """A pod of the class's first could be on one of the slots, if all left that may have to."""
-        _, head = next(waiting.heads())
+        first = next(waiting.heads(), None)
+        if first is None:
+            return False
+        _, head = first
         if self._costs.records.of(head).reserved_since is not None:
             return True  # gangs that overstay may leave for it
         cost_of, allowed = self._costs.of(head), head.gang.allowed_nodes

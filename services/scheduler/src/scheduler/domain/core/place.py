@@ -235,9 +235,8 @@ class Placer:
             inner = slot.shape.pick(gpus, want.gpus)
             assert inner is not None
             gpus = inner.leaves
-        place = Place(pod, slot, gpus, want.amounts, ports=ports)
-        if self._owner is not None:
-            place = place._replace(charge=charge, owner=self._owner)
+        owner = self._owner
+        place = Place(pod, slot, gpus, want.amounts, charge if owner else 0, owner or "", ports)
         state.take(workload, place, self._phase)
         self.taken.append(place)
         self._near[view.pool] = self._near.get(view.pool, 0) | 1 << slot.rack
