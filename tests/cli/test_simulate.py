@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from as_program import Ran, muster, unread_muster
+from as_program import Ran, muster, started_muster, unread_muster
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "simulate"
 CLUSTER, EVENTS = EXAMPLE / "cluster.yaml", EXAMPLE / "events.jsonl"
@@ -20,7 +20,7 @@ def simulate(*arguments: str | Path, given: bytes | None = None) -> Ran:
 
 
 def test_decisions_of_the_example_are_printed() -> None:
-    ran = simulate(CLUSTER, EVENTS)
+    ran = started_muster("simulate", CLUSTER, EVENTS)
     assert (ran.returncode, ran.stderr) == (0, b"")
     assert ran.stdout == (EXAMPLE / "decisions.jsonl").read_bytes()
 

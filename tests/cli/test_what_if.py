@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from as_program import Ran, muster
+from as_program import Ran, muster, started_muster
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "simulate"
 CLUSTER, EVENTS, CHANGE = (
@@ -41,7 +41,7 @@ def test_events_come_from_a_pipe(is_packed: bool) -> None:
 
 
 def test_the_change_comes_from_a_pipe() -> None:
-    ran = simulate(CLUSTER, EVENTS, "--what-if", "-", given=CHANGE.read_bytes())
+    ran = started_muster("simulate", CLUSTER, EVENTS, "--what-if", "-", given=CHANGE.read_bytes())
     assert (ran.returncode, ran.stderr) == (0, b"")
     assert ran.stdout == simulate(CLUSTER, EVENTS, "--what-if", CHANGE).stdout
     ran = simulate(CLUSTER, EVENTS, "--what-if", "-", given=b"policy: {graceSecond: 3}\n")

@@ -1,18 +1,23 @@
-"""The command `muster` as a program of its own, as people and pipes see it."""
+"""The command `muster`, as people and pipes see it."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+from forked_muster import Ran, run_forked
+
 TIMEOUT_S = 300
 """A simulation of 10 s took more than 60 on a machine that others used, too."""
-
-Ran = subprocess.CompletedProcess[bytes]
 
 
 def muster(*arguments: str | Path, given: bytes | None = None) -> Ran:
     """Run it to its end; ``given``: what comes in by a pipe."""
+    return run_forked([*map(str, arguments)], given=given, timeout_s=TIMEOUT_S)
+
+
+def started_muster(*arguments: str | Path, given: bytes | None = None) -> Ran:
+    """The same, as a program of its own."""
     return subprocess.run(
         _command(arguments),
         input=given,

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from forked_muster import run_forked
+
 TIMEOUT_S = 180
 COLUMNS = 80
 OURS = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
@@ -114,16 +116,13 @@ def muster(rest: Rest, home: Path, *words: str, text: str = "") -> Ran:
 def run_cli(
     home: Path, *words: str, text: str = "", timeout_s: float = TIMEOUT_S, **environment: str
 ) -> Ran:
-    done = subprocess.run(
-        [sys.executable, "-m", "cli", *words],
-        env={**OURS, "MUSTER_HOME": str(home), **environment},
-        input=text,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
+    done = run_forked(
+        words,
+        given=text.encode(),
+        environment={**OURS, "MUSTER_HOME": str(home), **environment},
+        timeout_s=int(timeout_s),
     )
-    return Ran(done.returncode, done.stdout, done.stderr)
+    return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 AWAY = (503, "application/json", '{"code": "Away", "message": "It starts again."}')

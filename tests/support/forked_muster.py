@@ -1,0 +1,111 @@
+"""The command `muster` in a fork of the test's process, which has loaded its modules already: a
+start of Python with them takes longer than most commands.
+
+A few tests start the installed program itself, and prove that it is this one.
+"""
+
+import gc
+import importlib
+import io
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import IO, Any, NoReturn
+
+import cli.app
+import scheduler.import_trace
+import scheduler.simulate  # noqa: F401  loaded before the fork
+
+BROKEN = 70
+LAST_FD = 4096
+
+Ran = subprocess.CompletedProcess[bytes]
+
+
+def run_forked(
+    words: Sequence[str],
+    *,
+    given: bytes | None = None,
+    environment: Mapping[str, str] | None = None,
+    timeout_s: int,
+) -> Ran:
+    """Run a command to its end; ``given``: what comes in by a pipe. After ``timeout_s`` the kernel
+    ends it.
+    """
+    theirs, ours = os.pipe()
+    if given is None:
+        os.close(theirs)
+        theirs = os.open(os.devnull, os.O_RDONLY)
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(0)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(timeout_s)
+            _run(words, environment, (theirs, out.fileno(), err.fileno()))
+        os.close(theirs)
+        with os.fdopen(ours, "wb") as pipe, suppress(BrokenPipeError):
+            pipe.write(given or b"")
+            pipe.flush()
+        _, status = os.waitpid(pid, 0)
+        return Ran(words, os.waitstatus_to_exitcode(status), _content(out), _content(err))
+
+
+def _content(file: IO[bytes]) -> bytes:
+    file.seek(0)
+    return file.read()
+
+
+def _run(
+    words: Sequence[str], environment: Mapping[str, str] | None, streams: tuple[int, int, int]
+) -> NoReturn:
+    """Never returns, so that nothing of the test goes on here, and nothing of it is cleaned up."""
+    code = BROKEN
+    try:
+        gc.disable()
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+        os.closerange(3, LAST_FD)
+        sys.stdin = io.TextIOWrapper(io.FileIO(0), "utf-8", "surrogateescape")
+        sys.stdout = io.TextIOWrapper(io.FileIO(1, "w"), "utf-8", "surrogateescape")
+        sys.stderr = io.TextIOWrapper(io.FileIO(2, "w"), "utf-8", "backslashreplace", None, True)
+        sys.unraisablehook = sys.__unraisablehook__
+        warnings.simplefilter("ignore")
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if environment is not None:
+            os.environ.clear()
+            os.environ.update(environment)
+        subprocess.run = _run_here  # type: ignore[assignment]  # of a program of the Scheduler's
+        sys.argv = ["muster", *words]
+        cli.app.main()
+    except SystemExit as end:
+        code = _status(end)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with suppress(BaseException):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _run_here(command: Sequence[str], **_: Any) -> Ran:
+    """What `python -P -m MODULE …` would do."""
+    python, safe_path, module_option, module, *words = command
+    assert (python, safe_path, module_option) == (sys.executable, "-P", "-m"), command
+    sys.argv = [module, *words]
+    try:
+        importlib.import_module(module).main()
+    except SystemExit as end:
+        return Ran(command, _status(end))
+    return Ran(command, 0)
+
+
+def _status(end: SystemExit) -> int:
+    return end.code if isinstance(end.code, int) else 0 if end.code is None else 1
