@@ -101,15 +101,20 @@ async def test_virtual_clusters_tell_what_they_lend_and_borrow(kit: Kit) -> None
         assert told["default"]["gpus"] == gpus | {"lent": 0, "borrowed": 4}
         assert told["lab"]["gpus"] == gpus | {"guaranteed": 0, "lent": 4, "borrowed": 0}
     registry = CollectorRegistry()
-    SchedulerMetrics(registry).note_borrowing(state.core.cells.borrowing())
+    metrics = SchedulerMetrics(registry)
+    metrics.note_virtual_clusters(state.core.cells.quotas(), state.core.questions.counts().wanted)
     found = {
-        (sample.labels["virtual_cluster"], sample.labels["side"]): sample.value
+        (sample.labels["virtual_cluster"], sample.labels["state"]): sample.value
         for metric in registry.collect()
         for sample in metric.samples
-        if sample.name == "muster_scheduler_borrowed_gpus"
+        if sample.name == "muster_scheduler_virtual_cluster_gpus"
     }
     assert {key: gpus for key, gpus in found.items() if gpus} == {
+        ("lab", "quota"): 4,
+        ("lab", "charged"): 4,
         ("lab", "lent"): 4,
+        ("default", "quota"): 4,
+        ("default", "charged"): 4,
         ("default", "borrowed"): 4,
     }
 

@@ -10,10 +10,12 @@ from typing import Any
 import asyncpg
 import pytest
 from cli.embedded.process import free_port
+from muster.contracts.gangs import GangEnd
 from muster.contracts.nodes import Gpu
 from muster.service import Runtime
 from muster.service_keys import agent
 from scheduler_answers import asking
+from scheduler_watched import until
 from service_auth import ServiceAuth
 
 Kit = Any
@@ -49,6 +51,31 @@ async def test_a_gang_is_placed_released_and_over(
         assert {pod for _, _, pod in await held(runtime)} == {"h-w-0"}
         await others.ask(kit.gang("big", *kit.pods("big", 1, gpus=5)))
         await others.until(lambda: others.states("big") == ["refused"])
+
+
+async def test_metrics_say_what_waits_for_what_and_what_is_kept(
+    kit: Kit, scheduler: RunScheduler, others: Others
+) -> None:
+    def value(name: str, *labels: str) -> float | None:
+        names = ("virtual_cluster", "state" if name.startswith("virtual") else "reason")
+        found = dict(zip(names, labels, strict=False))
+        return runtime.registry.get_sample_value(f"muster_scheduler_{name}", found)
+
+    async with scheduler() as runtime:
+        await others.report(kit.report("n0", gpus=4))
+        await others.ask(kit.gang("g", *kit.pods("g", 2, gpus=2)))
+        await others.until(lambda: others.states("g") == ["placed", "placed"])
+        await others.ask(kit.gang("h", *kit.pods("h", 3, gpus=1)))
+        await others.until(lambda: others.states("h") == ["waiting"] * 3)
+        await until(lambda: value("waiting_gpus", "default", "quota") == 3)
+        assert value("virtual_cluster_gpus", "default", "quota") == 4
+        assert value("virtual_cluster_gpus", "default", "charged") == 4
+        assert value("requeued_gangs_total", "default") == 0
+        await others.ask(kit.gang("g").model_copy(update={"end": GangEnd.REQUEUED}))
+        await others.until(lambda: others.is_over("g"))
+        await until(lambda: value("requeued_gangs_total", "default") == 1)
+        await until(lambda: value("waiting_gpus", "default", "quota") is None)
+        assert value("waiting_gpus", "default", "reservation") == 3  # for the next attempt
 
 
 async def test_a_restart_loses_nothing_and_says_nothing_again(

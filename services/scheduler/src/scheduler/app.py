@@ -215,7 +215,7 @@ class Candidate:
         core, at = state.core, self._decider.at()
         if self._free_cells is None or self._free_cells.forest is not core.forest:
             self._free_cells = FreeCells(core.forest)
-            metrics.forget_free()
+            metrics.forget_cluster()
         healthy = free = 0
         for slot, usable, unused in core.cells.free():
             healthy += usable.bit_count()
@@ -224,8 +224,8 @@ class Candidate:
         metrics.gpus.labels("healthy").set(healthy)
         metrics.gpus.labels("free").set(free)
         metrics.note_free(self._free_cells.pieces.values())
-        metrics.note_borrowing(core.cells.borrowing())
         gangs = core.questions.counts()
+        metrics.note_virtual_clusters(core.cells.quotas(), gangs.wanted)
         metrics.waiting.set(gangs.waiting + len(state.withheld))
         metrics.gangs.set(len(state.gangs))
         metrics.run_time_keys.set(len(state.run_times))

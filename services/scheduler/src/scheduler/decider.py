@@ -13,7 +13,7 @@ from functools import partial
 
 import asyncpg
 import structlog
-from muster.contracts.gangs import GangRequest
+from muster.contracts.gangs import GangEnd, GangRequest
 from muster.contracts.topics import Kind, Service
 from muster.db import Connection, Transaction, is_transient
 from muster.decisions import Publish
@@ -291,6 +291,10 @@ class Decider:
         for gang, pods in outcome.changes.adopted.items():
             self.metrics.adopted.inc(len(pods))
             _log.warning("running pods without a placement were adopted", gang=gang, pods=pods)
+        for gang, request in outcome.changes.ended.items():
+            if request.end is GangEnd.REQUEUED:
+                self.metrics.requeued.labels(request.virtual_cluster).inc()
+                _log.info("a failed attempt's cells are reserved for the next one", gang=gang)
         self.metrics.note_runs(outcome.changes.runs.values())
         for node, gangs in outcome.lost.items():
             self.metrics.lost.inc()

@@ -6,6 +6,7 @@ from muster.metrics import SECONDS
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from scheduler.domain.core.fragmentation import Pieces, share
+from scheduler.domain.core.interface import QuotaState
 from scheduler.domain.run_times import Run
 
 NAME = "muster_scheduler_"
@@ -106,11 +107,23 @@ class SchedulerMetrics:
         self.free_cells = self._gauge(
             "free_cells", "Wholly free cells, by chain and type.", "chain", "cell"
         )
-        self.borrowed = self._gauge(
-            "borrowed_gpus",
-            "GPUs that a virtual cluster lends to others, or borrows from them, by side.",
+        self.virtual_clusters = self._gauge(
+            "virtual_cluster_gpus",
+            "GPUs of a virtual cluster: its quota, how much of it is charged or lent, what it"
+            " borrows from others, and what its opportunistic gangs use.",
             "virtual_cluster",
-            "side",
+            "state",
+        )
+        self.wanted = self._gauge(
+            "waiting_gpus",
+            "GPUs that waiting gangs want, by virtual cluster and published reason.",
+            "virtual_cluster",
+            "reason",
+        )
+        self.requeued = self._counter(
+            "requeued_gangs",
+            "Attempts that the platform failed, whose cells are reserved for the next one.",
+            "virtual_cluster",
         )
         self.lost = self._counter("nodes_lost", "Nodes declared lost.")
         self.lost_journals = self._counter(
@@ -137,17 +150,31 @@ class SchedulerMetrics:
                 if level:
                     self.fragmentation.labels(*where).set(share(pieces.free, whole) or 0.0)
 
-    def note_borrowing(self, gpus: Mapping[str, tuple[int, int]]) -> None:
-        """Set the GPUs that each virtual cluster lends and borrows."""
-        for name, (lent, borrowed) in gpus.items():
-            self.borrowed.labels(name, "lent").set(lent)
-            self.borrowed.labels(name, "borrowed").set(borrowed)
+    def note_virtual_clusters(
+        self, quotas: Mapping[str, QuotaState], wanted: Mapping[tuple[str, str], int]
+    ) -> None:
+        """Set the GPUs of each virtual cluster. ``wanted``: by waiting gangs, by virtual cluster
+        and reason.
+        """
+        for name, quota in quotas.items():
+            self.requeued.labels(name)  # 0 from the start, else Prometheus misses the first one
+            for state, gpus in (
+                ("quota", quota.owned),
+                ("charged", quota.charged),
+                ("opportunistic", quota.opportunistic),
+                ("lent", quota.lent),
+                ("borrowed", quota.borrowed),
+            ):
+                self.virtual_clusters.labels(name, state).set(gpus)
+        self.wanted.clear()
+        for (name, reason), gpus in wanted.items():
+            self.wanted.labels(name, reason or "none").set(gpus)
 
-    def forget_free(self) -> None:
+    def forget_cluster(self) -> None:
         """Drop all series of chains and virtual clusters: the cluster has changed."""
         self.fragmentation.clear()
         self.free_cells.clear()
-        self.borrowed.clear()
+        self.virtual_clusters.clear()
 
     def _add_leading(self) -> None:
         self.is_leader = self._gauge("is_leader", "1 while this process is the leader.")

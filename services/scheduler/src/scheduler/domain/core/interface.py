@@ -245,11 +245,14 @@ class QuotaState:
 
 
 class Counts(NamedTuple):
-    """Gangs by state."""
+    """Gangs by state. ``wanted``: GPUs that waiting gangs want, by virtual cluster and code of the
+    published reason; "" before the first one.
+    """
 
     waiting: int
     nominated: int
     downgraded: int
+    wanted: Mapping[tuple[str, str], int]
 
 
 class Leaving(NamedTuple):

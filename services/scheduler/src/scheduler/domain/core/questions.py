@@ -1,5 +1,6 @@
 """Questions about waiting gangs, answered by values. Nothing is changed."""
 
+from collections import Counter
 from collections.abc import Callable
 
 from scheduler.domain.core import answers
@@ -46,7 +47,11 @@ class Questions:
         nominated = sum(part.workload.phase is Phase.NOMINATED for part in parts)
         running = (each for each in records if each.workload.phase is Phase.RUNNING)
         downgraded = sum(class_of(each) is GangClass.DOWNGRADED for each in running)
-        return Counts(len(parts), nominated, downgraded)
+        wanted = Counter[tuple[str, str]]()
+        for part in parts:
+            gpus = sum(want.gpus * len(pods) for want, pods in part.workload.wants)
+            wanted[part.workload.gang.virtual_cluster, part.published or ""] += gpus
+        return Counts(len(parts), nominated, downgraded, wanted)
 
     def first(self, limit: int) -> list[str]:
         return [each.gang.id for each in answers.everyone(self._gangs)[:limit]]
