@@ -9,7 +9,6 @@ from functools import lru_cache
 
 import structlog
 from opentelemetry import context, propagate, trace
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -77,6 +76,9 @@ def set_up_tracing(service: str, otlp_endpoint: str | None) -> TracerProvider:
         resource=Resource({"service.name": f"muster-{service}", "process.pid": os.getpid()}),
     )
     if otlp_endpoint is not None:
+        # Only here: few have a collector, and it is a tenth of what a service loads.
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
         exporter = OTLPSpanExporter(endpoint=otlp_endpoint.rstrip("/") + "/v1/traces", timeout=5)
         provider.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=4096))
     trace.set_tracer_provider(provider)
