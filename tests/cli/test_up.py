@@ -181,7 +181,9 @@ def test_what_dies_comes_back_and_nothing_is_left_running(here: Here) -> None:
     assert outside == {"home", "home.up.log"}, "nothing outside of MUSTER_HOME is written"
 
 
-def test_the_next_start_has_the_same_port_and_token(here: Here) -> None:
+def test_the_next_start_has_the_same_port_and_token_and_keeps_another_servers_login(
+    here: Here,
+) -> None:
     port = here.environment["MUSTER_PORT"]
     with here.up() as up:
         assert here.run("logout").returncode == 0
@@ -189,13 +191,9 @@ def test_the_next_start_has_the_same_port_and_token(here: Here) -> None:
         up.send_signal(signal.SIGINT)
         assert up.wait(DEADLINE_S) == 0
     del here.environment["MUSTER_PORT"]
-    with here.up():
+    with here.up() as up:
         assert here.json("status")["rest"] == f"http://127.0.0.1:{port}"
         assert here.run("jobs").returncode == 0
-
-
-def test_a_start_sends_the_login_of_another_server_nowhere(here: Here) -> None:
-    with here.up() as up:
         up.send_signal(signal.SIGINT)
         assert up.wait(DEADLINE_S) == 0
     elsewhere = Credentials("https://muster.example.org", "a-token-of-another-server", "ann")

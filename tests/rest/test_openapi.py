@@ -24,8 +24,10 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
+from seeds import how_many
 
-CASES = 8
+CASES = how_many(3, deep=8)
+"""Of each operation, valid and invalid."""
 DOCUMENT = document()
 CHECKS = (
     not_a_server_error,

@@ -14,8 +14,8 @@ from muster_up import Http, Up, states_of_jobs, up
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(600)]
 
-JOBS = 200
-TROUBLES = 14
+JOBS = 100
+TROUBLES = 9
 WAIT_S = 420.0
 PARTS = ("rest", "launcher", "scheduler", "runtime-agent", "alerting", "kafka", "database")
 

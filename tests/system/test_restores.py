@@ -13,7 +13,8 @@ from parts_of_muster import Parts, parts_up
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(900)]
 
-JOBS = 100
+JOBS, FEWER_JOBS = 100, 40
+"""Of a restore in the chaos tests, and of one beside all other tests."""
 WAIT_S = 240.0
 NOTICE_S = 60.0
 
@@ -88,17 +89,17 @@ async def going_back(parts: Parts, case: Case, rng: random.Random) -> AsyncItera
         parts.start(case.service)
 
 
-async def survives(case: Case, seed: int, home: Path) -> None:
+async def survives(case: Case, seed: int, home: Path, count: int = JOBS) -> None:
     """The test itself."""
     print(f"seed {seed}: {case}")
     rng = random.Random(seed)
     async with parts_up(home, print) as (parts, http):
         jobs = Jobs(http, parts, rng)
-        await submit_some(jobs, rng.randint(JOBS // 4, JOBS // 2), rng)
+        await submit_some(jobs, rng.randint(count // 4, count // 2), rng)
         async with going_back(parts, case, rng):
-            await submit_some(jobs, JOBS // 4, rng)
+            await submit_some(jobs, count // 4, rng)
             await asyncio.sleep(rng.uniform(1.5, 4.0))
-        await submit_some(jobs, JOBS // 4, rng)
+        await submit_some(jobs, count // 4, rng)
         has_lost_jobs = case.service in ("", "rest")
         await jobs.end_right(seed, WAIT_S, may_be_gone=has_lost_jobs)
 
@@ -116,7 +117,7 @@ async def test_a_database_that_goes_back_doubles_and_loses_nothing(
 ) -> None:
     seed = a_seed()
     case = random.Random(seed).choice(with_and_without_bus(cases))
-    await survives(case, seed, tmp_path / "home")
+    await survives(case, seed, tmp_path / "home", FEWER_JOBS)
 
 
 @pytest.mark.chaos
