@@ -16,8 +16,8 @@ from muster.service import Runtime
 from muster.subjects import publish_all
 from toy_services import answers, both, eventually, request, submit, unsettled
 
-BATCHES, BATCH, LONG = 15, 200, 16_000
-"""3,000 messages of 16 kB: 48 MB, two thirds of them measured."""
+BATCHES, BATCH, LONG = 15, 20, 160_000
+"""300 messages of 160 kB: 48 MB, two thirds of them measured."""
 
 WAIT_S = 60
 LONG_WAIT_S = 240
