@@ -284,8 +284,8 @@ async def others(fresh_broker: EmbeddedBroker) -> AsyncIterator[Others]:
     """A Launcher and agents on a broker of their own."""
     settings = ServiceSettings(
         kafka_bootstrap=fresh_broker.bootstrap,
-        fetch_wait_busy_ms=10,
-        fetch_wait_idle_ms=10,
+        fetch_wait_busy_ms=40,
+        fetch_wait_idle_ms=40,
         bus_watch_s=0.1,
     )
     bus = Bus(settings, Service.LAUNCHER, PlumbingMetrics(CollectorRegistry()))

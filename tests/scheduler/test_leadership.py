@@ -54,7 +54,7 @@ async def test_only_the_highest_epochs_decisions_exist(
                 await others.ask(kit.gang(name, *kit.pods(name, 1, gpus=1)))
             await others.until(lambda: others.states("b") == others.states("c") == ["placed"])
             leader.send_signal(signal.SIGCONT)
-            for number in range(20):
+            for number in range(8):
                 name = f"d{number}"
                 await others.ask(kit.gang(name, *kit.pods(name, 1, gpus=1)))
                 await others.ask(kit.gang(name))
