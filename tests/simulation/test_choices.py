@@ -9,8 +9,9 @@ from core_door import CoreDoor
 from scenes import owning
 from scheduler.domain.core.config import CellType, ClusterConfig, PhysicalCell
 from scheduler.domain.core.model import Deferred, Gang, Kind, Placed, Refused, Role
+from seeds import how_many
 
-SEEDS, IN_ONE_TEST = 400, 50
+SEEDS, IN_ONE_TEST = how_many(200, deep=4_000), 50
 
 MISSED = 15
 """Of those in one test so many wait though a place exists: kinds are placed one by one."""

@@ -12,9 +12,10 @@ import pytest
 from digests import digest
 from scheduler.domain.core.cycle import Core
 from scheduler_audit import audited
+from seeds import how_many
 from test_core_answers import a_history, waiting
 
-SEEDS, PER_QUESTION = 2, 5
+SEEDS, PER_QUESTION = how_many(1, deep=20), 4
 
 TRYING = {
     f"{name}.py"
