@@ -77,7 +77,8 @@ test: install ## Run every test that needs neither Java nor Kubernetes
 
 test-deep: install ## Run 10,000 random histories of the core beside its slow oracle, and more of others (HISTORIES=…)
 	HISTORIES=$(or $(HISTORIES),10000) $(BIN)/pytest -n $(or $(JOBS),auto) --dist worksteal \
-		tests/simulation tests/scheduler/simulation tests/scheduler/test_{kept,recording,safety}.py tests/rest/test_openapi.py
+		tests/simulation tests/scheduler/simulation tests/scheduler/test_{kept,recording,safety}.py \
+		tests/launcher/test_{crashes,job}.py tests/rest/test_openapi.py
 
 test-chaos: install ## Kill, stop and restore any part at random amid many jobs (EVENTS=1000 SEED=…)
 	$(if $(SEED),MUSTER_TEST_SEED=$(SEED)) MUSTER_CHAOS_EVENTS=$(or $(EVENTS),1000) $(BIN)/pytest -v -m chaos tests/system

@@ -3,7 +3,6 @@ dies at once, at any moment and more than once; and the Launcher's database may 
 its last commits. A stopped job ends all the same.
 """
 
-import os
 import random
 import secrets
 import time
@@ -34,10 +33,11 @@ from runtime_agent.handlers import Handlers
 from runtime_agent.runner import Seen
 from runtime_agent.step import Memory, Node
 from runtime_agent.store import Journal
+from seeds import how_many
 
 MakeRequest = Callable[..., JobRequest]
 
-HISTORIES = int(os.environ.get("MUSTER_TEST_HISTORIES", "80"))
+HISTORIES = how_many(30, deep=80)
 STEPS = 100
 GRACE_SHARE = 0.1
 """How likely a pod that was asked to stop has stopped by the next look."""

@@ -34,6 +34,7 @@ from muster.contracts.topics import Kind
 from muster.contracts.verdicts import Fault, Verdict
 from muster.decisions import Due, Input, Publish
 from muster.ids import parse_pod
+from seeds import how_many
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 JOB = "job1"
@@ -392,7 +393,7 @@ def _subject(message: StateMessage) -> tuple[str, str]:
 
 TestLives = Lives.TestCase
 TestLives.settings = settings(
-    max_examples=120,
+    max_examples=how_many(40, deep=120),
     stateful_step_count=50,
     suppress_health_check=list(HealthCheck),
 )
