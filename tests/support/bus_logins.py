@@ -41,6 +41,11 @@ def bus_settings(bootstrap: str, user: str = ADMINISTRATOR) -> dict[str, Any]:
     return {"kafka_bootstrap": bootstrap} if kafka is None else kafka.login(user)
 
 
+def is_closed(bootstrap: str) -> bool:
+    """Whether a real Apache Kafka is there, which takes no short session of a group."""
+    return bootstrap in _closed
+
+
 def user_of(service: Service) -> str:
     """The user of a service."""
     return AGENT if service is Service.RUNTIME_AGENT else service.value

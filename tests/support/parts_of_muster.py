@@ -46,6 +46,7 @@ QUICK = {
     "MUSTER_MEMORY_LIMITS": "false",
     "MUSTER_CPU_LIMITS": "false",
     "MUSTER_REPORT_S": "5",
+    "MUSTER_GROUP_SESSION_S": "2",
 }
 PATIENCE = Patience(first_s=0.1, longest_s=2.0, steady_s=10.0, hung_s=60.0)
 
