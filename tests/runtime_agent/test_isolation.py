@@ -28,8 +28,10 @@ Patience = Callable[[Callable[[], bool]], None]
 UID, OTHER_UID = 2_001_000_001, 2_001_000_002
 UID_OF_FEW = 2_001_100_000
 """Of one test: the kernel counts the processes of a uid, also those of tests beside it."""
+UID_OF_TRIAL = 2_001_200_000
+"""Of no pod: after the loss of a supervisor the agent kills all of its uid, of any test."""
 ROOT = Path(__file__).parents[2]
-TRIAL = (sys.executable, "-I", "-m", "runtime_agent.supervisor", "--separate", str(UID))
+TRIAL = (sys.executable, "-I", "-m", "runtime_agent.supervisor", "--separate", str(UID_OF_TRIAL))
 PR_CAPBSET_DROP = 24
 ADD_KEY, KEYCTL, JOIN_SESSION_KEYRING, SESSION_KEYRING = 248, 250, 1, -3
 
@@ -179,7 +181,7 @@ def test_what_operators_read_names_these_capabilities(page: str) -> None:
 def test_a_trial_names_a_uid_that_the_user_namespace_lacks() -> None:
     command = ("unshare", "--user", "--map-root-user", *TRIAL)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert f"the uid {UID} is not mapped in the agent's user namespace" in done.stderr
+    assert f"the uid {UID_OF_TRIAL} is not mapped in the agent's user namespace" in done.stderr
 
 
 @pytest.mark.parametrize("how", ["exit 1", "echo no memory >&2; exit 1", "kill -KILL $$"])
