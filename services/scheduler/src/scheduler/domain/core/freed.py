@@ -5,6 +5,7 @@ that node, whoever may leave it for them, are not tried again.
 """
 
 from collections.abc import Iterable
+from operator import add
 
 from scheduler.domain.core.costs import Costs
 from scheduler.domain.core.evict import CostOf
@@ -12,12 +13,17 @@ from scheduler.domain.core.fit import QUOTA, No
 from scheduler.domain.core.node_models import NEVER, Want
 from scheduler.domain.core.nodes import Phase, Slot, Workload
 from scheduler.domain.core.queue import WorkloadClass
+from scheduler.domain.core.records import job_of
 from scheduler.domain.core.shortage import shortage
 from scheduler.domain.core.state import State, claimable
 from scheduler.domain.core.views import When
 
 PRICED = 8
 """Slots that are looked at closely for one class, at the most. Of more it is taken to be helped."""
+
+
+Room = tuple[int, tuple[int, ...]]
+"""Leaves on a slot, and amounts of its node by resource."""
 
 
 class Freed:
@@ -34,6 +40,7 @@ class Freed:
             else:
                 self.owners.add(each)
         self._most: dict[tuple[str, int], int] = {}
+        self._rooms: dict[tuple[object, ...], Room] = {}
 
     @property
     def is_small(self) -> bool:
@@ -80,18 +87,31 @@ class Freed:
         _, head = first
         if self._costs.records.of(head).reserved_since is not None:
             return True  # gangs that overstay may leave for it
-        cost_of, allowed = self._costs.of(head), head.gang.allowed_nodes
-        return any(
-            self._may_be_on(slot, want, head, cost_of)
-            for slot in self.slots
-            if allowed is None or slot.node.name in allowed
-            for want, _ in waiting.wants
-        )
+        allowed = head.gang.allowed_nodes
+        for slot in self.slots:
+            if allowed is None or slot.node.name in allowed:
+                leaves, left = self._room_on(slot, head)
+                if any(_fits(want, slot, leaves, left) for want, _ in waiting.wants):
+                    return True
+        return False
 
-    def _may_be_on(self, slot: Slot, want: Want, head: Workload, cost_of: CostOf) -> bool:
+    def _room_on(self, slot: Slot, head: Workload) -> Room:
+        """What a gang could have on a slot, if all left that may have to. Gangs of one virtual
+        cluster and priority share the answer until the slot changes.
+        """
+        pairs = self._costs.hour.pairs(job_of(head.gang))
+        asking = head.owner, head.priority, head.gang.virtual_cluster, frozenset(pairs)
+        busy = slot.used, slot.held, slot.leaving, slot.charged, slot.open, slot.node.soon
+        key = slot, asking, busy
+        room = self._rooms.get(key)
+        if room is None:
+            room = self._rooms[key] = self._look_at(slot, head, self._costs.of(head))
+        return room
+
+    def _look_at(self, slot: Slot, head: Workload, cost_of: CostOf) -> Room:
         assert head.owner is not None
         mask = claimable(slot, head.owner, head.priority, may_bind=True)
-        left = list(slot.node.soon)
+        left = slot.node.soon
         for other, (gpus, charge) in slot.pods.items():
             if other.phase is Phase.PREEMPTED:
                 continue
@@ -100,10 +120,8 @@ class Freed:
                 continue
             for place in other.places:
                 if place.slot.node is slot.node:
-                    left = [a + b for a, b in zip(left, place.amounts, strict=True)]
-        limited = slot.model.limited
-        has_amounts = all(left[i] >= want.amounts[i] for i in limited)
-        return has_amounts and mask.bit_count() >= want.need(slot.model)[0]
+                    left = tuple(map(add, left, place.amounts))
+        return mask.bit_count(), left
 
     def _may_evict(self, waiting: WorkloadClass) -> bool:
         """Opportunistic gangs may leave the rest of what a guaranteed pod wants beside GPUs."""
@@ -119,3 +137,8 @@ class Freed:
             for when in (When.NOW, When.SOON)
             if (key := self._state.idle(slot.pool, when).key_of(slot)) >= 0
         )
+
+
+def _fits(want: Want, slot: Slot, leaves: int, left: tuple[int, ...]) -> bool:
+    has_amounts = all(left[i] >= want.amounts[i] for i in slot.model.limited)
+    return has_amounts and leaves >= want.need(slot.model)[0]
