@@ -81,10 +81,10 @@ class Freed:
 
     def _has_room(self, waiting: WorkloadClass) -> bool:
         """A pod of the class's first could be on one of the slots, if all left that may have to."""
-        first = next(waiting.heads(), None)
-        if first is None:
+        heads = waiting.heads()
+        if not heads:
             return False
-        _, head = first
+        _, head = heads[0]
         if self._costs.records.of(head).reserved_since is not None:
             return True  # gangs that overstay may leave for it
         allowed = head.gang.allowed_nodes

@@ -67,16 +67,17 @@ class WorkloadClass:
         self._pushed += 1  # one that waits again may be in the heap still
         heappush(self._by_user.setdefault(user, []), (order, self._pushed, workload))
 
-    def heads(self) -> Iterator[tuple[Order, Workload]]:
+    def heads(self) -> list[tuple[Order, Workload]]:
         """The first of each user that waits."""
-        for user in list(self._by_user):
-            heap = self._by_user[user]
+        found = []
+        for user, heap in list(self._by_user.items()):
             while heap and heap[0][2].phase is not Phase.WAITING:
                 heappop(heap)
             if heap:
-                yield heap[0][0], heap[0][2]
+                found.append((heap[0][0], heap[0][2]))
             else:
                 del self._by_user[user]
+        return found
 
     def waiting(self) -> Iterator[Workload]:
         """All that wait, in no order."""
@@ -229,7 +230,7 @@ class Queue:
         self.new.pop(workload, None)
         found = self.classes.get(self._key_of(workload))
         self.apart.pop(workload, None)
-        if found is not None and next(found.heads(), None) is None:
+        if found is not None and not found.heads():
             self.forget(found)
 
     def forget(self, found: WorkloadClass) -> None:
