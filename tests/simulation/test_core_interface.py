@@ -52,7 +52,7 @@ def test_rows_are_restored_as_they_were() -> None:
     assert not audited(again)
     again.forget("large")
     assert again.gang("large") is None
-    assert again.questions.counts() == (1, 1, 0)
+    assert again.questions.counts()[:3] == (1, 1, 0)
 
 
 def test_nothing_is_published_of_a_gang_that_is_over() -> None:

@@ -31,18 +31,14 @@ class Planner:
         self._forget_what_health_has_changed()
 
     def failed(self, found: WorkloadClass, now: float) -> Iterator[Decision]:
-        """The first of a class has failed: it gets its reservation before those behind it are
-        tried, and the first of a cycle after those before it. One that may borrow does so first.
+        """The first of a class has failed: it, and those before it, get their reservations before
+        gangs behind it are tried. One that may borrow does so first.
         """
         owner = found.owner
         if owner is None or found.is_borrowing or found.priority == OPPORTUNISTIC:
             return
         self._failed[owner] += 1
         if self._failed[owner] > PLANNED:
-            return
-        head = self._gangs.queue.head(found)
-        if self._failed[owner] > 1 and head is not None:
-            yield from self._plan_for(found, self._gangs.records.of(head[1]), now)
             return
         for other, workload in self._heads(owner):
             yield from self._plan_for(other, self._gangs.records.of(workload), now)
