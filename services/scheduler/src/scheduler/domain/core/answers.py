@@ -15,11 +15,12 @@ from typing import NamedTuple
 from scheduler.domain.core.attempt import may_be_opportunistic, places_of, short_of
 from scheduler.domain.core.conditions import heal, unwell
 from scheduler.domain.core.ends import end_of
-from scheduler.domain.core.explain import HEALTH, preempting, quota, unsettled, with_kept
+from scheduler.domain.core.explain import preempting, quota, unsettled, with_kept
 from scheduler.domain.core.fit import QUOTA
 from scheduler.domain.core.gangs import workload_of
 from scheduler.domain.core.interface import (
     AHEAD_NAMED,
+    HEALTH,
     Ahead,
     Counterfactual,
     End,
@@ -127,7 +128,7 @@ def _ahead(gangs: Transitions, part: Record, groups: Sequence[_Group]) -> Ahead:
 
 
 def reason_of(gangs: Transitions, record: Record) -> Reason | None:
-    """As of the last cycle; of quota with the numbers of now."""
+    """As of the last time that its class was tried; of quota with the numbers of now."""
     workload, state = record.workload, gangs.state
     if workload.phase is Phase.NOMINATED:
         return preempting(gangs.records, workload)

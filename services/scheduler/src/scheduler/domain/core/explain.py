@@ -12,6 +12,7 @@ from scheduler.domain.core.attempt import may_be_opportunistic, places_of, short
 from scheduler.domain.core.conditions import heal, unwell
 from scheduler.domain.core.costs import Costs
 from scheduler.domain.core.fit import ORDER, QUOTA, claim
+from scheduler.domain.core.interface import HEALTH, PREEMPTING
 from scheduler.domain.core.lend import lender_of
 from scheduler.domain.core.model import Reason
 from scheduler.domain.core.nodes import Node, Phase, Workload
@@ -23,8 +24,7 @@ from scheduler.domain.core.shortage import Shortage
 from scheduler.domain.core.state import State
 from scheduler.domain.core.wording import counted, wanted_of, words_of
 
-HEALTH, SHAPE, RESOURCE = "health", "shape", "resource"
-PREEMPTING, RESERVATION = "preempting", "reservation"
+SHAPE, RESOURCE, RESERVATION = "shape", "resource", "reservation"
 
 NODES_NAMED = 5
 

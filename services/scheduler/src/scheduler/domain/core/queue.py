@@ -301,6 +301,7 @@ class Sizes:
 
     @staticmethod
     def _key(waiting: WorkloadClass) -> object:
+        # The last three of a class's key: bounds, allowed nodes, the job that it is of alone.
         kind = waiting.wants[0][0].kind
         return waiting.owner, kind.gpu_types, kind.pin, waiting.key[-3:]
 
