@@ -141,24 +141,10 @@ class Queue:
     def firsts(
         self, some: Iterable[WorkloadClass], count: int
     ) -> list[tuple[WorkloadClass, Workload]]:
-        """The first of each of these classes, in order, so many of them at the most. The classes
-        are of one virtual cluster.
-        """
-        rank_as: dict[str, Callable[[Order], Rank]] = {}
-        firsts: list[tuple[Rank, WorkloadClass, Workload]] = []
-        for found in some:
-            best: tuple[Rank, WorkloadClass, Workload] | None = None
-            for order, workload in found.heads():
-                user = workload.gang.user
-                if user not in rank_as:
-                    rank_as[user] = self._usage.rank_as(workload.gang, self.now)
-                rank = rank_as[user](order)
-                if best is None or rank < best[0]:
-                    best = rank, found, workload
-            if best is not None:
-                firsts.append(best)
-        chosen = nsmallest(count, firsts, key=itemgetter(0))
-        return [(found, workload) for _, found, workload in chosen]
+        """The first of each of these classes, in order, so many of them at the most."""
+        heads = [(*head, found) for found in some if (head := self.head(found)) is not None]
+        chosen = nsmallest(count, heads, key=itemgetter(0))
+        return [(found, workload) for _, workload, found in chosen]
 
     def add(self, workload: Workload, order: Order) -> WorkloadClass:
         """A workload waits."""
