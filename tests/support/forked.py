@@ -10,12 +10,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
+
+from ended_program import end_with
 
 TIMEOUT_S = 60
 
@@ -63,35 +65,21 @@ def _serve() -> None:
         module = importlib.import_module(f"{program}.app" if is_package else program)
         child = os.fork()
         if not child:
-            _become(module.main, program, asked)
+            end_with(partial(_become, module.main, program, asked), broken=1)
         _, status = os.waitpid(child, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)
 
 
-def _become(main: object, program: str, asked: dict[str, object]) -> None:
-    """Run it in this process, which ends."""
-    code = 1
-    try:
-        signal.alarm(TIMEOUT_S)
-        output = os.open(str(asked["output"]), os.O_WRONLY | os.O_APPEND)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        os.environ.update(asked["settings"])  # type: ignore[call-overload]
-        sys.argv = [program]
-        main()  # type: ignore[operator]
-        code = 0
-    except SystemExit as end:
-        if isinstance(end.code, str):
-            print(end.code, file=sys.stderr)
-        else:
-            code = end.code or 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+def _become(main: Callable[[], object], program: str, asked: dict[str, Any]) -> None:
+    """What of this process is another than the program's, then the program."""
+    signal.alarm(TIMEOUT_S)
+    output = os.open(asked["output"], os.O_WRONLY | os.O_APPEND)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.environ.update(asked["settings"])
+    sys.argv = [program]
+    main()
 
 
 if __name__ == "__main__":

@@ -12,15 +12,16 @@ import signal
 import subprocess
 import sys
 import tempfile
-import traceback
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import IO, Any, NoReturn
+from functools import partial
+from typing import IO, Any
 
 import cli.app
 import scheduler.import_trace
 import scheduler.simulate  # noqa: F401  loaded before the fork
+from ended_program import end_with, status_of
 
 BROKEN = 70
 LAST_FD = 4096
@@ -48,7 +49,8 @@ def run_forked(
             signal.alarm(0)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(timeout_s)
-            _run(words, environment, (theirs, out.fileno(), err.fileno()))
+            streams = theirs, out.fileno(), err.fileno()
+            end_with(partial(_run, words, environment, streams), broken=BROKEN)
         os.close(theirs)
         with os.fdopen(ours, "wb") as pipe, suppress(BrokenPipeError):
             pipe.write(given or b"")
@@ -64,35 +66,24 @@ def _content(file: IO[bytes]) -> bytes:
 
 def _run(
     words: Sequence[str], environment: Mapping[str, str] | None, streams: tuple[int, int, int]
-) -> NoReturn:
-    """Never returns, so that nothing of the test goes on here, and nothing of it is cleaned up."""
-    code = BROKEN
-    try:
-        gc.disable()
-        for number, stream in enumerate(streams):
-            os.dup2(stream, number)
-        os.closerange(3, LAST_FD)
-        sys.stdin = io.TextIOWrapper(io.FileIO(0), "utf-8", "surrogateescape")
-        sys.stdout = io.TextIOWrapper(io.FileIO(1, "w"), "utf-8", "surrogateescape")
-        sys.stderr = io.TextIOWrapper(io.FileIO(2, "w"), "utf-8", "backslashreplace", None, True)
-        sys.unraisablehook = sys.__unraisablehook__
-        warnings.simplefilter("ignore")
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        if environment is not None:
-            os.environ.clear()
-            os.environ.update(environment)
-        subprocess.run = _run_here  # type: ignore[assignment]  # of a program of the Scheduler's
-        sys.argv = ["muster", *words]
-        cli.app.main()
-    except SystemExit as end:
-        code = _status(end)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        with suppress(BaseException):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(code)
+) -> None:
+    """What of the test's process is another than the command's, then the command."""
+    gc.disable()
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+    os.closerange(3, LAST_FD)
+    sys.stdin = io.TextIOWrapper(io.FileIO(0), "utf-8", "surrogateescape")
+    sys.stdout = io.TextIOWrapper(io.FileIO(1, "w"), "utf-8", "surrogateescape")
+    sys.stderr = io.TextIOWrapper(io.FileIO(2, "w"), "utf-8", "backslashreplace", None, True)
+    sys.unraisablehook = sys.__unraisablehook__
+    warnings.simplefilter("ignore")
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if environment is not None:
+        os.environ.clear()
+        os.environ.update(environment)
+    subprocess.run = _run_here  # type: ignore[assignment]  # of a program of the Scheduler's
+    sys.argv = ["muster", *words]
+    cli.app.main()
 
 
 def _run_here(command: Sequence[str], **_: Any) -> Ran:
@@ -103,9 +94,5 @@ def _run_here(command: Sequence[str], **_: Any) -> Ran:
     try:
         importlib.import_module(module).main()
     except SystemExit as end:
-        return Ran(command, _status(end))
+        return Ran(command, status_of(end))
     return Ran(command, 0)
-
-
-def _status(end: SystemExit) -> int:
-    return end.code if isinstance(end.code, int) else 0 if end.code is None else 1
