@@ -8,12 +8,13 @@ test may kill and start again on the same port. `kube_plane` is a Kubernetes clu
 import asyncio
 import os
 import secrets
-import shutil
 import subprocess
 import sys
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from shutil import disk_usage
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -36,15 +37,11 @@ WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 process.SERVER_PORTS = process.SERVER_PORTS[WORKER::WORKERS]
 
-# Folders of tests lie in memory where that is large enough: to copy a database of a thousand files
-# on a disk takes ten times as long, and each test does.
+# The databases lie in memory where that is large enough: to copy one of a thousand files on a disk
+# takes ten times as long, and each test does. Not all that tests keep: a pod has a /dev/shm of its
+# own, and would not see it.
 MEMORY, ENOUGH_BYTES = Path("/dev/shm"), 4 * 2**30
-if (
-    MEMORY.is_dir()
-    and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC
-    and shutil.disk_usage(MEMORY).free >= ENOUGH_BYTES
-):
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+FOR_DATABASES = MEMORY if MEMORY.is_dir() and disk_usage(MEMORY).free >= ENOUGH_BYTES else None
 
 TEMPLATE = "migrated"
 MIGRATE_TIMEOUT_S = 120
@@ -75,9 +72,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture(scope="session")
-def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+def postgres_server() -> Iterator[EmbeddedPostgres]:
     """A PostgreSQL server without fsync, for this test process."""
-    with EmbeddedPostgres(tmp_path_factory.mktemp("postgres"), fsync=False) as server:
+    with (
+        TemporaryDirectory(dir=FOR_DATABASES) as folder,
+        EmbeddedPostgres(Path(folder), fsync=False) as server,
+    ):
         yield server
 
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import IO, Any
@@ -81,16 +81,18 @@ def _run(
     if environment is not None:
         os.environ.clear()
         os.environ.update(environment)
-    subprocess.run = _run_here  # type: ignore[assignment]  # of a program of the Scheduler's
+    subprocess.run = partial(_run_here, subprocess.run)  # type: ignore[assignment]
     sys.argv = ["muster", *words]
     cli.app.main()
 
 
-def _run_here(command: Sequence[str], **_: Any) -> Ran:
-    """What `python -P -m MODULE …` would do."""
-    python, safe_path, module_option, module, *words = command
-    assert (python, safe_path, module_option) == (sys.executable, "-P", "-m"), command
-    sys.argv = [module, *words]
+def _run_here(run: Callable[..., Any], command: Sequence[str], **options: Any) -> Any:
+    """What ``python -P -m MODULE …`` would do, of a program of the Scheduler's; others are run."""
+    match command:
+        case [sys.executable, "-P", "-m", module, *words]:
+            sys.argv = [module, *words]
+        case _:
+            return run(command, **options)
     try:
         importlib.import_module(module).main()
     except SystemExit as end:
