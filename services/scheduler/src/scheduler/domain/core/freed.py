@@ -130,13 +130,15 @@ class Freed:
         )
 
     def _helps_opportunistic(self, waiting: WorkloadClass) -> bool:
-        return any(
-            want.rank(key) is not None
-            for want, _ in waiting.wants
-            for slot in self.slots
-            for when in (When.NOW, When.SOON)
-            if (key := self._state.idle(slot.pool, when).key_of(slot)) >= 0
-        )
+        least = waiting.leaves_of_pod
+        for slot in self.slots:
+            if (slot.good & ~slot.staying).bit_count() < least:
+                continue
+            for when in (When.NOW, When.SOON):
+                key = self._state.idle(slot.pool, when).key_of(slot)
+                if key >= 0 and any(want.rank(key) is not None for want, _ in waiting.wants):
+                    return True
+        return False
 
 
 def _fits(want: Want, slot: Slot, leaves: int, left: tuple[int, ...]) -> bool:

@@ -1,13 +1,16 @@
 """Which gangs get a reservation: the first of each virtual cluster and pool that can't start."""
 
+from bisect import insort
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
+from operator import itemgetter
 
 from scheduler.domain.core.ends import end_of, leaving_s
 from scheduler.domain.core.fit import No
 from scheduler.domain.core.model import OPPORTUNISTIC, Decision
 from scheduler.domain.core.node_models import NEVER
-from scheduler.domain.core.nodes import Pool, Slot, Workload
+from scheduler.domain.core.nodes import Phase, Pool, Slot, Workload
+from scheduler.domain.core.ordering import Rank
 from scheduler.domain.core.queue import WorkloadClass
 from scheduler.domain.core.records import Record
 from scheduler.domain.core.reserve import ENDS, End, beside, lift_all, plan
@@ -17,17 +20,31 @@ PLANNED = 4
 """Gangs of a virtual cluster for which a reservation is sought in one cycle."""
 
 
+Entry = tuple[Rank, Workload, WorkloadClass]
+"""The first gang of a class."""
+
+_RANK = itemgetter(0)
+
+
 class Planner:
-    """Plans in each cycle for classes whose first gang failed."""
+    """Plans in each cycle for classes whose first gang failed.
+
+    ``_in_order``: the first gangs of an owner's classes, by the ranks when the cycle first asked;
+    those that have been placed since are among them. ``_firsts``: the first of each class there.
+    """
 
     def __init__(self, gangs: Transitions) -> None:
         self._gangs = gangs
         self._unwell: dict[Slot, int] = {}
         self._failed: Counter[str] = Counter()
+        self._in_order: dict[str, list[Entry]] = {}
+        self._firsts: dict[WorkloadClass, Workload] = {}
 
     def begin(self) -> None:
         """A cycle begins."""
         self._failed.clear()
+        self._in_order.clear()
+        self._firsts.clear()
         self._forget_what_health_has_changed()
 
     def failed(self, found: WorkloadClass, now: float) -> Iterator[Decision]:
@@ -35,7 +52,11 @@ class Planner:
         gangs behind it are tried. One that may borrow does so first.
         """
         owner = found.owner
-        if owner is None or found.is_borrowing or found.priority == OPPORTUNISTIC:
+        if owner is None or found.priority == OPPORTUNISTIC:
+            return
+        if owner in self._in_order:
+            self._list(self._in_order[owner], found)
+        if found.is_borrowing:
             return
         self._failed[owner] += 1
         if self._failed[owner] > PLANNED:
@@ -59,16 +80,30 @@ class Planner:
 
     def _heads(self, owner: str) -> list[tuple[WorkloadClass, Workload]]:
         """The first gangs that failed, and that ends of others may help, in order."""
-        queue = self._gangs.queue
-        some = [
-            found
-            for found in queue.classes.values()
-            if found.owner == owner
-            and found.no is not None
-            and not found.is_hopeless
-            and found.priority > OPPORTUNISTIC  # not what is idle at best, nor borrowed
-        ]
-        return queue.firsts(some, PLANNED)
+        in_order = self._in_order.get(owner)
+        if in_order is None:
+            in_order = self._in_order[owner] = []
+            for found in self._gangs.queue.classes.values():
+                if found.owner == owner and found.priority > OPPORTUNISTIC:  # not what is idle
+                    self._list(in_order, found)
+        heads, at = list[tuple[WorkloadClass, Workload]](), 0
+        while at < len(in_order) and len(heads) < PLANNED:
+            _, workload, found = in_order[at]
+            if workload.phase is not Phase.WAITING or self._firsts[found] is not workload:
+                del in_order[at]
+                self._list(in_order, found)
+                continue
+            if found.no is not None and not found.is_hopeless:
+                heads.append((found, workload))
+            at += 1
+        return heads
+
+    def _list(self, in_order: list[Entry], found: WorkloadClass) -> None:
+        """The first of a class is in the list."""
+        head = self._gangs.queue.head(found)
+        if head is not None and self._firsts.get(found) is not head[1]:
+            self._firsts[found] = head[1]
+            insort(in_order, (*head, found), key=_RANK)
 
     def _forget_what_health_has_changed(self) -> None:
         unwell = {slot: slot.good for slot in self._gangs.state.unwell}

@@ -8,7 +8,7 @@ first fails, so none of the others is tried until something is free that could h
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from heapq import heapify, heappop, heappush, nsmallest
+from heapq import heapify, heappop, heappush
 from itertools import islice
 from operator import itemgetter, le
 
@@ -137,14 +137,6 @@ class Queue:
             if best is None or rank < best[0]:
                 best = rank, workload
         return best
-
-    def firsts(
-        self, some: Iterable[WorkloadClass], count: int
-    ) -> list[tuple[WorkloadClass, Workload]]:
-        """The first of each of these classes, in order, so many of them at the most."""
-        heads = [(*head, found) for found in some if (head := self.head(found)) is not None]
-        chosen = nsmallest(count, heads, key=itemgetter(0))
-        return [(found, workload) for _, workload, found in chosen]
 
     def add(self, workload: Workload, order: Order) -> WorkloadClass:
         """A workload waits."""
