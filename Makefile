@@ -69,11 +69,11 @@ generated: install ## Check that generated files are up to date and break no old
 words: install ## Check that pages, published texts and commit subjects keep plain words
 	$(BIN)/python -m documents.words
 
-generate: install ## Write schemas, the AsyncAPI and OpenAPI documents, and the settings page
+generate: install ## Write schemas, AsyncAPI and OpenAPI documents, the settings page, dashboards and alert rules
 	$(BIN)/python -m documents.publish
 
 test: install ## Run every test that needs neither Java nor Kubernetes
-	$(BIN)/pytest -n 4 --dist loadgroup -m "not apache and not k8s and not kubelet and not installation and not chaos"
+	$(BIN)/pytest -n 4 --dist loadgroup -m "not apache and not k8s and not kubelet and not installation and not prometheus and not chaos"
 
 test-deep: install ## Run 10,000 random histories of the core beside its slow oracle, and more of others (HISTORIES=…)
 	HISTORIES=$(or $(HISTORIES),10000) $(BIN)/pytest -n $(or $(JOBS),auto) --dist worksteal \
@@ -85,7 +85,7 @@ test-chaos: install ## Kill, stop and restore any part at random amid many jobs 
 
 test-kafka: install kafka ## Run the tests that need a real Apache Kafka (Java 17, Maven)
 	$(BIN)/pytest -n 2 --dist loadgroup -m apache
-	$(BIN)/pytest -n 2 --dist loadgroup --broker apache -m "not apache and not k8s and not kubelet and not chaos" tests/system tests/muster/test_plumbing.py
+	$(BIN)/pytest -n 2 --dist loadgroup --broker apache -m "not apache and not k8s and not kubelet and not prometheus and not chaos" tests/system tests/muster/test_plumbing.py
 
 test-k8s: install kube ## Run the tests that need a real Kubernetes control plane (FULL=1: at full size, an hour)
 	$(if $(FULL),MUSTER_KUBE_FULL=1) $(BIN)/pytest -n 2 --dist loadgroup -m k8s
@@ -95,6 +95,12 @@ test-kubelet: install ## Run the tests that need a real kubelet and container ru
 
 test-installation: install kube kafka images ## Follow docs/install.md from nothing to a removal (root, Debian 12, Java 17, Maven)
 	$(BIN)/pytest -s -m installation tests/deploy
+
+test-prometheus: install prometheus ## Run every query of every dashboard and alert rule on a real Prometheus (Debian 12)
+	$(BIN)/pytest -n 2 --dist loadgroup -m prometheus
+
+prometheus: .venv/.installed ## Fetch Debian's Prometheus for `muster up --monitoring` and the tests, once
+	@PYTHONPATH=deploy/images $(BIN)/python tests/support/real_prometheus.py
 
 kube: install ## Build the Kubernetes control plane of the tests, once (minutes)
 	$(BIN)/python tests/support/kube_programs.py
@@ -142,4 +148,4 @@ images-lock: .venv/.installed ## Pin the images' Debian packages at the versions
 clean: ## Remove what make installed and made
 	rm -rf .venv .uv .kafka .images uv.lock .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
-.PHONY: help install lock check fmt fmt-check lint types contracts deps generated words generate test test-deep test-chaos test-kafka test-k8s test-kubelet test-installation kube bench bench-scheduler bench-k8s experiment-sharing experiment-run-times experiment-judgement run demo kafka images images-lock clean
+.PHONY: help install lock check fmt fmt-check lint types contracts deps generated words generate test test-deep test-chaos test-kafka test-k8s test-kubelet test-installation test-prometheus prometheus kube bench bench-scheduler bench-k8s experiment-sharing experiment-run-times experiment-judgement run demo kafka images images-lock clean

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -16,7 +17,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from files import File, Folder, Link, Tree
+from files import File, Folder, Link, Tree, write
 
 DOWNLOAD_TIMEOUT_S = 300
 UNKNOWN = (
@@ -97,6 +98,26 @@ def unpacked(lock: Path, names: Collection[str], folder: Path) -> Tree:
         if package.name in names:
             tree |= unpack(fetch(package, folder))
     return tree
+
+
+def laid_out(lock: Path, cache: Path) -> Path:
+    """The folder with a lock's packages, fetched and unpacked unless it is there."""
+    place = place_of(lock, cache)
+    if place.exists():
+        return place
+    downloads = cache / "packages"
+    downloads.mkdir(parents=True, exist_ok=True)
+    unfinished = place.with_suffix(".new")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    for package in read_lock(lock):
+        write(unpack(fetch(package, downloads)), unfinished)
+    unfinished.rename(place)
+    return place
+
+
+def place_of(lock: Path, cache: Path) -> Path:
+    """Where `laid_out` puts a lock's packages."""
+    return cache / hashlib.sha256(lock.read_bytes()).hexdigest()[:16]
 
 
 def unpack(package: Path) -> Tree:

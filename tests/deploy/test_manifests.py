@@ -8,12 +8,15 @@ import pytest
 import yaml
 from alerting.settings import AlertingSettings
 from cli.deploy.credentials import ADMINISTRATOR, enrolment, secret_of_users, secrets_of_services
+from documents.monitoring.dashboards import DASHBOARDS
+from documents.monitoring.rules import GROUPS
 from kubernetes_asyncio.config.incluster_config import SERVICE_TOKEN_FILENAME
 from launcher.settings import LauncherSettings
 from manifests import Json, Workload, named, variables, workload, workloads
 from muster.contracts.acls import agent_user
 from muster.contracts.topics import Service
 from muster.settings import ServiceSettings
+from real_prometheus import MONITORING
 from rendering import K8S, render, render_with
 from rest.settings import RestSettings
 from runtime_agent.fence import FenceSettings
@@ -427,12 +430,43 @@ def test_prometheus_has_the_token(with_components: Callable[..., Sequence[Json]]
     assert set(selected["values"]) == components
 
 
-def test_the_patch_for_kube_prometheus_stack_labels_the_monitor(tmp_path: Path) -> None:
+def test_prometheus_labels_services_and_nodes_as_dashboards_and_rules_know_them(
+    with_components: Callable[..., Sequence[Json]],
+) -> None:
+    objects = with_components("monitoring", "fence")
+    (endpoint,) = named(objects, "PodMonitor", "muster")["spec"]["podMetricsEndpoints"]
+    set_ = {each["targetLabel"]: each["sourceLabels"] for each in endpoint["relabelings"]}
+    assert set_ == {
+        "service": ["__meta_kubernetes_pod_label_app_kubernetes_io_name"],
+        "node": ["__meta_kubernetes_pod_node_name"],
+    }
+    for of in workloads(objects):
+        if of.name in WITH_FENCE and of.kind != "Job":
+            assert of.template["metadata"]["labels"]["app.kubernetes.io/name"] == of.name
+
+
+def test_rules_and_dashboards_are_objects_of_the_cluster(
+    with_components: Callable[..., Sequence[Json]],
+) -> None:
+    objects = with_components("monitoring")
+    for group in GROUPS:
+        made = named(objects, "PrometheusRule", f"muster-{group.name}", "muster-system")
+        plain = yaml.safe_load((MONITORING / "rules" / f"{group.name}.yaml").read_text())
+        assert made["spec"] == plain
+    for board in DASHBOARDS:
+        found = named(objects, "ConfigMap", f"dashboard-{board.uid}", "muster-system")
+        assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
+        (text,) = found["data"].values()
+        assert text == (MONITORING / "dashboards" / f"{board.uid}.json").read_text()
+
+
+def test_the_patch_for_kube_prometheus_stack_labels_monitor_and_rules(tmp_path: Path) -> None:
     page = (K8S / "README.md").read_text().partition("### kube-prometheus-stack")[2]
     patch = yaml.safe_load(page.split("```")[1].removeprefix("yaml\n"))
     objects = render_with(["monitoring"], tmp_path, **patch)
-    labels = named(objects, "PodMonitor", "muster")["metadata"]["labels"]
-    assert labels["release"] == "kube-prometheus-stack"
+    found = [each for each in objects if each["kind"] in ("PodMonitor", "PrometheusRule")]
+    assert len(found) == 1 + len(GROUPS)
+    assert {each["metadata"]["labels"]["release"] for each in found} == {"kube-prometheus-stack"}
 
 
 @pytest.mark.parametrize("namespace", ["muster-jobs", "muster-jobs-host"])

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 from alerting.metrics import AlertingMetrics
 from launcher.metrics import LauncherMetrics
 from muster.metrics import PlumbingMetrics
@@ -101,19 +100,3 @@ def test_no_page_and_no_test_names_a_metric_that_is_not_exported() -> None:
         if name.startswith("muster_") and name not in known
     }
     assert not unknown
-
-
-def test_alerts_ask_for_metrics_that_there_are() -> None:
-    known = {name for make in PAGES.values() for name in exported(make)}
-    files = sorted((ROOT / "deploy").rglob("*.rules.yaml"))
-    assert files
-    for path in files:
-        rules = [
-            each for group in yaml.safe_load(path.read_text())["groups"] for each in group["rules"]
-        ]
-        assert {"alert", "expr", "labels", "annotations"} <= rules[0].keys()
-        for rule in rules:
-            asked = set(re.findall(r"\bmuster_\w+", rule["expr"]))
-            assert asked, rule["alert"]
-            assert asked <= known, rule["alert"]
-            assert {"summary", "description"} <= rule["annotations"].keys()

@@ -221,14 +221,17 @@ def test_a_change_that_readers_can_live_with_passes(new: dict[str, Any]) -> None
 def test_a_stale_or_lost_document_is_a_problem(tmp_path: Path) -> None:
     docs = tmp_path / "docs"
     shutil.copytree(DOCS / "schemas", docs / "schemas")
-    for name in ("asyncapi.json", "openapi.json", "kafka-acls.md", "settings.md"):
-        shutil.copy(DOCS / name, docs)
+    for path in publish.generated(docs):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(DOCS.parent / path.relative_to(tmp_path), path)
     assert publish.stale(docs) == []
     (docs / "schemas" / "JobStatus.json").write_text("{}")
     (docs / "schemas" / "Former.json").write_text("{}")
+    (tmp_path / "deploy/monitoring/rules/former.yaml").write_text("{}")
     assert [problem.split("/")[-1] for problem in publish.stale(docs)] == [
         "JobStatus.json is stale: run `make generate` and commit what it writes",
         "Former.json is generated no more: remove it",
+        "former.yaml is generated no more: remove it",
     ]
     released = docs / "schemas" / "released" / "0.1.0"
     (released / "Former.json").write_text("{}")

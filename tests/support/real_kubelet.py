@@ -5,11 +5,9 @@
 """
 
 import contextlib
-import hashlib
 import http.client
 import json
 import os
-import shutil
 import subprocess
 import urllib.request
 from collections.abc import Mapping
@@ -18,7 +16,7 @@ from typing import Any, Self
 
 import debian
 import kube_programs
-from files import File, Link, Tree, from_folder, write
+from files import File, Link, Tree, from_folder
 from kube_plane import KubePart, KubePlane, User
 from oci import Image, archive
 from runtime_agent.domain.kubernetes.node import problem_of
@@ -208,23 +206,14 @@ def _image(name: str, tree: Tree, *entrypoint: str, user: str = "") -> Image:
 
 def programs() -> Path:
     """Where `fetch` has unpacked containerd, runc and the network plug-ins."""
-    return _cache() / hashlib.sha256(LOCK.read_bytes()).hexdigest()[:16]
+    return debian.place_of(LOCK, _cache())
 
 
 def fetch() -> None:
     """All that needs a network or time; ends the program where the machine can't."""
     kube_programs.build([*kube_programs.CONTROL_PLANE, "kubelet"])
     step_image()
-    place = programs()
-    if place.exists():
-        return
-    downloads = _cache() / "packages"
-    downloads.mkdir(parents=True, exist_ok=True)
-    unfinished = place.with_suffix(".new")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    for package in debian.read_lock(LOCK):
-        write(debian.unpack(debian.fetch(package, downloads)), unfinished)
-    unfinished.rename(place)
+    debian.laid_out(LOCK, _cache())
 
 
 def _cache() -> Path:

@@ -1,7 +1,7 @@
 """Writes the documents that are made from the contracts: ``python -m documents.publish``.
 
 ``docs/schemas/<Model>.json``, ``docs/asyncapi.json``, ``docs/openapi.json``, ``docs/settings.md``
-and ``docs/kafka-acls.md`` are generated.
+and ``docs/kafka-acls.md`` are generated, and what ``documents.monitoring`` makes.
 ``docs/schemas/examples/`` has a record of each topic, written by hand.
 ``docs/schemas/released/<version>/`` is what readers of a released version rely on: its schemas, its
 topics and, in ``golden/``, its records.
@@ -22,6 +22,7 @@ from rest.api import build as openapi
 
 from documents import asyncapi, schemas, settings_page
 from documents.compatibility import breaks
+from documents.monitoring import files as monitoring
 
 ACLS = """\
 # Who may do what on Kafka
@@ -45,7 +46,7 @@ def generated(docs: Path) -> dict[Path, str]:
     files = {path: _text(content) for path, content in made.items()}
     files[docs / "settings.md"] = settings_page.page()
     files[docs / "kafka-acls.md"] = ACLS + as_table(["<node>"])
-    return files
+    return files | monitoring.generated(docs.parent)
 
 
 def examples(docs: Path) -> dict[str, Any]:
@@ -62,8 +63,9 @@ def stale(docs: Path) -> list[str]:
         for path, text in made.items()
         if not path.is_file() or path.read_text() != text
     ]
-    left = set((docs / "schemas").glob("*.json")) - made.keys()
-    return problems + [f"{path} is generated no more: remove it" for path in sorted(left)]
+    left = sorted(set((docs / "schemas").glob("*.json")) - made.keys())
+    left += monitoring.left(docs.parent, made)
+    return problems + [f"{path} is generated no more: remove it" for path in left]
 
 
 def broken(docs: Path) -> list[str]:

@@ -1,0 +1,1 @@
+"""Dashboards and alert rules, once: files, pages and tests are made from these."""

@@ -1,0 +1,123 @@
+"""Every query of the dashboards and alert rules has data on a Prometheus that scrapes a Muster with
+jobs: what asks for nothing looks healthy.
+"""
+
+import asyncio
+import re
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from cli.embedded.broker import EmbeddedBroker
+from documents.monitoring.dashboards import DASHBOARDS
+from documents.monitoring.rules import GROUPS
+from documents.monitoring.spec import metrics_of
+from muster.contracts.topics import Service
+from nvml_recording import Recording
+from real_prometheus import MONITORING, Prometheus
+from whole_muster import Muster, a_job, a_muster, eventually, until_there
+
+pytestmark = [pytest.mark.prometheus, pytest.mark.system]
+
+SCRAPE_S = 1
+DATA_S = 120.0
+QUIET = {"__rate_interval": "15s", "__range": "15s"}
+"""Grafana's own variables, for a run that is some seconds long."""
+
+
+def configured(folder: Path, muster: Muster, token: str) -> None:
+    """What an operator does, with a shorter interval."""
+    shutil.copytree(MONITORING / "rules", folder / "rules")
+    config = yaml.safe_load((MONITORING / "prometheus.yml").read_text())
+    config["global"] = {"scrape_interval": f"{SCRAPE_S}s", "evaluation_interval": f"{SCRAPE_S}s"}
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+    (folder / "token").write_text(token)
+    (folder / "targets").mkdir()
+    targets = [
+        {
+            "targets": [f"127.0.0.1:{port}"],
+            "labels": {"service": str(service)}
+            | ({"node": "node-1"} if service is Service.RUNTIME_AGENT else {}),
+        }
+        for service, port in muster.ports.items()
+    ]
+    (folder / "targets/all.yaml").write_text(yaml.safe_dump(targets))
+
+
+def queries() -> Iterator[tuple[str, str]]:
+    """Each panel's query, with everything chosen."""
+    for board in DASHBOARDS:
+        for panel in board.panels:
+            query = panel.query
+            for variable in board.variables:
+                query = query.replace(f'"${variable.name}"', '".*"')
+            for name, value in QUIET.items():
+                query = query.replace(f"${name}", value)
+            yield f"{board.title}: {panel.title}", query
+
+
+def selectors() -> Iterator[tuple[str, str]]:
+    """Each series that a rule asks for; none is optional on this cluster."""
+    for group in GROUPS:
+        for rule in group.rules:
+            for metric in sorted(metrics_of(rule.expr) - rule.optional.keys()):
+                for found in re.findall(rf"\b{metric}\b(?:\{{[^}}]*\}})?", rule.expr):
+                    yield f"{rule.name}: {found}", found
+
+
+async def until_all_have_data(
+    asked: list[tuple[str, str]], has_data: Callable[[str], Awaitable[bool]]
+) -> None:
+    """Ask each until it has data. Fails with the names of those that have none."""
+    deadline = time.monotonic() + DATA_S
+    while asked and time.monotonic() < deadline:
+        asked = [(name, query) for name, query in asked if not await has_data(query)]
+        await asyncio.sleep(SCRAPE_S)
+    assert not asked, "\n".join(f"{name}\n    {query}" for name, query in asked)
+
+
+async def test_every_panel_and_every_rule_has_data(
+    database_url: str,
+    fresh_broker: EmbeddedBroker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recording = Recording()
+    recording.at = 8  # matrix products
+    monkeypatch.setitem(sys.modules, "pynvml", recording)
+    token = secrets.token_hex(16)
+    each = {str(service).replace("-", "_"): {"metrics_token": token} for service in Service}
+    each["runtime_agent"] |= {"fake_gpus": None, "device_look_s": 1.0, "cpu": 64}
+    begun = time.time()
+    async with a_muster(database_url, fresh_broker.bootstrap, tmp_path, **each) as muster:
+        folder = tmp_path / "prometheus"
+        folder.mkdir()
+        configured(folder, muster, token)
+        gate = tmp_path / "gate"
+        running = await muster.submit(a_job("runs", until_there(gate), gpus=1))
+        await eventually(lambda: muster.state(running), lambda state: state == "RUNNING")
+        with Prometheus(folder) as prometheus:
+            for name, command in (("succeeds", "true"), ("fails", "exit 3")):
+                await muster.end_of(await muster.submit(a_job(name, command)))
+
+            async def has_range(query: str) -> bool:
+                span = (query, begun, time.time(), SCRAPE_S)
+                found = await asyncio.to_thread(prometheus.query_range, *span)
+                return any(value != "NaN" for series in found for _, value in series["values"])
+
+            async def has_series(query: str) -> bool:
+                return bool(await asyncio.to_thread(prometheus.query, query))
+
+            await until_all_have_data(list(queries()), has_range)
+            await until_all_have_data(list(selectors()), has_series)
+            groups = (await asyncio.to_thread(prometheus.ask, "rules"))["groups"]
+            rules = [rule for group in groups for rule in group["rules"]]
+            assert len(rules) >= sum(len(group.rules) for group in GROUPS)
+            assert {rule["lastError"] for rule in rules if "lastError" in rule} <= {""}
+        gate.touch()
+        await muster.end_of(running)

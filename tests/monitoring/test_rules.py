@@ -1,0 +1,75 @@
+"""Every alert rule fires where it should and is silent where not: promtool judges."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from documents.monitoring import files
+from documents.monitoring.rules import GROUPS
+from documents.monitoring.spec import Group
+from real_prometheus import MONITORING, check
+from rule_cases import CASES, Series
+
+pytestmark = pytest.mark.prometheus
+
+RULES = MONITORING / "rules"
+
+
+def firing(alert: str, at: str, series: Series, expected: int | None) -> dict[str, Any]:
+    """A test of promtool: how many alerts of this name fire; None: at least one."""
+    query = f'count(ALERTS{{alertname="{alert}", alertstate="firing"}})'
+    samples = [] if expected == 0 else [{"labels": "{}", "value": expected or 1}]
+    return {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": each} for name, each in series.items()],
+        "promql_expr_test": [
+            {
+                "expr": f"{query} > bool 0" if expected is None else query,
+                "eval_time": at,
+                "exp_samples": samples,
+            }
+        ],
+    }
+
+
+def run(work: Path, group: Group, tests: list[dict[str, Any]]) -> None:
+    file = work / "rules.test.yaml"
+    rules = [str(RULES / f"{group.name}.yaml")]
+    made = {"rule_files": rules, "evaluation_interval": "1m", "tests": tests}
+    file.write_text(yaml.safe_dump(made))
+    check("test", "rules", file)
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.name)
+def test_a_rule_fires_and_stays_silent(group: Group, tmp_path: Path) -> None:
+    tests = []
+    for rule in group.rules:
+        case = CASES[rule.name]
+        tests += [firing(rule.name, case.at, case.fires, None)]
+        tests += [firing(rule.name, case.at, case.silent, 0)]
+    run(tmp_path, group, tests)
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.name)
+def test_a_missing_metric_is_an_alert(group: Group, tmp_path: Path) -> None:
+    twins = files.twins(group)
+    all_there = dict.fromkeys(twins, "0+0x60")
+    tests = [
+        firing(files.MISSING, "1h", {}, len(twins)),
+        firing(files.MISSING, "1h", all_there, 0),
+    ]
+    run(tmp_path, group, tests)
+
+
+def test_promtool_finds_nothing_wrong(tmp_path: Path) -> None:
+    check("check", "rules", *sorted(RULES.glob("*.yaml")))
+    config = yaml.safe_load((MONITORING / "prometheus.yml").read_text())
+    (tmp_path / "token").write_text("token")
+    config["rule_files"] = [str(RULES / "*.yaml")]
+    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
+    check("check", "config", tmp_path / "prometheus.yml")
+
+
+def test_every_rule_has_a_case_and_every_case_a_rule() -> None:
+    assert {rule.name for group in GROUPS for rule in group.rules} == CASES.keys()
