@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
+import cheap_passwords  # noqa: F401
+import httpx2
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiosmtpd.smtp import AuthResult, LoginPassword
 from alerting.app import build
 from alerting.settings import AlertingSettings
 from bus_logins import bus_settings, kafka_client
+from cli.embedded.process import free_port
 from cli.embedded.server import EmbeddedKafka
 from mail_server import Mailbox, running_mailbox
 from muster.contracts.jobs import JobState, JobStatus
@@ -28,9 +31,15 @@ from muster.contracts.notices import SettingChanged
 from muster.contracts.subscriptions import Subscription
 from muster.contracts.topics import Service
 from muster.service import Runtime, running
+from muster.service_keys import ALERTING, service_key
+from plain_http import NO_TLS
+from rest.app import build as rest_build
+from rest.settings import RestSettings
+from service_auth import CLUSTER_KEY
 
 TLS = Path(__file__).parent / "tls"
 DEADLINE_S = 60.0
+PASSWORD = "correct-horse"
 GROUP_SESSION_S = 0.5
 """The embedded broker keeps a member's place for this time, also after the member left."""
 
@@ -179,7 +188,7 @@ class Cluster:
     producer: AIOKafkaProducer | None = None
 
     @asynccontextmanager
-    async def alerting(self, **settings: Any) -> AsyncIterator[Runtime]:
+    async def alerting(self, port: int = 0, **settings: Any) -> AsyncIterator[Runtime]:
         """Alerting, while the block runs; quick, and allowed to reach this machine."""
         quick: dict[str, Any] = {
             "database_url": self.database_url,
@@ -198,7 +207,7 @@ class Cluster:
             "smtp_tls": "none",
         }
         made = AlertingSettings(**{**quick, **settings})
-        async with running(Service.ALERTING, made, 0, build) as runtime:
+        async with running(Service.ALERTING, made, port, build) as runtime:
             yield runtime
 
     async def publish(
@@ -296,3 +305,95 @@ async def cluster(
     """A cluster on the embedded broker."""
     async with make_cluster(fresh_broker) as made:
         yield made
+
+
+@dataclass
+class Api:
+    """REST beside Alerting, and a client that is logged in as the admin."""
+
+    url: str
+    admin: httpx2.AsyncClient
+    rest: Runtime
+
+    async def log_in(self, username: str) -> httpx2.AsyncClient:
+        """A new user's client."""
+        body = {"username": username, "password": PASSWORD}
+        (await self.admin.post("/api/v2/users", json=body)).raise_for_status()
+        return _client(self.url, await _token(self.url, username))
+
+    async def alerts(self, **query: Any) -> list[dict[str, Any]]:
+        """The alerts as the admin sees them."""
+        answer = await self.admin.get("/api/v2/alerts", params=query)
+        assert answer.status_code == 200, answer.text
+        found: list[dict[str, Any]] = answer.json()["alerts"]
+        return found
+
+    async def until_alerts(self, wanted: list[Any], *fields_: str, **query: Any) -> None:
+        """Wait until the alerts have these values of these fields."""
+        found: object = None
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                while (found := await self._values(fields_, query)) != wanted:
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            pytest.fail(f"{found}, not {wanted}")
+
+    async def _values(self, names: Sequence[str], query: dict[str, Any]) -> list[tuple[Any, ...]]:
+        return [tuple(each[it] for it in names) for each in await self.alerts(**query)]
+
+
+def _client(url: str, token: str) -> httpx2.AsyncClient:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    return httpx2.AsyncClient(base_url=url, headers=headers, timeout=DEADLINE_S, verify=NO_TLS)
+
+
+async def _token(url: str, username: str) -> str:
+    async with _client(url, "") as client:
+        body = {"username": username, "password": PASSWORD}
+        answer = await client.post("/api/v2/authn/basic/login", json=body)
+        return str(answer.json()["token"])
+
+
+@pytest.fixture
+def with_rest(cluster: Cluster) -> Callable[..., AbstractAsyncContextManager[Api]]:
+    """Starts Alerting and REST, which reads it: ``async with with_rest() as api:``."""
+
+    @asynccontextmanager
+    async def start(**settings: Any) -> AsyncIterator[Api]:
+        port, rest_port = free_port(), free_port()
+        rest_names = RestSettings.model_fields.keys() - AlertingSettings.model_fields.keys()
+        of_rest = {name: settings.pop(name) for name in rest_names & settings.keys()}
+        rest_settings = RestSettings(
+            **{
+                "database_url": cluster.database_url,
+                **bus_settings(cluster.broker.bootstrap),
+                "fetch_wait_busy_ms": 10,
+                "fetch_wait_idle_ms": 10,
+                "group_session_s": GROUP_SESSION_S,
+                "admin_password": PASSWORD,
+                "cluster_key": CLUSTER_KEY,
+                "alerting_url": f"http://127.0.0.1:{port}",
+                **of_rest,
+            }
+        )
+        url = f"http://127.0.0.1:{rest_port}"
+        key = service_key(CLUSTER_KEY, ALERTING)
+        async with (
+            cluster.alerting(port=port, service_key=key, **settings),
+            running(Service.REST, rest_settings, rest_port, rest_build) as rest,
+        ):
+            async with httpx2.AsyncClient(base_url=url, verify=NO_TLS) as probe:
+                async with asyncio.timeout(DEADLINE_S):
+                    while not await _is_up(probe):
+                        await asyncio.sleep(0.02)
+            async with _client(url, await _token(url, "admin")) as admin:
+                yield Api(url, admin, rest)
+
+    return start
+
+
+async def _is_up(client: httpx2.AsyncClient) -> bool:
+    try:
+        return (await client.get("/healthz")).status_code == 200
+    except httpx2.HTTPError:
+        return False

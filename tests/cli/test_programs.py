@@ -55,7 +55,7 @@ def test_only_rest_has_the_cluster_key_and_each_other_its_own(
         "launcher": None,
         "scheduler": service_key(CHOICES.cluster_key, "scheduler"),
         "runtime-agent": service_key(CHOICES.cluster_key, "agent/gpu-7"),
-        "alerting": None,
+        "alerting": service_key(CHOICES.cluster_key, "alerting"),
     }
 
 

@@ -58,8 +58,9 @@ ANSWER: dict[str, Any] = {
     "errors": [],
     "warnings": [],
     "state": "none",
+    "alerts": [],
 }
-"""The Scheduler's, whatever it is asked."""
+"""The Scheduler's and Alerting's, whatever they are asked."""
 
 ENDS_THE_LOGIN = {"/api/v2/authn/basic/logout", "/api/v2/tokens/{token}"}
 
@@ -76,9 +77,9 @@ async def test_the_api_keeps_to_its_document(start_rest: Any, mode: GenerationMo
         await writer.drain()
         writer.close()
 
-    scheduler = await asyncio.start_server(answer, "127.0.0.1", 0)
-    port = scheduler.sockets[0].getsockname()[1]
-    async with scheduler, start_rest(scheduler_url=f"http://127.0.0.1:{port}") as rest:
+    peer = await asyncio.start_server(answer, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{peer.sockets[0].getsockname()[1]}"
+    async with peer, start_rest(scheduler_url=url, alerting_url=url) as rest:
         await rest.submit("fuzzed")
         await asyncio.to_thread(fuzz, rest.url, rest.token, mode)
 

@@ -38,6 +38,7 @@ COMMANDS = {
     "export": ("cli.commands.export:export", "What the scheduler was given, to be simulated."),
     "simulate": ("cli.commands.simulate:simulate", "Try the scheduler in virtual time."),
     "import": ("cli.commands.import_trace:import_trace", "A public trace, to be simulated."),
+    "alerts": ("cli.commands.alerts:app", "What fires now, and what was resolved lately."),
     "events": ("cli.commands.events:app", "Follow the bus; republish messages."),
 }
 

@@ -1,4 +1,4 @@
-"""Prints the service key of an agent or of the Scheduler: ``python -m muster.derive_key AUDIENCE``.
+"""Prints the service key of a service that REST reads: ``python -m muster.derive_key AUDIENCE``.
 
 The cluster key comes from MUSTER_CLUSTER_KEY or a secret file, never from the command line, which
 every process of the machine can read.
@@ -6,18 +6,19 @@ every process of the machine can read.
 
 import sys
 
-from muster.service_keys import SCHEDULER, agent, service_key
+from muster.service_keys import ALERTING, SCHEDULER, agent, service_key
 from muster.settings import ClusterKeySettings, read
 
 
 def main(arguments: list[str]) -> None:
     """Print the key. Ends the process where the audience or the cluster key is wrong."""
-    if len(arguments) != 1 or not (arguments[0] == SCHEDULER or arguments[0].startswith(agent(""))):
-        sys.exit(f"usage: python -m muster.derive_key {SCHEDULER} | {agent('NODE')}")
+    audience = arguments[0] if len(arguments) == 1 else ""
+    if audience not in (SCHEDULER, ALERTING) and not audience.startswith(agent("")):
+        sys.exit(f"usage: python -m muster.derive_key {SCHEDULER} | {ALERTING} | {agent('NODE')}")
     key = read(ClusterKeySettings).cluster_key.get_secret_value()
     if not key:
         sys.exit("MUSTER_CLUSTER_KEY is not set: set it to the one of REST")
-    sys.stdout.write(service_key(key, arguments[0]) + "\n")
+    sys.stdout.write(service_key(key, audience) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""The keys and tokens with which REST reads agents and the Scheduler over HTTP.
+"""The keys and tokens with which REST reads agents, the Scheduler and Alerting over HTTP.
 
 REST holds one cluster key. Each service that REST reads holds a key derived from it for its own
-audience (``scheduler``, ``agent/<node>``). A token names one audience, one path and an expiry, so
-that a stolen token or service key opens nothing elsewhere.
+audience (``scheduler``, ``alerting``, ``agent/<node>``). A token names one audience, one path and
+an expiry, so that a stolen token or service key opens nothing elsewhere.
 ``python -m muster.derive_key AUDIENCE`` prints the service key of an audience.
 """
 
@@ -21,6 +21,9 @@ KEY_BYTES = 32
 
 SCHEDULER = "scheduler"
 """The audience of the Scheduler."""
+
+ALERTING = "alerting"
+"""The audience of Alerting."""
 
 
 def agent(node: str) -> str:

@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl, urlsplit
 from muster.contracts.acls import FENCE, OPERATOR, agent_user
 from muster.contracts.topics import Service
 from muster.sealing import public_key_of
-from muster.service_keys import KEY_BYTES, SCHEDULER, agent, service_key
+from muster.service_keys import ALERTING, KEY_BYTES, SCHEDULER, agent, service_key
 
 from cli.deploy.objects import LEAST_RIGHTS, SYSTEM, Json
 
@@ -73,7 +73,10 @@ def secrets_of_services(key: str, database_url: str, secrets_keys: str | None = 
         },
         Service.LAUNCHER: {SECRETS_KEYS: secrets_keys},
         Service.SCHEDULER: {"muster_service_key": service_key(cluster_key, SCHEDULER)},
-        Service.ALERTING: {"muster_webhook_key": webhook_key},
+        Service.ALERTING: {
+            "muster_webhook_key": webhook_key,
+            "muster_service_key": service_key(cluster_key, ALERTING),
+        },
     }
     found = [
         _secret(

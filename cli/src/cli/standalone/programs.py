@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from muster.sealing import public_key_of
-from muster.service_keys import SCHEDULER, agent, service_key
+from muster.service_keys import ALERTING, SCHEDULER, agent, service_key
 from muster.settings import PREFIX
 
 from cli.standalone.processes import Program
@@ -124,6 +124,7 @@ def _environment(
         settings["MUSTER_DATABASE_URL"] = endpoints.database_url
     if name == "rest":
         settings["MUSTER_SCHEDULER_URL"] = endpoints.url("scheduler")
+        settings["MUSTER_ALERTING_URL"] = endpoints.url("alerting")
         settings["MUSTER_CLUSTER_KEY"] = choices.cluster_key
         settings |= _if_set("MUSTER_ADMIN_PASSWORD", choices.admin_password)
         present, *_ = choices.secrets_keys.split(",")
@@ -133,6 +134,7 @@ def _environment(
     if name in ("rest", "alerting"):
         settings["MUSTER_WEBHOOK_KEY"] = choices.webhook_key
     if name == "alerting":
+        settings["MUSTER_SERVICE_KEY"] = service_key(choices.cluster_key, ALERTING)
         settings |= _if_set("MUSTER_SMTP_PASSWORD", os.environ.get("MUSTER_SMTP_PASSWORD"))
     if name == "scheduler":
         settings["MUSTER_SERVICE_KEY"] = service_key(choices.cluster_key, SCHEDULER)

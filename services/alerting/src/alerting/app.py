@@ -12,8 +12,11 @@ from muster.db import is_transient, transaction
 from muster.readers import Consumer, Follower
 from muster.records import Received
 from muster.service import Runtime, run_service
+from muster.service_keys import ALERTING
 from muster.settings import read
+from muster.token_guard import TokenGuard
 
+from alerting.api.routes import routes
 from alerting.domain.deliveries import Answer, Channel, Failed, GiveUp
 from alerting.domain.messages import Mail, confirmation_mail
 from alerting.handlers import RECEIVED_TOPICS, Listener, Notified
@@ -63,6 +66,8 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
         senders = (webhook_sender(subscriptions, webhooks), mail_sender(subscriptions, mails))
         lanes = [_lane(runtime, settings, subscriptions, metrics, sender) for sender in senders]
         _listen(runtime, settings, subscriptions, metrics, lanes)
+        guard = TokenGuard(ALERTING, settings.service_key, runtime.metrics)
+        runtime.routes.extend(routes(runtime.pool, guard))
         yield
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from muster.addresses import networks_of
-from muster.settings import DatabaseSettings
+from muster.settings import DatabaseSettings, ReadByRestSettings
 from pydantic import (
     Field,
     NonNegativeInt,
@@ -25,11 +25,11 @@ from alerting.receivers.mail import MailServer, MailTls
 from alerting.receivers.webhook import WebhookLimits
 
 
-class AlertingSettings(DatabaseSettings):
+class AlertingSettings(DatabaseSettings, ReadByRestSettings):
     """Limits of silence, and how receivers are reached and retried."""
 
     http_port: NonNegativeInt = Field(
-        8083, description="The port of health and metrics; 0: any free port."
+        8083, description="The port of answers to REST, health and metrics; 0: any."
     )
     database_connections: PositiveInt = Field(5, description="Connections of one process.")
 

@@ -48,7 +48,7 @@ class RestMetrics:
         self.streams = Gauge("muster_rest_log_streams", "Logs read or followed.", registry=registry)
         self.peer_failures = Counter(
             "muster_rest_peer_failures",
-            "Failed reads of agents, the Scheduler and Kubernetes, by peer.",
+            "Failed reads of agents, the Scheduler, Alerting and Kubernetes, by peer.",
             ["peer"],
             registry=registry,
         )

@@ -1,5 +1,5 @@
 """What REST reads from others over HTTP and passes on: logs from agents, reasons and the queue from
-the Scheduler. It changes nothing there.
+the Scheduler, alerts from Alerting. It changes nothing there.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import structlog
 from muster.address_guard import AddressRefused, GuardedTransport, Resolver
 from muster.addresses import is_within, networks_of
 from muster.errors import Rejected, Transient
-from muster.service_keys import SCHEDULER, agent, make_token, service_key
+from muster.service_keys import ALERTING, SCHEDULER, agent, make_token, service_key
 
 from rest.leader import Leader, Query, Question
 from rest.metrics import RestMetrics
@@ -79,9 +79,18 @@ class OpenLog:
     pieces: AsyncIterator[LogPiece]
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A service that answers questions. ``audience``: of its tokens; ``name``: in refusals."""
+
+    audience: str
+    name: str
+    leader: Leader
+
+
 class Peers:
-    """Reads agents and the Scheduler. Agents report their own addresses, so REST connects to those
-    in the allowed networks only.
+    """Reads agents, the Scheduler and Alerting. Agents report their own addresses, so REST connects
+    to those in the allowed networks only.
     """
 
     def __init__(self, settings: RestSettings, metrics: RestMetrics) -> None:
@@ -99,14 +108,18 @@ class Peers:
         )
         # In threads of its own: agents choose the names that the other one looks up.
         self._scheduler_resolver = Resolver(settings.resolver_threads)
-        self._leader = Leader(
-            settings.scheduler_urls, self._scheduler_resolver, settings.peer_connect_s
-        )
+        self._scheduler = self._asked(SCHEDULER, "The Scheduler", settings.scheduler_urls)
+        self._alerting = self._asked(ALERTING, "Alerting", settings.alerting_urls)
+
+    def _asked(self, audience: str, name: str, urls: Sequence[str]) -> Asked:
+        connect_s = self._settings.peer_connect_s
+        return Asked(audience, name, Leader(urls, self._scheduler_resolver, connect_s))
 
     async def close(self) -> None:
         """Give connections back."""
         await self._agents.aclose()
-        await self._leader.close()
+        await self._scheduler.leader.close()
+        await self._alerting.leader.close()
         self._resolver.close()
         self._scheduler_resolver.close()
 
@@ -169,11 +182,12 @@ class Peers:
         """
         self._must_have_scheduler()
         limit_s = self._settings.peer_timeout_s
-        question = self._question("/export", limit_s, query)
+        question = self._question(SCHEDULER, "/export", limit_s, query)
         async with AsyncExitStack() as stack:
-            with self._reading_scheduler(question):
+            with self._reading(self._scheduler, question):
                 async with asyncio.timeout(limit_s):
-                    answer = await stack.enter_async_context(self._leader.asked(question))
+                    leader = self._scheduler.leader
+                    answer = await stack.enter_async_context(leader.asked(question))
                 if answer.status_code == 401:
                     raise self._not_let_in("The Scheduler", await _start_of(answer))
                 code = RECORD_REFUSALS.get(answer.status_code)
@@ -200,20 +214,50 @@ class Peers:
         """
         if not self._settings.scheduler_urls:
             return None
+        return await self._ask(self._scheduler, path, query)
+
+    async def ask_alerting(self, path: str, query: Query | None = None) -> Any:
+        """Alerting's answer as it is; None where it knows nothing of this. Raises Transient where
+        it does not answer, Rejected where there is none to ask.
+        """
+        self._must_have_alerting()
+        return await self._ask(self._alerting, path, query)
+
+    async def ask_alerting_about(self, path: str, text: bytes, within_s: float) -> Any:
+        """Its answer, within ``within_s`` seconds, to a question that is a text. Raises as
+        `ask_alerting` does.
+        """
+        self._must_have_alerting()
+        question = self._question(ALERTING, path, within_s, text=text)
+        return await self._answer(self._alerting, question, within_s)
+
+    def _must_have_alerting(self) -> None:
+        if not self._settings.alerting_urls:
+            message = "Alerting can't be read: MUSTER_ALERTING_URL is not set."
+            raise Rejected("NotConfiguredError", message)
+
+    async def _ask(self, asked: Asked, path: str, query: Query | None) -> Any:
         limit_s = self._settings.peer_timeout_s
-        return await self._answer(self._question(path, limit_s, query), limit_s)
+        question = self._question(asked.audience, path, limit_s, query)
+        return await self._answer(asked, question, limit_s)
 
     async def ask_scheduler_about(self, path: str, text: bytes, within_s: float) -> Any:
         """Its answer, within ``within_s`` seconds, to a question that is a text. Raises Transient
         where it does not answer, Rejected where there is none to ask.
         """
         self._must_have_scheduler()
-        return await self._answer(self._question(path, within_s, text=text), within_s)
+        question = self._question(SCHEDULER, path, within_s, text=text)
+        return await self._answer(self._scheduler, question, within_s)
 
     def _question(
-        self, path: str, read_s: float, query: Query | None = None, text: bytes | None = None
+        self,
+        audience: str,
+        path: str,
+        read_s: float,
+        query: Query | None = None,
+        text: bytes | None = None,
     ) -> Question:
-        token = self._token(SCHEDULER, unquote(path))
+        token = self._token(audience, unquote(path))
         return Question(path, token, query, text, self._timeout(read_s))
 
     def _timeout(self, read_s: float | None) -> httpx2.Timeout:
@@ -225,24 +269,29 @@ class Peers:
         why = _error_text(body) if self._key else "REST has no MUSTER_CLUSTER_KEY."
         return Transient(f"{who} refuses REST's request. {why}")
 
-    async def _answer(self, question: Question, within_s: float) -> Any:
-        with self._reading_scheduler(question):
-            async with asyncio.timeout(within_s), self._leader.asked(question) as answer:
+    async def _answer(self, asked: Asked, question: Question, within_s: float) -> Any:
+        with self._reading(asked, question):
+            async with asyncio.timeout(within_s), asked.leader.asked(question) as answer:
                 if answer.status_code == 401:
-                    raise self._not_let_in("The Scheduler", await _start_of(answer))
-                return await _read(answer)
+                    raise self._not_let_in(asked.name, await _start_of(answer))
+                return await _read(asked.name, answer)
 
     @contextmanager
-    def _reading_scheduler(self, question: Question) -> Iterator[None]:
+    def _reading(self, asked: Asked, question: Question) -> Iterator[None]:
         """Count and log what fails in the block. Raises Transient for it."""
         try:
             yield
         except (httpx2.HTTPError, TimeoutError, ValueError, Transient) as error:
-            self._metrics.peer_failures.labels("scheduler").inc()
-            _log.warning("the scheduler can't be read", path=question.path, error=repr(error))
+            self._metrics.peer_failures.labels(asked.audience).inc()
+            _log.warning(
+                "a service can't be read",
+                service=asked.audience,
+                path=question.path,
+                error=repr(error),
+            )
             if isinstance(error, Transient):
                 raise
-            raise Transient("The Scheduler does not answer; try again later.") from error
+            raise Transient(f"{asked.name} does not answer; try again later.") from error
 
 
 def _base(ask: LogAsk) -> str:
@@ -283,17 +332,17 @@ async def _start_of(answer: httpx2.Response) -> bytes:
     return content[:MAX_REFUSAL_BYTES]
 
 
-async def _read(answer: httpx2.Response) -> Any:
-    """The Scheduler's JSON, None where it knows nothing. Raises Transient, ValueError."""
+async def _read(name: str, answer: httpx2.Response) -> Any:
+    """A service's JSON, None where it knows nothing. Raises Transient, ValueError."""
     if answer.status_code == 404:
         return None
     if answer.status_code != 200:
-        raise Transient(f"The Scheduler answers {answer.status_code}.")
+        raise Transient(f"{name} answers {answer.status_code}.")
     content = bytearray()
     async for piece in answer.aiter_bytes():
         content += piece
         if len(content) > MAX_PEER_BYTES:
-            raise Transient(f"The Scheduler's answer has more than {MAX_PEER_BYTES} bytes.")
+            raise Transient(f"The answer of {name} has more than {MAX_PEER_BYTES} bytes.")
     return json.loads(content)
 
 

@@ -47,6 +47,11 @@ class RestSettings(DatabaseSettings, ClusterKeySettings, JobNamespaceSettings):
         " Schedulers: their URLs with commas, or one name with all addresses; REST finds the"
         " leader. None: REST does not ask.",
     )
+    alerting_url: str | None = Field(
+        None,
+        description="Where REST reads alerts, as http://alerting:8083; several with commas. None:"
+        " REST does not ask.",
+    )
     agent_networks: str = Field(
         "127.0.0.0/8, ::1/128",
         description="Agents report where REST reads their logs; REST connects to addresses in these"
@@ -232,7 +237,7 @@ class RestSettings(DatabaseSettings, ClusterKeySettings, JobNamespaceSettings):
         networks_of(text)
         return text
 
-    @field_validator("scheduler_url")
+    @field_validator("scheduler_url", "alerting_url")
     @classmethod
     def _are_plain_urls(cls, text: str | None) -> str | None:
         for url in _parts(text):
@@ -246,6 +251,11 @@ class RestSettings(DatabaseSettings, ClusterKeySettings, JobNamespaceSettings):
     def scheduler_urls(self) -> tuple[str, ...]:
         """Those of ``scheduler_url``, without a slash at the end."""
         return _parts(self.scheduler_url)
+
+    @property
+    def alerting_urls(self) -> tuple[str, ...]:
+        """Those of ``alerting_url``, without a slash at the end."""
+        return _parts(self.alerting_url)
 
 
 def _parts(text: str | None) -> tuple[str, ...]:

@@ -72,12 +72,16 @@ once.
 
 
 class AlertNotice(Model):
-    """An alert that is firing or has been resolved."""
+    """An alert that is firing or has been resolved. ``source``: who found its condition, as
+    ``alerting`` or ``alertmanager``. ``runbook``: where it says what to do.
+    """
 
     alert: str
     name: str
     severity: str
     summary: str
     labels: dict[str, str]
+    source: str = "alerting"
+    runbook: str | None = None
     starts_at: datetime
     ends_at: datetime | None = None

@@ -23,6 +23,17 @@ class Severity(StrEnum):
     CRITICAL = "critical"
 
 
+class Source(StrEnum):
+    """Who found the condition of an alert: Alerting in what services publish, a node's agent, an
+    event rule, or Alertmanager.
+    """
+
+    ALERTING = "alerting"
+    NODE = "node"
+    RULE = "rule"
+    ALERTMANAGER = "alertmanager"
+
+
 @dataclass(frozen=True, slots=True)
 class JobLabels:
     """What subscriptions filter by."""
@@ -53,7 +64,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """A condition that holds from ``starts_at`` until ``ends_at``; firing while that is None."""
+    """A condition that holds from ``starts_at`` until ``ends_at``; firing while that is None.
+
+    ``ident``: the fingerprint that its source gave it, where that is another program's.
+    """
 
     name: str
     severity: Severity
@@ -61,11 +75,14 @@ class Alert:
     labels: Mapping[str, str]
     starts_at: datetime
     ends_at: datetime | None = None
+    source: Source = Source.ALERTING
+    runbook: str | None = None
+    ident: str | None = None
 
     @property
     def fingerprint(self) -> str:
         """The same for every time that the same condition holds for the same labels."""
-        return fingerprint(self.name, self.labels)
+        return self.ident or fingerprint(self.name, self.labels)
 
     def resolved(self, at: datetime) -> "Alert":
         """The same alert, over."""
@@ -79,6 +96,8 @@ class Alert:
             severity=self.severity,
             summary=self.summary,
             labels=dict(self.labels),
+            source=self.source,
+            runbook=self.runbook,
             starts_at=self.starts_at,
             ends_at=self.ends_at,
         )

@@ -1,21 +1,24 @@
 """Alerts, with the records that publish them; and subscriptions as last published."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
 from datetime import datetime
 
+import asyncpg
 from muster.channels import Outgoing
 from muster.contracts.notices import SettingChanged
 from muster.db import Connection, Transaction
 
-from alerting.domain.events import Alert
+from alerting.domain.events import Alert, Severity, Source
 from alerting.store.rows import plain, text
 
 Traced = tuple[Alert, str | None]
 """An alert, and the trace in which it changed."""
 
 _SAVE = """
-    INSERT INTO alert (fingerprint, starts_at, name, severity, summary, labels, ends_at)
-    SELECT fingerprint, starts_at, name, severity, summary, labels, ends_at
+    INSERT INTO alert
+        (fingerprint, starts_at, name, severity, summary, labels, ends_at, source, runbook)
+    SELECT fingerprint, starts_at, name, severity, summary, labels, ends_at, source, runbook
     FROM jsonb_populate_recordset(NULL::alert, $1::jsonb)
     ON CONFLICT (fingerprint, starts_at) DO UPDATE SET ends_at = excluded.ends_at
     WHERE alert.ends_at IS NULL
@@ -38,6 +41,8 @@ def _row(alert: Alert) -> dict[str, object]:
         "summary": alert.summary,
         "labels": {name: text(value) for name, value in alert.labels.items()},
         "ends_at": alert.ends_at,
+        "source": alert.source.value,
+        "runbook": alert.runbook and text(alert.runbook),
     }
 
 
@@ -52,6 +57,56 @@ def _record(traced: Traced, now: datetime) -> Outgoing:
         f"alerting/alert/{alert.fingerprint}/{alert.starts_at.isoformat()}/{how}",
         now.timestamp(),
         traceparent,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which alerts: firing or resolved ones (None: both), with this name, severity, source and user
+    (None: any). ``user``: of the job that an alert is about.
+    """
+
+    is_firing: bool | None = None
+    name: str | None = None
+    severity: str | None = None
+    source: str | None = None
+    user: str | None = None
+    job: str | None = None
+    node: str | None = None
+
+
+_WANTED = """
+    FROM alert WHERE ($1::boolean IS NULL OR (ends_at IS NULL) = $1)
+    AND ($2::text IS NULL OR name = $2) AND ($3::text IS NULL OR severity = $3)
+    AND ($4::text IS NULL OR source = $4) AND ($5::text IS NULL OR labels->>'user' = $5)
+    AND ($6::text IS NULL OR labels->>'job' = $6) AND ($7::text IS NULL OR labels->>'node' = $7)
+"""
+_LIST = f"""
+    SELECT * {_WANTED} ORDER BY (ends_at IS NOT NULL), starts_at DESC, fingerprint
+    OFFSET $8 LIMIT $9
+"""
+
+
+async def list_alerts(
+    conn: Connection, wanted: Wanted, offset: int, limit: int
+) -> tuple[list[Alert], int]:
+    """Firing alerts, then resolved ones, each newest first; and how many there are in all."""
+    terms = astuple(wanted)
+    total: int = await conn.fetchval(f"SELECT count(*) {_WANTED}", *terms)
+    return [_alert(row) for row in await conn.fetch(_LIST, *terms, offset, limit)], total
+
+
+def _alert(row: asyncpg.Record) -> Alert:
+    return Alert(
+        name=row["name"],
+        severity=Severity(row["severity"]),
+        summary=row["summary"],
+        labels=row["labels"],
+        starts_at=row["starts_at"],
+        ends_at=row["ends_at"],
+        source=Source(row["source"]),
+        runbook=row["runbook"],
+        ident=row["fingerprint"],
     )
 
 

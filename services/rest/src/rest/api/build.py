@@ -11,6 +11,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from rest.api import (
+    alerts,
     cluster,
     config,
     errors,
@@ -67,7 +68,7 @@ TAGS = [
     {"name": "cluster", "description": "Nodes, virtual clusters, cells, the queue, configuration."},
     {"name": "storages", "description": "Storages that tasks mount."},
     {"name": "audit", "description": "The log of all writes."},
-    {"name": "alerts", "description": "Subscriptions to alerts by webhook or e-mail."},
+    {"name": "alerts", "description": "Alerts, and subscriptions by webhook or e-mail."},
 ]
 
 
@@ -108,7 +109,8 @@ def _routes() -> Sequence[BaseRoute]:
     asked for first, which takes half a second.
     """
     router = APIRouter(generate_unique_id_function=operation_id)
-    for module in (jobs, logs, info, tokens, users, cluster, config, storages, subscriptions):
+    modules = (jobs, logs, info, tokens, users, cluster, config, storages, subscriptions, alerts)
+    for module in modules:
         router.include_router(module.router, prefix=PREFIX, responses=REFUSALS)
     return tuple(router.routes)
 

@@ -447,6 +447,23 @@ EXAMPLES: dict[str, Any] = {
     "AcceptedVersion": _WHOLE | {"warnings": [], "whatIf": _NOTHING},
     "ShownComparison": _NOTHING | {"warnings": []},
     "Rollback": {"version": 2, "comment": "too early", "whatIf": True, "acceptDelays": False},
+    "AlertPage": {
+        "alerts": [
+            {
+                "alert": "0f2c66b1a7e09d43",
+                "name": "NodeLost",
+                "state": "firing",
+                "severity": "critical",
+                "summary": "Node gpu-7 is lost",
+                "labels": {"node": "gpu-7"},
+                "source": "alerting",
+                "runbook": None,
+                "startsAt": "2026-01-31T13:00:05+00:00",
+                "endsAt": None,
+            }
+        ],
+        "total": 1,
+    },
     "SubscriptionRequest": _SUBSCRIPTION,
     "SubscriptionPage": {"subscriptions": [_SHOWN_SUBSCRIPTION], "total": 1},
     "ShownSubscription": _SHOWN_SUBSCRIPTION,

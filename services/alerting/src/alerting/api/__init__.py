@@ -1,0 +1,1 @@
+"""What REST asks of Alerting over HTTP; nothing is changed by it."""

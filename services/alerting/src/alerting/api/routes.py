@@ -1,0 +1,80 @@
+"""The routes: authorization, parsing, and answers from the database. Any replica answers."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from muster.db import Pool, is_transient
+from muster.token_guard import TokenGuard
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from alerting.domain.events import Alert
+from alerting.store import alerts
+from alerting.store.alerts import Wanted
+
+Handle = Callable[[Request], Awaitable[Response]]
+
+DIGITS = 9
+MOST = 50_000
+"""The most entries of one answer."""
+
+STATES = {"firing": True, "resolved": False}
+
+
+def routes(pool: Pool, guard: TokenGuard) -> list[Route]:
+    """``/alerts?state=&name=&severity=&source=&user=&job=&node=&offset=&limit=``."""
+
+    async def list_alerts(request: Request) -> Response:
+        query = request.query_params
+        wanted = Wanted(
+            STATES.get(query.get("state", "")),
+            *(query.get(each) for each in ("name", "severity", "source", "user", "job", "node")),
+        )
+        async with pool.acquire() as conn:
+            found, total = await alerts.list_alerts(conn, wanted, *_page(request))
+        return JSONResponse({"alerts": [_shown(each) for each in found], "total": total})
+
+    return [Route("/alerts", _guarded(list_alerts, guard), methods=["GET"])]
+
+
+def _guarded(answer: Handle, guard: TokenGuard) -> Handle:
+    async def handle(request: Request) -> Response:
+        if (why := guard.refusal(request)) is not None:
+            return _error(401, "UnauthorizedError", why)
+        try:
+            return await answer(request)
+        except Exception as error:
+            if not is_transient(error):
+                raise
+            return _error(503, "BusyError", "Alerting's database does not answer.")
+
+    return handle
+
+
+def _page(request: Request) -> tuple[int, int]:
+    return _number(request, "offset", 0), min(_number(request, "limit", MOST), MOST)
+
+
+def _number(request: Request, name: str, default: int) -> int:
+    text = request.query_params.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= DIGITS else default
+
+
+def _shown(alert: Alert) -> dict[str, Any]:
+    return {
+        "alert": alert.fingerprint,
+        "name": alert.name,
+        "state": "firing" if alert.ends_at is None else "resolved",
+        "severity": alert.severity,
+        "summary": alert.summary,
+        "labels": dict(alert.labels),
+        "source": alert.source,
+        "runbook": alert.runbook,
+        "startsAt": alert.starts_at.isoformat(),
+        "endsAt": None if alert.ends_at is None else alert.ends_at.isoformat(),
+    }
+
+
+def _error(status: int, code: str, message: str) -> JSONResponse:
+    return JSONResponse({"code": code, "message": message}, status)

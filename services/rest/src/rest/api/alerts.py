@@ -1,0 +1,80 @@
+"""Alerts: what fires now, and what was resolved in the last days."""
+
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Query
+from fastapi.responses import JSONResponse, Response
+from muster.errors import Transient
+from pydantic import BaseModel
+
+from rest.api.context import Here, User
+from rest.api.paging import Paging
+
+router = APIRouter(prefix="/alerts", tags=["alerts"])
+
+
+class ShownAlert(BaseModel):
+    """A condition that holds since ``startsAt``, or held until ``endsAt``. ``alert`` is the same
+    each time that it holds for the same labels. ``source``: who found it: `alerting` in what
+    services publish, a `node`'s agent, a `rule` or `alertmanager`. ``runbook``: where it says what
+    to do.
+    """
+
+    alert: str
+    name: str
+    state: Literal["firing", "resolved"]
+    severity: Literal["info", "warning", "critical"]
+    summary: str
+    labels: dict[str, str]
+    source: Literal["alerting", "node", "rule", "alertmanager"]
+    runbook: str | None
+    startsAt: str
+    endsAt: str | None
+
+
+class AlertPage(BaseModel):
+    """A page of alerts, firing ones first, each newest first, and how many there are in all."""
+
+    alerts: list[ShownAlert]
+    total: int
+
+
+def _exact(what: str) -> Any:
+    return Query(max_length=255, description=f"Only alerts with this {what}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which alerts; what is not given takes all."""
+
+    state: Annotated[
+        Literal["firing", "resolved"] | None, Query(description="Only such alerts.")
+    ] = None
+    severity: Annotated[
+        Literal["info", "warning", "critical"] | None, Query(description="Only such alerts.")
+    ] = None
+    name: Annotated[str | None, _exact("name")] = None
+    source: Annotated[str | None, _exact("source")] = None
+    user: Annotated[str | None, _exact("user of the job")] = None
+    job: Annotated[str | None, _exact("job")] = None
+    node: Annotated[str | None, _exact("node")] = None
+
+
+@router.get("", response_model=AlertPage)
+async def list_alerts(
+    here: Here, caller: User, page: Paging, asked: Annotated[Filter, Depends()]
+) -> Response:
+    """Firing alerts, and those that were resolved in the last days. Users see the alerts about
+    their own jobs, admins all.
+    """
+    if not caller.is_admin:
+        if asked.user not in (None, caller.username):
+            return JSONResponse({"alerts": [], "total": 0})
+        asked = replace(asked, user=caller.username)
+    given = {key: value for key, value in asdict(asked).items() if value is not None}
+    query = asdict(page) | given
+    answer = await here.peers.ask_alerting("/alerts", query)
+    if answer is None:
+        raise Transient("Alerting's answer can't be read. Check its version and log.")
+    return JSONResponse(answer)

@@ -1,0 +1,71 @@
+"""The list of alerts, as REST shows it."""
+
+import datetime
+from collections.abc import Callable
+from typing import Any
+
+import httpx2
+import pytest
+from muster.contracts.jobs import JobState
+from muster.contracts.nodes import NodeLost, NodeReturned
+
+pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
+
+
+def right_now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)  # noqa: TID251 - what other services would publish
+
+
+async def test_alerts_are_listed_while_they_fire_and_after(
+    cluster: Any, with_rest: Callable[..., Any]
+) -> None:
+    async with with_rest(stuck_after_s=0.2) as api:
+        await cluster.publish("node-lost", "n1", lost := a_loss("n1"))
+        await api.until_alerts([("NodeLost", "firing", "critical")], "name", "state", "severity")
+        await cluster.job("j1", 1, JobState.STOPPING)
+        await api.until_alerts([("JobStuck",), ("NodeLost",)], "name", state="firing")
+        back = NodeReturned(node="n1", lease=lost.lease, at=right_now())
+        await cluster.publish("node-returned", "n1", back)
+        await api.until_alerts([("NodeLost",)], "name", state="resolved")
+        await api.until_alerts([("JobStuck",), ("NodeLost",)], "name")  # firing ones first
+        (stuck,) = await api.alerts(severity="warning")
+        assert (stuck["source"], stuck["labels"]["job"], stuck["endsAt"]) == (
+            "alerting",
+            "j1",
+            None,
+        )
+        assert [each["labels"] for each in await api.alerts(node="n1")] == [{"node": "n1"}]
+
+
+async def test_people_see_the_alerts_of_their_own_jobs_only(
+    cluster: Any, with_rest: Callable[..., Any]
+) -> None:
+    async with with_rest(stuck_after_s=0.2) as api, await api.log_in("ada") as ada:
+        await cluster.publish("node-lost", "n1", a_loss("n1"))
+        await cluster.job("j1", 1, JobState.STOPPING)
+        await cluster.job("j2", 1, JobState.STOPPING, user="eve")
+        await api.until_alerts([("JobStuck",)] * 2, "name", name="JobStuck")
+        seen = (await ada.get("/api/v2/alerts")).json()
+        assert ([each["labels"]["job"] for each in seen["alerts"]], seen["total"]) == (["j1"], 1)
+        others = await ada.get("/api/v2/alerts", params={"user": "eve"})
+        assert others.json() == {"alerts": [], "total": 0}
+
+
+async def test_only_rest_reads_alerting(cluster: Any, with_rest: Callable[..., Any]) -> None:
+    async with with_rest() as api:
+        url = api.rest.settings.alerting_url
+        async with httpx2.AsyncClient() as stranger:
+            assert (await stranger.get(f"{url}/alerts")).status_code == 401
+
+
+async def test_without_alerting_the_list_says_so(with_rest: Callable[..., Any]) -> None:
+    async with with_rest(alerting_url="http://127.0.0.1:1") as api:
+        answer = await api.admin.get("/api/v2/alerts")
+    assert (answer.status_code, answer.json()["message"]) == (
+        503,
+        "Alerting does not answer; try again later.",
+    )
+
+
+def a_loss(node: str) -> NodeLost:
+    return NodeLost(node=node, lease=2, since=right_now(), silent_s=30, pods=("p1",))
