@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from alerting.domain.deliveries import Failed, Sent
-from alerting.domain.messages import Mail
+from alerting.domain.rendering.mail import Mail
 from alerting.receivers.mail import MailMessage, MailReceiver, MailServer, MailTls
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -3,8 +3,9 @@
 import json
 from datetime import UTC, datetime
 
-from alerting.domain.events import Event, Severity
-from alerting.domain.messages import mail, webhook_body
+from alerting.domain.events import Event, JobLabels, Severity
+from alerting.domain.messages import Message, message_of
+from alerting.domain.rendering.mail import render
 from muster.contracts.subscriptions import AlertEvent
 
 EVENT = Event(
@@ -15,27 +16,44 @@ EVENT = Event(
     title="Job ada~<b>\nBcc: eve@example.org FAILED",
     text="It ran for 3 s.\n<script>alert(1)</script>",
     thread="job/j1",
-    data={"job": "j1", "retries": {"user": 1}},
+    data={
+        "job": "j1",
+        "retries": {"user": 1},
+        "verdict": {
+            "code": 1,
+            "phrase": "UserCode",
+            "cause": "it failed",
+            "evidence": "<i>Oom</i>",
+        },
+    },
+    job=JobLabels("ada", "research", "train"),
 )
 
 
-def test_a_webhook_has_type_timestamp_and_data() -> None:
-    body = json.loads(webhook_body(EVENT))
-    assert body["type"] == "job.failed"
-    assert datetime.fromisoformat(body["timestamp"]) == EVENT.at
-    assert body["data"]["job"] == "j1"
-    assert body["data"]["retries"] == {"user": 1}
-    assert body["data"]["severity"] == "warning"
+def test_a_message_is_kept_as_it_is() -> None:
+    message = message_of(EVENT)
+    assert Message.from_json(json.loads(json.dumps(message.to_json()))) == message
 
 
 def test_a_mail_carries_what_users_wrote_as_text_only() -> None:
-    parts = mail(EVENT)
+    parts = render(message_of(EVENT), 'https://muster.example/jobs/ada~train?a="b"')
     assert "\n" not in parts.subject
-    assert "<script>" not in parts.html
-    assert "<b>" not in parts.html
+    for tag in ("<script>", "<b>", "<i>"):
+        assert tag not in parts.html
+    assert 'a="b"' not in parts.html
     assert "<script>alert(1)</script>" in parts.text
+
+
+def test_a_mail_of_a_failed_job_has_verdict_telling_line_and_link_in_both_parts() -> None:
+    parts = render(message_of(EVENT), "https://muster.example/jobs/ada~train")
+    assert "https://muster.example/jobs/ada~train" in parts.text
+    assert '<a href="https://muster.example/jobs/ada~train">' in parts.html
+    assert "UserCode (code 1): it failed" in parts.html
+    assert "&lt;i&gt;Oom&lt;/i&gt;" in parts.html
+    assert "muster job ada~train" in parts.text
 
 
 def test_mails_about_one_thing_share_a_thread() -> None:
     other = Event("x", AlertEvent.JOB_RETRIED, EVENT.at, Severity.INFO, "t", "x", "job/j1", {})
-    assert mail(EVENT).thread == mail(other).thread
+    threads = {render(message_of(it), None).thread for it in (EVENT, other)}
+    assert len(threads) == 1

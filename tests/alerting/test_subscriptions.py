@@ -107,7 +107,7 @@ def test_each_version_of_a_secret_signs() -> None:
     publish(subscriptions, 1, secretVersions=[2, 1])
     entry = subscriptions.entry("s1")
     assert entry is not None
-    assert subscriptions.secrets(entry) == (
+    assert subscriptions.target(entry).secrets == (
         signing_secret("key", "s1", 2),
         signing_secret("key", "s1", 1),
     )

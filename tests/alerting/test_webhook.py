@@ -8,14 +8,19 @@ from typing import Any
 
 import pytest
 from alerting.domain.deliveries import Failed, Gone, Sent
-from alerting.receivers.webhook import WebhookLimits, WebhookMessage, WebhookReceiver
+from alerting.domain.events import Severity
+from alerting.domain.messages import Message
+from alerting.domain.rendering import FORMS
+from alerting.domain.rendering.forms import Sending, Target
+from alerting.receivers.http import HttpLimits, HttpMessage, HttpReceiver
 from muster.address_guard import Resolve
 from muster.addresses import is_public_or_within, networks_of
+from muster.contracts.subscriptions import ReceiverKind
 from muster.webhook_secrets import signing_secret
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 HERE = networks_of("127.0.0.0/8")
-OPEN = WebhookLimits(allowed=HERE)
+OPEN = HttpLimits(allowed=HERE)
 OLD, NEW = (signing_secret("key", "s1", version) for version in (1, 2))
 
 
@@ -23,9 +28,15 @@ def right_now() -> datetime:
     return datetime.now(UTC)  # noqa: TID251 - the judge looks at the clock
 
 
-def a_message(url: str, **fields: Any) -> WebhookMessage:
-    notice = {"id": "msg_1", "url": url, "body": '{"type":"job.failed","ü":1}', "secrets": (NEW,)}
-    return WebhookMessage(**{**notice, "at": right_now(), **fields})
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+MESSAGE = Message("k", "job-failed", AT, Severity.WARNING, "t", "x", "job/j1", {"ü": 1})
+
+
+def a_message(
+    url: str, secrets: tuple[str, ...] = (NEW,), at: datetime | None = None
+) -> HttpMessage:
+    sending = Sending("msg_1", at or right_now())
+    return HttpMessage(FORMS[ReceiverKind.WEBHOOK], MESSAGE, Target(url, secrets=secrets), sending)
 
 
 def always(*addresses: str) -> Resolve:
@@ -37,7 +48,7 @@ def always(*addresses: str) -> Resolve:
 
 async def test_the_judge_accepts_our_signature(start_receiver: Callable[..., Any]) -> None:
     receiver = await start_receiver()
-    async with WebhookReceiver(OPEN) as way:
+    async with HttpReceiver(OPEN) as way:
         assert await way.send(a_message(receiver.url)) == Sent()
     (request,) = receiver.requests
     assert Webhook(NEW).verify(request.body, request.headers) == json.loads(request.body)
@@ -50,7 +61,7 @@ async def test_both_secrets_verify_while_one_replaces_the_other(
     start_receiver: Callable[..., Any],
 ) -> None:
     receiver = await start_receiver()
-    async with WebhookReceiver(OPEN) as way:
+    async with HttpReceiver(OPEN) as way:
         await way.send(a_message(receiver.url, secrets=(NEW, OLD)))
     (request,) = receiver.requests
     for secret in (OLD, NEW):
@@ -109,7 +120,7 @@ async def test_a_private_receiver_is_never_connected_to(
     start_receiver: Callable[..., Any], host: str
 ) -> None:
     receiver = await start_receiver()
-    async with WebhookReceiver(WebhookLimits()) as way:
+    async with HttpReceiver(HttpLimits()) as way:
         answer = await way.send(a_message(f"http://{host}:{receiver.port}/"))
     assert isinstance(answer, Failed)
     assert not answer.can_retry
@@ -127,7 +138,7 @@ async def test_the_connection_goes_to_the_address_that_was_judged(
         asked.append(host)
         return ["127.0.0.1"] if len(asked) == 1 else ["127.0.0.2"]
 
-    async with WebhookReceiver(OPEN, resolve=rebinding) as way:
+    async with HttpReceiver(OPEN, resolve=rebinding) as way:
         assert await way.send(a_message(f"http://hooks.test:{receiver.port}/x")) == Sent()
     assert asked == ["hooks.test"]
     assert receiver.requests[0].headers["host"] == f"hooks.test:{receiver.port}"
@@ -138,7 +149,7 @@ async def test_private_addresses_beside_a_public_one_are_passed_over(
 ) -> None:
     receiver = await start_receiver()
     resolve = always("10.0.0.1", "127.0.0.1")
-    async with WebhookReceiver(OPEN, resolve=resolve) as way:
+    async with HttpReceiver(OPEN, resolve=resolve) as way:
         assert await way.send(a_message(f"http://hooks.test:{receiver.port}/x")) == Sent()
 
 
@@ -147,7 +158,7 @@ async def test_the_next_address_is_tried_where_one_does_not_answer(
 ) -> None:
     receiver = await start_receiver()
     resolve = always("127.0.0.2", "127.0.0.1")  # nobody listens at the first
-    async with WebhookReceiver(OPEN, resolve=resolve) as way:
+    async with HttpReceiver(OPEN, resolve=resolve) as way:
         assert await way.send(a_message(f"http://hooks.test:{receiver.port}/x")) == Sent()
 
 
@@ -155,7 +166,7 @@ async def test_tls_asks_for_the_name_though_the_address_is_pinned(
     start_receiver: Callable[..., Any], trusting: ssl.SSLContext
 ) -> None:
     receiver = await start_receiver(tls=True)
-    async with WebhookReceiver(OPEN, resolve=always("127.0.0.1"), tls=trusting) as way:
+    async with HttpReceiver(OPEN, resolve=always("127.0.0.1"), tls=trusting) as way:
         assert await way.send(a_message(f"https://hooks.test:{receiver.port}/x")) == Sent()
         wrong = await way.send(a_message(f"https://other.test:{receiver.port}/x"))
     assert receiver.server_names == ["hooks.test", "other.test"]
@@ -166,7 +177,7 @@ async def test_tls_asks_for_the_name_though_the_address_is_pinned(
 async def test_redirects_are_not_followed(start_receiver: Callable[..., Any]) -> None:
     other = await start_receiver()
     receiver = await start_receiver(status=307, extra=f"location: {other.url}\r\n")
-    async with WebhookReceiver(OPEN) as way:
+    async with HttpReceiver(OPEN) as way:
         answer = await way.send(a_message(receiver.url))
     assert isinstance(answer, Failed)
     assert "redirects" in answer.reason
@@ -178,19 +189,19 @@ async def test_a_failure_may_be_tried_again(
     start_receiver: Callable[..., Any], status: int
 ) -> None:
     receiver = await start_receiver(status=status, body=b"no\nthanks")
-    async with WebhookReceiver(OPEN) as way:
+    async with HttpReceiver(OPEN) as way:
         assert await way.send(a_message(receiver.url)) == Failed(f"HTTP {status}: no thanks")
 
 
 async def test_a_receiver_that_answers_gone_is_gone(start_receiver: Callable[..., Any]) -> None:
     receiver = await start_receiver(status=410)
-    async with WebhookReceiver(OPEN) as way:
+    async with HttpReceiver(OPEN) as way:
         assert await way.send(a_message(receiver.url)) == Gone("HTTP 410")
 
 
 async def test_retry_after_is_understood(start_receiver: Callable[..., Any]) -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
-    async with WebhookReceiver(OPEN) as way:
+    async with HttpReceiver(OPEN) as way:
         for text, wait_s in [
             ("120", 120.0),
             ("Thu, 01 Jan 2026 00:01:00 GMT", 60.0),
@@ -206,7 +217,7 @@ async def test_a_hanging_receiver_costs_no_more_than_the_timeout(
     start_receiver: Callable[..., Any],
 ) -> None:
     receiver = await start_receiver(is_hanging=True)
-    async with WebhookReceiver(WebhookLimits(timeout_s=0.3, allowed=HERE)) as way:
+    async with HttpReceiver(HttpLimits(timeout_s=0.3, allowed=HERE)) as way:
         assert await way.send(a_message(receiver.url)) == Failed("no answer within 0.3 s")
 
 
@@ -215,7 +226,7 @@ async def test_an_endless_answer_is_not_read_to_its_end(
     start_receiver: Callable[..., Any], status: int
 ) -> None:
     receiver = await start_receiver(status=status, is_endless=True)
-    async with WebhookReceiver(OPEN) as way:
+    async with HttpReceiver(OPEN) as way:
         answer = await way.send(a_message(receiver.url))
     assert answer == (Sent() if status == 200 else Failed(f"HTTP 500: {'x' * 200}"))
     assert receiver.sent_bytes < 20_000_000
@@ -223,7 +234,7 @@ async def test_an_endless_answer_is_not_read_to_its_end(
 
 @pytest.mark.parametrize("url", ["ftp://example.org/", "nonsense", "http://", "file:///etc/passwd"])
 async def test_what_is_no_web_address_is_refused(url: str) -> None:
-    async with WebhookReceiver(OPEN) as way:
+    async with HttpReceiver(OPEN) as way:
         answer = await way.send(a_message(url))
     assert isinstance(answer, Failed)
     assert not answer.can_retry
@@ -233,7 +244,7 @@ async def test_a_name_that_leads_nowhere_may_be_tried_again() -> None:
     async def resolve(_host: str, _port: int) -> Sequence[str]:
         raise OSError("no such name")
 
-    async with WebhookReceiver(OPEN, resolve=resolve) as way:
+    async with HttpReceiver(OPEN, resolve=resolve) as way:
         answer = await way.send(a_message("http://hooks.test/"))
     assert isinstance(answer, Failed)
     assert answer.can_retry
@@ -242,7 +253,7 @@ async def test_a_name_that_leads_nowhere_may_be_tried_again() -> None:
 async def test_nothing_secret_is_in_a_reason(start_receiver: Callable[..., Any]) -> None:
     rejected = await start_receiver()
     url = f"http://127.0.0.1:1/T0/marker-{rejected.port}"
-    async with WebhookReceiver(OPEN) as way:
+    async with HttpReceiver(OPEN) as way:
         message = a_message(url, at=right_now() - timedelta(hours=1))
         answer = await way.send(message)
     assert "marker" not in repr(answer) + repr(message)

@@ -14,6 +14,7 @@ from muster.contracts.node_orders import Order
 from muster.contracts.nodes import Gpu, NodeLost, NodeReport, NodeReturned, PodOnNode
 from muster.contracts.notices import RESYNC_SETTING, SettingChanged
 from muster.contracts.subscriptions import Subscription
+from muster.receiver_secrets import open_receiver
 from muster.webhook_secrets import signing_secret
 from rest.store.node_orders import give_order
 from rest.store.settings import load_published
@@ -153,6 +154,64 @@ async def reader(bootstrap: str, topic: str) -> AIOKafkaConsumer:
     )
     await consumer.start()
     return consumer
+
+
+SECRET_RECEIVERS = [
+    ({"slack": {"url": "https://hooks.slack.com/services/T0/marker"}}, "slack", "hooks.slack.com"),
+    ({"teams": {"url": "https://flows.example.org/x?sig=marker"}}, "teams", "flows.example.org"),
+    ({"pagerduty": {"routingKey": "marker0123456789"}}, "pagerduty", "events.pagerduty.com"),
+    (
+        {"ntfy": {"url": "http://ntfy.example.org/marker", "token": "tk_marker"}},
+        "ntfy",
+        "ntfy.example.org",
+    ),
+]
+
+
+@pytest.mark.parametrize(("receiver", "kind", "host"), SECRET_RECEIVERS)
+async def test_a_receiver_whose_address_is_a_secret_is_kept_and_shown_without_it(
+    rest: Any, receiver: dict[str, Any], kind: str, host: str
+) -> None:
+    body = {"events": ["job-failed"], **receiver}
+    made = await rest.client.post(SUBSCRIPTIONS, json=body)
+    assert made.status_code == 201, made.text
+    assert made.json()["receiver"] == {"kind": kind, "host": host}
+    ident = made.json()["id"]
+    path = f"{SUBSCRIPTIONS}/{ident}"
+    changed = await rest.client.put(path, json={"events": ["job-finished"]})
+    assert changed.json()["receiver"] == made.json()["receiver"]
+    answers = made.text + changed.text + (await rest.client.get(SUBSCRIPTIONS)).text
+    async with rest.runtime.pool.acquire() as conn:
+        kept = await conn.fetch("SELECT s::text FROM subscription AS s")
+        published = [row.content for row in await load_published(conn)]
+        (content,) = [it for it in published if it is not None and it.get("id") == ident]
+    assert "marker" not in answers + str(kept) + str(published)
+    sealed = Subscription.model_validate(content).receiver
+    assert sealed is not None
+    opened = open_receiver("a-key-of-this-test", ident, sealed.sealed)
+    assert "marker" in opened.url + opened.token
+    with pytest.raises(ValueError, match="another subscription"):
+        open_receiver("a-key-of-this-test", "other", sealed.sealed)
+    with pytest.raises(ValueError, match="another key"):
+        open_receiver("another-key", ident, sealed.sealed)
+
+
+@pytest.mark.parametrize(
+    ("receiver", "field"),
+    [
+        ({}, "webhookUrl"),
+        ({**WEBHOOK, "slack": {"url": "https://hooks.slack.com/x"}}, "one receiver"),
+        ({"slack": {"url": "http://hooks.slack.com/x"}}, "slack.url"),
+        ({"pagerduty": {"routingKey": "short"}}, "pagerduty.routingKey"),
+        ({"ntfy": {"url": "https://ntfy.sh/"}}, "ntfy.url"),
+    ],
+)
+async def test_a_wrong_receiver_is_refused_with_its_field(
+    rest: Any, receiver: dict[str, Any], field: str
+) -> None:
+    answer = await rest.client.post(SUBSCRIPTIONS, json={"events": ["job-failed"], **receiver})
+    assert answer.status_code == 400
+    assert field in answer.text
 
 
 async def test_subscriptions_are_published_without_secrets(start_rest: Any, bootstrap: str) -> None:

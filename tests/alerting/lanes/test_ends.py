@@ -18,13 +18,13 @@ async def test_a_failure_is_tried_again_until_it_is_given_up(post: Any) -> None:
     post.subscribe("a")
     await post.notify("j1")
     async with post.lane(post.fails):
-        for attempt in range(1, 8):
+        for attempt in range(1, 10):
             await post.until("SELECT attempts FROM delivery WHERE lease IS NULL", attempt)
             assert await post.pool.fetchval("SELECT next_at > now() FROM delivery")
             await post.now_due()
         await post.until("SELECT why FROM delivery", "attempts-used")
     assert await post.pool.fetchval("SELECT reason FROM delivery") == "HTTP 500"
-    assert await post.pool.fetchval("SELECT attempts FROM delivery") == 8
+    assert await post.pool.fetchval("SELECT attempts FROM delivery") == 10
 
 
 async def test_what_cannot_be_sent_stops_no_other(post: Any) -> None:
@@ -96,7 +96,7 @@ async def test_hopeless_deliveries_expire_and_old_ones_are_forgotten(post: Any) 
     await post.notify("j1")
     await post.pool.execute("UPDATE delivery SET created_at = now() - interval '4 days'")
     async with transaction(post.pool) as conn:
-        assert await cleaning.expire(conn, 259_200.0, 10) == 1
+        assert await cleaning.expire(conn, 345_600.0, 10) == 1
     assert await post.pool.fetchval("SELECT why FROM delivery") == "expired"
     await post.pool.execute("UPDATE event SET written_at = now() - interval '9 days'")
     async with transaction(post.pool) as conn:

@@ -6,9 +6,13 @@ from typing import Any
 
 import pytest
 from alerting.domain.deliveries import Answer, DeliveryPolicy, Failed, Sent
-from alerting.receivers.webhook import WebhookLimits, WebhookMessage, WebhookReceiver
+from alerting.domain.messages import Message
+from alerting.domain.rendering import FORMS
+from alerting.domain.rendering.forms import Sending, Target
+from alerting.receivers.http import HttpLimits, HttpMessage, HttpReceiver
 from alerting.store.deliveries import CLAIM, Claim
 from muster.addresses import networks_of
+from muster.contracts.subscriptions import ReceiverKind
 from muster.db import transaction
 from muster.webhook_secrets import signing_secret
 
@@ -137,13 +141,17 @@ async def test_a_quick_receiver_waits_for_no_slow_one_of_another_owner_over_http
     slow, quick = await start_receiver(is_hanging=True), await start_receiver()
     post.subscribe(*(f"slow-{n}" for n in range(20)), owner="mallory")
     post.subscribe("quick", owner="ada")
-    limits = WebhookLimits(allowed=networks_of("127.0.0.0/8"))
-    async with WebhookReceiver(limits) as way:
+    limits = HttpLimits(allowed=networks_of("127.0.0.0/8"))
+    form = FORMS[ReceiverKind.WEBHOOK]
+    async with HttpReceiver(limits) as way:
 
         async def behave(claim: Claim) -> Answer:
             url = quick.url if claim.subscription == "quick" else slow.url
             secret = signing_secret("key", claim.subscription, 1)
-            return await way.send(WebhookMessage(claim.id, url, claim.body, (secret,), claim.now))
+            assert claim.message is not None
+            message, target = Message.from_json(claim.message), Target(url, secrets=(secret,))
+            sending = Sending(claim.id, claim.now)
+            return await way.send(HttpMessage(form, message, target, sending))
 
         await post.notify(*(f"j{n}" for n in range(5)))
         async with post.lane(behave):

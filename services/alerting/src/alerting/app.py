@@ -18,12 +18,15 @@ from muster.token_guard import TokenGuard
 
 from alerting.api.routes import routes
 from alerting.domain.deliveries import Answer, Channel, Failed, GiveUp
-from alerting.domain.messages import Mail, confirmation_mail
+from alerting.domain.messages import Message, confirmation_message
+from alerting.domain.rendering import FORMS
+from alerting.domain.rendering.forms import Sending
+from alerting.domain.rendering.mail import render
 from alerting.handlers import RECEIVED_TOPICS, Listener, Notified
 from alerting.lanes import Lane, LaneLimits, Sender
 from alerting.metrics import AlertingMetrics
+from alerting.receivers.http import HttpMessage, HttpReceiver, private_authority
 from alerting.receivers.mail import MailMessage, MailReceiver
-from alerting.receivers.webhook import WebhookMessage, WebhookReceiver, private_authority
 from alerting.removed import REPORTED, RemovedNodes
 from alerting.settings import AlertingSettings
 from alerting.store import alerts, deliveries
@@ -35,6 +38,9 @@ from alerting.timers import Timers
 _log = structlog.get_logger()
 
 TOPICS_FOLLOWED = ("receivers-changed", REPORTED)
+
+Link = Callable[[str | None], str | None]
+"""Gives the address of a job's page."""
 
 LINGER_S = 0.1
 """A notification may wait this long: larger batches cost the database less."""
@@ -59,11 +65,12 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
         runtime.spawn("subscriptions-file", watcher.run)
     tls = private_authority(settings.webhook_ca_file)
     async with AsyncExitStack() as stack:
-        webhooks = await stack.enter_async_context(
-            WebhookReceiver(settings.webhook_limits(), tls=tls)
-        )
+        over_http = await stack.enter_async_context(HttpReceiver(settings.http_limits(), tls=tls))
         mails = MailReceiver(settings.mail_server())
-        senders = (webhook_sender(subscriptions, webhooks), mail_sender(subscriptions, mails))
+        senders = (
+            http_sender(subscriptions, over_http, settings.link),
+            mail_sender(subscriptions, mails, settings.link),
+        )
         lanes = [_lane(runtime, settings, subscriptions, metrics, sender) for sender in senders]
         _listen(runtime, settings, subscriptions, metrics, lanes)
         guard = TokenGuard(ALERTING, settings.service_key, runtime.metrics)
@@ -136,35 +143,43 @@ def _lane(
     return Lane(sender, runtime.pool, subscriptions, limits, metrics)
 
 
-def webhook_sender(subscriptions: Subscriptions, webhooks: WebhookReceiver) -> Sender:
-    """Sends a claimed delivery as a signed webhook."""
+def http_sender(subscriptions: Subscriptions, over_http: HttpReceiver, link: Link) -> Sender:
+    """Sends a claimed delivery in the form of its receiver's kind."""
 
     async def send(entry: Entry, claim: Claim) -> Answer:
+        kind = entry.subscription.kind
+        form = FORMS.get(kind)
+        if form is None or claim.message is None:
+            return Failed(f"this version of Muster knows no receiver of kind {kind}")
         try:
-            secrets = subscriptions.secrets(entry)
+            target = subscriptions.target(entry)
         except ValueError as error:
             return Failed(str(error), is_receivers=False)
-        url = entry.subscription.webhook_url or ""
-        return await webhooks.send(WebhookMessage(claim.id, url, claim.body, secrets, claim.now))
+        message = Message.from_json(claim.message)
+        sending = Sending(claim.id, claim.now, link(message.job))
+        return await over_http.send(HttpMessage(form, message, target, sending))
 
     return Sender(Channel.WEBHOOK, send)
 
 
-def mail_sender(subscriptions: Subscriptions, mails: MailReceiver) -> Sender:
+def mail_sender(subscriptions: Subscriptions, mails: MailReceiver, link: Link) -> Sender:
     """Sends a claimed delivery as a mail."""
 
     async def send(entry: Entry, claim: Claim) -> Answer:
         confirmation = entry.confirmation
         if confirmation is None:
-            letter = Mail(claim.subject, claim.text, claim.html, claim.thread)
+            assert claim.message is not None
+            message = Message.from_json(claim.message)
         elif confirmation.expires_at <= claim.now:
             return Failed("the code has expired", can_retry=False, is_receivers=False)
         else:
             try:
-                letter = confirmation_mail(confirmation, subscriptions.code(confirmation))
+                code = subscriptions.code(confirmation)
             except ValueError as error:
                 return Failed(str(error), is_receivers=False)
+            message = confirmation_message(confirmation, code, claim.now)
         to = entry.subscription.email or ""
+        letter = render(message, link(message.job))
         return await mails.send(MailMessage(claim.id, to, letter, claim.now))
 
     return Sender(Channel.MAIL, send)

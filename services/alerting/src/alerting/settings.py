@@ -6,6 +6,7 @@ from email.errors import MessageError
 from email.headerregistry import Address
 from pathlib import Path
 from typing import Self
+from urllib.parse import quote
 
 from muster.addresses import networks_of
 from muster.settings import DatabaseSettings, ReadByRestSettings
@@ -21,8 +22,11 @@ from pydantic import (
 
 from alerting.domain.deliveries import DeliveryPolicy
 from alerting.domain.policy import Policy
+from alerting.receivers.http import HttpLimits
 from alerting.receivers.mail import MailServer, MailTls
-from alerting.receivers.webhook import WebhookLimits
+
+JOB = "{job}"
+"""Stands for a job's name in job_url."""
 
 
 class AlertingSettings(DatabaseSettings, ReadByRestSettings):
@@ -81,6 +85,12 @@ class AlertingSettings(DatabaseSettings, ReadByRestSettings):
     webhook_slots: PositiveInt = Field(64, description="The most webhooks at a time.")
     resolver_threads: PositiveInt = Field(16, description="The most name look-ups at a time.")
 
+    job_url: str | None = Field(
+        None,
+        description="The address of a job's page, for links in messages, such as"
+        " https://muster.example.org/jobs/{job}; {job} becomes user~name.",
+    )
+
     smtp_host: str | None = Field(None, description="The mail server; without it no mail is sent.")
     smtp_port: PositiveInt = Field(587, description="The mail server's port.")
     smtp_tls: MailTls = Field(
@@ -100,7 +110,7 @@ class AlertingSettings(DatabaseSettings, ReadByRestSettings):
         120.0, description="How long a replica holds a delivery; then another may take it."
     )
     give_up_after_s: PositiveFloat = Field(
-        259_200.0, description="The age at which a failing delivery is given up."
+        345_600.0, description="The age at which a failing delivery is given up."
     )
     retry_after_max_s: PositiveFloat = Field(
         36_000.0, description="The longest wait that a receiver's Retry-After sets."
@@ -124,6 +134,13 @@ class AlertingSettings(DatabaseSettings, ReadByRestSettings):
     @classmethod
     def _are_networks(cls, text: str) -> str:
         networks_of(text)
+        return text
+
+    @field_validator("job_url")
+    @classmethod
+    def _names_the_job(cls, text: str | None) -> str | None:
+        if text is not None and not (JOB in text and text.startswith(("http://", "https://"))):
+            raise ValueError("write an http or https address with {job} in it")
         return text
 
     @field_validator("smtp_sender")
@@ -165,13 +182,19 @@ class AlertingSettings(DatabaseSettings, ReadByRestSettings):
             pause_max_s=self.pause_max_s,
         )
 
-    def webhook_limits(self) -> WebhookLimits:
-        """How webhooks are sent."""
-        return WebhookLimits(
+    def http_limits(self) -> HttpLimits:
+        """How messages are sent over HTTP."""
+        return HttpLimits(
             timeout_s=self.webhook_timeout_s,
             resolver_threads=self.resolver_threads,
             allowed=networks_of(self.webhook_allow_networks),
         )
+
+    def link(self, job: str | None) -> str | None:
+        """The address of a job's page."""
+        if self.job_url is None or job is None:
+            return None
+        return self.job_url.replace(JOB, quote(job, safe="~"))
 
     def mail_server(self) -> MailServer:
         """How mail is sent."""

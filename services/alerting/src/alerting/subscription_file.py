@@ -9,18 +9,26 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+from urllib.parse import urlsplit
 
 import structlog
 from muster.contracts.model import Model
-from muster.contracts.subscriptions import AlertEvent, Subscription
+from muster.contracts.subscriptions import (
+    AlertEvent,
+    ReceiverKind,
+    SealedReceiver,
+    Subscription,
+)
 from muster.errors import Problem, Rejected
 from muster.protocol.document import Node, read_document
 from muster.protocol.problems import ProtocolError
 from pydantic import ConfigDict, ValidationError, field_validator, model_validator
 
+from alerting.domain.rendering import pagerduty
+from alerting.domain.rendering.forms import Target
+from alerting.domain.rendering.webhook import is_signing_secret
 from alerting.metrics import AlertingMetrics
-from alerting.receivers.webhook import is_signing_secret
 from alerting.subscriptions import Entry
 
 _log = structlog.get_logger()
@@ -29,7 +37,7 @@ Environment = Mapping[str, str]
 
 
 class SecretReference(Model):
-    """Where a signing secret is: an environment variable or a file, never the file itself."""
+    """Where a secret is: an environment variable or a file, never the file itself."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -37,19 +45,59 @@ class SecretReference(Model):
     file: Path | None = None
 
     @model_validator(mode="after")
-    def _is_one(self) -> "SecretReference":
+    def _is_one(self) -> Self:
         if (self.env is None) == (self.file is None):
             raise ValueError("name one place: either env or file")
         return self
 
 
+class SecretAddress(Model):
+    """A receiver whose address is a secret; ``token`` opens it where it needs one."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    url: SecretReference
+    token: SecretReference | None = None
+
+
+class RoutingKey(Model):
+    """A service of PagerDuty's. ``url``: where its region takes events."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    routing_key: SecretReference
+    url: str = pagerduty.URL
+
+
 class FileSubscription(Subscription):
-    """A subscription as the file has it: the same fields, ``secrets`` and a strict reading."""
+    """A subscription as the file has it: the same fields, and those that name secrets."""
 
     model_config = ConfigDict(extra="forbid")
 
     owner: str = "file"
+    receiver: None = None
+    slack: SecretAddress | None = None
+    teams: SecretAddress | None = None
+    pagerduty: RoutingKey | None = None
+    ntfy: SecretAddress | None = None
     secrets: tuple[SecretReference, ...] = ()
+
+    @model_validator(mode="after")
+    def _has_one_receiver(self) -> Self:
+        fields = (self.webhook_url, self.email, self.slack, self.teams, self.pagerduty, self.ntfy)
+        if sum(it is not None for it in fields) != 1:
+            raise ValueError(
+                "give one receiver: webhookUrl, email, slack, teams, pagerduty or ntfy"
+            )
+        return self
+
+    @property
+    def kind(self) -> ReceiverKind:
+        """The kind of its receiver."""
+        kinds = (ReceiverKind.SLACK, ReceiverKind.TEAMS, ReceiverKind.PAGERDUTY, ReceiverKind.NTFY)
+        named = (self.slack, self.teams, self.pagerduty, self.ntfy)
+        found = (kind for kind, it in zip(kinds, named, strict=True) if it is not None)
+        return next(found, super().kind)
 
     @field_validator("events")
     @classmethod
@@ -83,37 +131,80 @@ def read_subscriptions(data: bytes, environment: Environment) -> dict[str, Entry
     for number, subscription in enumerate(found):
         place = ("subscriptions", number)
         try:
-            secrets = tuple(_secret(it, environment) for it in subscription.secrets)
+            secrets = tuple(_signing_secret(it, environment) for it in subscription.secrets)
+            receiver = _receiver(subscription, environment)
         except (OSError, ValueError) as error:  # UnicodeDecodeError is a ValueError
-            problems.append(_problem(root, (*place, "secrets"), str(error)))
+            where = "secrets" if subscription.secrets else subscription.kind.value
+            problems.append(_problem(root, (*place, where), str(error)))
             continue
         ident = f"file/{subscription.id}"
         if ident in entries:
             problems.append(_problem(root, (*place, "id"), "another subscription has this id"))
-        entries[ident] = _entry(ident, subscription, secrets)
+        entries[ident] = _entry(ident, subscription, receiver, secrets)
     if problems:
         raise _rejected(problems)
     return entries
 
 
-def _entry(ident: str, written: FileSubscription, secrets: tuple[str, ...]) -> Entry:
-    fields = written.model_dump(exclude={"secrets"}) | {"id": ident}
-    subscription = Subscription.model_validate(fields)
-    version = hashlib.sha256(subscription.model_dump_json().encode()).hexdigest()[:16]
-    return Entry(subscription, version, secrets)
+def _entry(
+    ident: str,
+    written: FileSubscription,
+    receiver: tuple[SealedReceiver, Target] | None,
+    secrets: tuple[str, ...],
+) -> Entry:
+    fields = written.model_dump(include=set(Subscription.model_fields)) | {"id": ident}
+    sealed, target = receiver or (None, None)
+    subscription = Subscription.model_validate(fields | {"receiver": sealed})
+    content = subscription.model_dump_json() + (f"{target.url} {target.token}" if target else "")
+    version = hashlib.sha256(content.encode()).hexdigest()[:16]
+    return Entry(subscription, version, secrets, target)
+
+
+def _receiver(
+    written: FileSubscription, environment: Environment
+) -> tuple[SealedReceiver, Target] | None:
+    """A receiver whose address is a secret; None for a webhook or a mail address."""
+    if written.pagerduty is not None:
+        key = _secret(written.pagerduty.routing_key, environment)
+        return _sealed(ReceiverKind.PAGERDUTY, Target(written.pagerduty.url, key))
+    for kind, address in (
+        (ReceiverKind.SLACK, written.slack),
+        (ReceiverKind.TEAMS, written.teams),
+        (ReceiverKind.NTFY, written.ntfy),
+    ):
+        if address is not None:
+            token = _secret(address.token, environment) if address.token else ""
+            return _sealed(kind, Target(_secret(address.url, environment), token))
+    return None
+
+
+def _sealed(kind: ReceiverKind, target: Target) -> tuple[SealedReceiver, Target]:
+    return SealedReceiver(kind=kind, host=urlsplit(target.url).hostname or "", sealed=""), target
+
+
+def _signing_secret(reference: SecretReference, environment: Environment) -> str:
+    secret = _secret(reference, environment)
+    if not is_signing_secret(secret):
+        where = _place(reference)
+        raise ValueError(f"{where} has no secret: whsec_ and 24 to 64 bytes in base64")
+    return secret
 
 
 def _secret(reference: SecretReference, environment: Environment) -> str:
     if reference.env is not None:
         secret = environment.get(reference.env, "")
-        where = f"the environment variable {reference.env}"
     else:
         assert reference.file is not None
         secret = reference.file.read_text().strip()
-        where = str(reference.file)
-    if not is_signing_secret(secret):
-        raise ValueError(f"{where} has no secret: whsec_ and 24 to 64 bytes in base64")
+    if not secret:
+        raise ValueError(f"{_place(reference)} is empty or missing")
     return secret
+
+
+def _place(reference: SecretReference) -> str:
+    if reference.env is not None:
+        return f"the environment variable {reference.env}"
+    return str(reference.file)
 
 
 def _problem(root: Node, path: tuple[str | int, ...], message: str) -> Problem:

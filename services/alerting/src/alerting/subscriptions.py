@@ -16,10 +16,12 @@ from muster.contracts.model import Model
 from muster.contracts.notices import SettingChanged
 from muster.contracts.subscriptions import SUBSCRIPTION_SETTING, Subscription
 from muster.newest import Newest
+from muster.receiver_secrets import open_receiver
 from muster.records import Received
 from muster.webhook_secrets import signing_secret
 from pydantic import SecretStr, ValidationError
 
+from alerting.domain.rendering.forms import Target
 from alerting.metrics import AlertingMetrics
 
 _log = structlog.get_logger()
@@ -30,7 +32,8 @@ NUL = "\\u0000"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Entry:
-    """A subscription. ``version`` changes with it; ``secrets`` are its own, where it has any.
+    """A subscription. ``version`` changes with it; ``secrets`` and ``target`` are its own, where it
+    has any.
 
     An address that is to be confirmed is a receiver too: of one mail, and of no events.
     """
@@ -38,6 +41,7 @@ class Entry:
     subscription: Subscription
     version: str
     secrets: tuple[str, ...] = ()
+    target: Target | None = None
     confirmation: Confirmation | None = None
 
 
@@ -70,7 +74,19 @@ class Subscriptions:
         """The code of a confirmation. Raises ValueError where there is no key to make it from."""
         return confirmation_code(self._key.get_secret_value(), confirmation)
 
-    def secrets(self, entry: Entry) -> tuple[str, ...]:
+    def target(self, entry: Entry) -> Target:
+        """Where its messages go, and what opens that. Raises ValueError where it can't be had."""
+        if entry.target is not None:
+            return entry.target
+        subscription = entry.subscription
+        sealed = subscription.receiver
+        if sealed is None:
+            return Target(subscription.webhook_url or "", secrets=self._secrets(entry))
+        key = self._key.get_secret_value()
+        secret = open_receiver(key, subscription.id, sealed.sealed)
+        return Target(secret.url, secret.token)
+
+    def _secrets(self, entry: Entry) -> tuple[str, ...]:
         """The secrets that sign its webhooks, newest first.
 
         Raises ValueError where there is no key to make them from.

@@ -1,5 +1,6 @@
 """A subscription to alerts as REST publishes it (in a setting ``subscription/<id>``)
-and as Alerting reads it. It never holds a secret: see muster.webhook_secrets.
+and as Alerting reads it. It never holds a secret in clear: see muster.webhook_secrets and
+muster.receiver_secrets.
 """
 
 from typing import Self
@@ -29,6 +30,18 @@ class AlertEvent(OpenEnum):
     UNKNOWN = "unknown"
 
 
+class ReceiverKind(OpenEnum):
+    """The kinds of receivers; each has its own format of messages."""
+
+    WEBHOOK = "webhook"
+    MAIL = "mail"
+    SLACK = "slack"
+    TEAMS = "teams"
+    PAGERDUTY = "pagerduty"
+    NTFY = "ntfy"
+    UNKNOWN = "unknown"
+
+
 class SubscriptionFilter(Model):
     """Which jobs: an empty list takes all. ``job_names`` are shell patterns (``train-*``)."""
 
@@ -37,12 +50,22 @@ class SubscriptionFilter(Model):
     job_names: tuple[str, ...] = ()
 
 
+class SealedReceiver(Model):
+    """A receiver whose address is a secret. ``host`` is what of it may be shown; ``sealed``: see
+    muster.receiver_secrets.
+    """
+
+    kind: ReceiverKind
+    host: str
+    sealed: str
+
+
 class Subscription(Model):
     """One receiver, the events that it wants and the jobs that they are about.
 
-    Exactly one of ``webhook_url`` and ``email`` is set. ``filter`` counts for events of jobs only.
-    ``secret_versions``, newest first: each signs, so that no delivery fails while a receiver
-    changes its secret.
+    Exactly one of ``webhook_url``, ``email`` and ``receiver`` is set. ``filter`` counts for events
+    of jobs only. ``secret_versions``, newest first: each signs a webhook, so that no delivery fails
+    while a receiver changes its secret.
     """
 
     id: str = Field(min_length=1, max_length=128)
@@ -52,10 +75,18 @@ class Subscription(Model):
     filter: SubscriptionFilter = SubscriptionFilter()
     webhook_url: str | None = Field(default=None, max_length=2048)
     email: str | None = Field(default=None, max_length=320)
+    receiver: SealedReceiver | None = None
     secret_versions: tuple[int, ...] = Field(default=(1,), min_length=1, max_length=4)
 
     @model_validator(mode="after")
     def _has_one_receiver(self) -> Self:
-        if (self.webhook_url is None) == (self.email is None):
-            raise ValueError("give one receiver: either webhookUrl or email")
+        if sum(it is not None for it in (self.webhook_url, self.email, self.receiver)) != 1:
+            raise ValueError("give one receiver: webhookUrl, email or receiver")
         return self
+
+    @property
+    def kind(self) -> ReceiverKind:
+        """The kind of its receiver."""
+        if self.receiver is not None:
+            return self.receiver.kind
+        return ReceiverKind.MAIL if self.webhook_url is None else ReceiverKind.WEBHOOK

@@ -1,7 +1,7 @@
 """The deliveries of an event, one for each subscription; their retries; pauses of receivers.
 
-The schedule is Standard Webhooks 1.0's. A receiver that fails repeatedly is paused, so that it does
-not delay others; one that answers 410 Gone is disabled.
+The schedule is the example of Standard Webhooks 1.0. A receiver that fails repeatedly is paused, so
+that it does not delay others; one that answers 410 Gone is disabled.
 """
 
 import hashlib
@@ -12,19 +12,21 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import assert_never
 
-from muster.contracts.subscriptions import Subscription, SubscriptionFilter
+from muster.contracts.subscriptions import ReceiverKind, Subscription, SubscriptionFilter
 
 from alerting.domain.events import Event
 
-SCHEDULE_S = (0, 5, 300, 1_800, 7_200, 18_000, 36_000, 36_000)
-"""Seconds before each attempt, from the last one: Standard Webhooks 1.0."""
+SCHEDULE_S = (0, 5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400)
+"""Seconds before each attempt, from the last one: the example of Standard Webhooks 1.0."""
 
 JITTER = 0.1
 """A delay is stretched by up to this part of itself."""
 
 
 class Channel(StrEnum):
-    """The ways to reach a person or a system; each has its own lane of deliveries."""
+    """The ways to reach a person or a system; each has its own lane of deliveries. WEBHOOK is for
+    every kind of receiver over HTTP.
+    """
 
     WEBHOOK = "webhook"
     MAIL = "mail"
@@ -119,7 +121,7 @@ class DeliveryPolicy:
     receiver is paused, for ``pause_s``, doubling to ``pause_max_s``.
     """
 
-    give_up_after_s: float = 259_200.0
+    give_up_after_s: float = 345_600.0
     retry_after_max_s: float = 36_000.0
     pause_failures: int = 5
     pause_s: float = 5.0
@@ -155,7 +157,7 @@ def wants(subscription: Subscription, event: Event) -> bool:
 
 def channel(subscription: Subscription) -> Channel:
     """The way to a subscription's receiver."""
-    return Channel.MAIL if subscription.webhook_url is None else Channel.WEBHOOK
+    return Channel.MAIL if subscription.kind is ReceiverKind.MAIL else Channel.WEBHOOK
 
 
 def owners_at_share(under_way: Mapping[str, int], slots: int) -> frozenset[str]:

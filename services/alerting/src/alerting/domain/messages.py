@@ -1,51 +1,98 @@
-"""What a receiver gets to read: the body of a webhook, the parts of a mail."""
+"""What a receiver gets to read, before it has the form of one kind of receiver."""
 
 import hashlib
-import json
-from dataclasses import dataclass
-from html import escape
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, Self
 
 from muster.contracts.confirmations import Confirmation
+from muster.contracts.subscriptions import AlertEvent
+from pydantic import JsonValue
 
-from alerting.domain.events import Event
+from alerting.domain.events import Event, Severity
+
+ENDS = frozenset({AlertEvent.JOB_UNSTUCK, AlertEvent.NODE_RETURNED, AlertEvent.NODE_REMOVED})
+"""Events that end the alert that an earlier event began."""
 
 
 @dataclass(frozen=True, slots=True)
-class Mail:
-    """The parts of a mail. ``thread`` groups the mails about one thing in a reader's list."""
+class Message:
+    """One event in the words that people read. It is kept as JSON until it is sent.
 
-    subject: str
-    text: str
-    html: str
-    thread: str
-
-
-def webhook_body(event: Event) -> str:
-    """The JSON body of a webhook: ``type``, ``timestamp`` and ``data`` (Standard Webhooks 1.0).
-
-    The type is the event's name with a full stop: ``job.failed``.
+    ``alert``: the fingerprint of the alert that the event begins or, where ``is_over``, ends.
+    ``job``: the job's name, ``user~name``. ``verdict`` and ``line``: what a failed job's verdict
+    says, and the line of its log that shows it. ``thread`` groups the messages about one thing.
     """
-    body = {
-        "type": event.name.replace("-", ".", 1),
-        "timestamp": event.at.isoformat(),
-        "data": {
-            **event.data,
-            "severity": event.severity.value,
-            "title": event.title,
-            "text": event.text,
-        },
-    }
-    return json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+
+    key: str
+    name: str
+    at: datetime
+    severity: Severity
+    title: str
+    text: str
+    thread: str
+    data: Mapping[str, JsonValue]
+    alert: str | None = None
+    is_over: bool = False
+    job: str | None = None
+    verdict: str | None = None
+    line: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is kept."""
+        return asdict(self) | {"at": self.at.isoformat(), "data": dict(self.data)}
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> Self:
+        """As it was before it was kept."""
+        at, severity = datetime.fromisoformat(kept["at"]), Severity(kept["severity"])
+        return cls(**{**kept, "at": at, "severity": severity})
+
+    @property
+    def type(self) -> str:
+        """The event's name with a full stop, as webhooks have it: ``job.failed``."""
+        return self.name.replace("-", ".", 1)
+
+    @property
+    def subject(self) -> str:
+        """One line that names it."""
+        return " ".join(f"[Muster] {self.title}".split())[:200]
+
+    @property
+    def thread_id(self) -> str:
+        """A short name of its thread, of hexadecimal digits."""
+        return hashlib.sha256(self.thread.encode()).hexdigest()[:24]
 
 
-def mail(event: Event) -> Mail:
-    """A mail's parts: plain text, and the same as HTML with everything escaped."""
-    at = event.at.isoformat(timespec="seconds")
-    return _mail(event.title, event.text, f"\n{at}\n", event.thread)
+def message_of(event: Event) -> Message:
+    """The message of an event."""
+    data = event.data
+    alert, verdict = data.get("alert"), data.get("verdict")
+    phrase = line = None
+    if isinstance(verdict, Mapping):
+        phrase = f"{verdict.get('phrase')} (code {verdict.get('code')}): {verdict.get('cause')}"
+        line = str(verdict["evidence"]) if verdict.get("evidence") else None
+    job = event.job
+    return Message(
+        key=event.key,
+        name=event.name.value,
+        at=event.at,
+        severity=event.severity,
+        title=event.title,
+        text=event.text,
+        thread=event.thread,
+        data=data,
+        alert=alert if isinstance(alert, str) else None,
+        is_over=event.name in ENDS,
+        job=f"{job.user}~{job.name}" if job is not None and job.name else None,
+        verdict=phrase,
+        line=line,
+    )
 
 
-def confirmation_mail(confirmation: Confirmation, code: str) -> Mail:
-    """The mail that brings a code to the address that it confirms."""
+def confirmation_message(confirmation: Confirmation, code: str, at: datetime) -> Message:
+    """What brings a code to the address that it confirms."""
     until = confirmation.expires_at.isoformat(timespec="seconds")
     text = (
         f"The user {confirmation.user} of Muster wants notifications at this address.\n"
@@ -53,15 +100,5 @@ def confirmation_mail(confirmation: Confirmation, code: str) -> Mail:
         f"The code is valid until {until} and works once.\n"
         "If you are not this user, ignore this mail: without the code you get no notifications."
     )
-    return _mail("Confirm your mail address", text, "", confirmation.id)
-
-
-def _mail(title: str, text: str, end: str, thread: str) -> Mail:
-    subject = " ".join(f"[Muster] {title}".split())
-    paragraphs = "".join(f"<p>{escape(line)}</p>" for line in text.splitlines())
-    html = (
-        f'<!doctype html><html><head><meta charset="utf-8"><title>{escape(subject)}</title></head>'
-        f"<body><h2>{escape(title)}</h2>{paragraphs}</body></html>"
-    )
-    plain = f"{title}\n\n{text}\n{end}"
-    return Mail(subject[:200], plain, html, hashlib.sha256(thread.encode()).hexdigest()[:24])
+    title, key = "Confirm your mail address", confirmation.id
+    return Message(key, "email-confirmation", at, Severity.INFO, title, text, key, {})

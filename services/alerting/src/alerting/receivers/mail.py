@@ -15,7 +15,7 @@ from enum import StrEnum
 import aiosmtplib
 
 from alerting.domain.deliveries import Answer, Failed, Sent
-from alerting.domain.messages import Mail
+from alerting.domain.rendering.mail import Mail
 
 REASON_CHARACTERS = 200
 

@@ -5,6 +5,7 @@ their end for good.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from muster.db import Connection, fetch
 
@@ -20,7 +21,7 @@ from alerting.domain.deliveries import (
     delivery_id,
 )
 from alerting.domain.events import Event
-from alerting.domain.messages import mail, webhook_body
+from alerting.domain.messages import message_of
 from alerting.store.rows import plain
 
 
@@ -38,7 +39,9 @@ TracedEvent = tuple[Event, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A delivery that a worker has taken, with what is to be sent. ``now`` is the database's."""
+    """A delivery that a worker has taken, with what is to be sent. ``now`` is the database's.
+    ``message``: None for a mail that confirms an address, whose text has a secret.
+    """
 
     id: str
     subscription: str
@@ -48,23 +51,19 @@ class Claim:
     now: datetime
     lease: str
     event_key: str
-    body: str
-    subject: str
-    text: str
-    html: str
-    thread: str
+    message: dict[str, Any] | None
     traceparent: str | None
 
 
 _ADD_EVENTS = """
-    INSERT INTO event (key, name, at, body, subject, text, html, thread, traceparent)
-    SELECT key, name, at, body, subject, text, html, thread, traceparent
+    INSERT INTO event (key, name, at, message, traceparent)
+    SELECT key, name, at, message, traceparent
     FROM jsonb_populate_recordset(NULL::event, $1::jsonb)
     ON CONFLICT (key) DO NOTHING
 """
 _ADD_CONFIRMATIONS = """
-    INSERT INTO event (key, name, at, body, subject, text, html, thread)
-    SELECT key, 'email-confirmation', now(), '', '', '', '', ''
+    INSERT INTO event (key, name, at)
+    SELECT key, 'email-confirmation', now()
     FROM unnest($1::text[]) AS k (key) ON CONFLICT (key) DO NOTHING
 """
 _ADD_RECEIVERS = """
@@ -129,16 +128,11 @@ async def _note_receivers(
 
 
 def _event_row(event: Event, traceparent: str | None) -> dict[str, object]:
-    letter = mail(event)
     return {
         "key": event.key,
         "name": event.name.value,
         "at": event.at,
-        "body": webhook_body(event),
-        "subject": letter.subject,
-        "text": letter.text,
-        "html": letter.html,
-        "thread": letter.thread,
+        "message": message_of(event).to_json(),
         "traceparent": traceparent,
     }
 
@@ -165,8 +159,7 @@ CLAIM = """
     FROM picked, event AS e
     WHERE d.id = picked.id AND e.key = d.event_key
     RETURNING d.id, d.subscription, picked.owner, d.attempts, d.created_at,
-        clock_timestamp() AS now, d.lease, d.event_key, e.body, e.subject, e.text, e.html,
-        e.thread, e.traceparent
+        clock_timestamp() AS now, d.lease, d.event_key, e.message, e.traceparent
 """
 
 

@@ -15,6 +15,10 @@ def plain(row: Mapping[str, object]) -> dict[str, object]:
 def _plain(value: object) -> object:
     if isinstance(value, datetime):
         return value.isoformat()
+    if isinstance(value, Mapping):
+        return {text(str(name)): _plain(it) for name, it in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(it) for it in value]
     return text(value) if isinstance(value, str) else value
 
 

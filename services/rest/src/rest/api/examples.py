@@ -177,6 +177,7 @@ _SHOWN_SUBSCRIPTION = {
     "id": "0193f0c2b0aa",
     "owner": "ann",
     **_SUBSCRIPTION,
+    "receiver": None,
     "secretVersions": [1],
 }
 _SECRETS = ["whsec_VGhpcyBpcyBhbiBleGFtcGxlLCBubyBzZWNyZXQu"]

@@ -3,12 +3,20 @@
 import secrets
 import time
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Path
-from muster.contracts.subscriptions import AlertEvent, Subscription, SubscriptionFilter
+from muster.contracts.subscriptions import (
+    AlertEvent,
+    ReceiverKind,
+    SealedReceiver,
+    Subscription,
+    SubscriptionFilter,
+)
 from muster.db import Connection, transaction
 from muster.errors import Problem, Rejected
 from muster.ids import new_id
+from muster.receiver_secrets import ReceiverSecret, seal_receiver
 from muster.webhook_secrets import signing_secret
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -53,6 +61,9 @@ Event = Literal[
     "record-rejected",
     "accounting-drifted",
 ]
+RECEIVERS = ("webhookUrl", "email", "slack", "teams", "pagerduty", "ntfy")
+"""The fields that name a receiver."""
+SecretUrl = Annotated[str, Field(max_length=2048, pattern=r"^https://[^\s/?#@]+([/?#]\S*)?$")]
 Names = Annotated[list[Annotated[str, Field(max_length=255)]], Field(max_length=100)]
 
 
@@ -66,9 +77,42 @@ class Filter(BaseModel):
     jobNames: Names = []
 
 
+class ChatReceiver(BaseModel):
+    """A channel of Slack or of Microsoft Teams: its incoming webhook, or its workflow's address.
+    The address is a secret: it is stored sealed, and no answer has it.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    url: SecretUrl
+
+
+class PagerDutyReceiver(BaseModel):
+    """A service of PagerDuty's: its integration key (Events API v2), which no answer has. ``url``:
+    where another region takes events.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    routingKey: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{16,64}$")]
+    url: SecretUrl = "https://events.pagerduty.com/v2/enqueue"
+
+
+class NtfyReceiver(BaseModel):
+    """A topic of ntfy: its address, and an access token where the server asks for one. No answer
+    has them.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    url: Annotated[str, Field(max_length=2048, pattern=r"^https?://[^\s/?#@]+/[^\s?#]*[^\s/?#]$")]
+    token: Annotated[str, Field(max_length=200, pattern=r"^[!-~]*$")] = ""
+
+
 class SubscriptionRequest(BaseModel):
-    """A subscription to be made or changed. One receiver: ``webhookUrl`` or ``email``. ``email`` is
-    the confirmed address of the owner's account; an admin's own names any address.
+    """A subscription to be made or changed. It has one receiver. ``email`` is the confirmed address
+    of the owner's account; an admin's own names any address. A change without a receiver keeps the
+    one whose address is a secret.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -81,11 +125,38 @@ class SubscriptionRequest(BaseModel):
     ] = None
     email: Annotated[str | None, Field(max_length=320, pattern=f"^{EMAIL}$")] = None
 
+    slack: ChatReceiver | None = None
+    teams: ChatReceiver | None = None
+    pagerduty: PagerDutyReceiver | None = None
+    ntfy: NtfyReceiver | None = None
+
     @model_validator(mode="after")
     def _has_one_receiver(self) -> "SubscriptionRequest":
-        if (self.webhookUrl is None) == (self.email is None):
-            raise ValueError("give one receiver: either webhookUrl or email")
+        if sum(getattr(self, it) is not None for it in RECEIVERS) > 1:
+            raise ValueError(f"give one receiver: {', '.join(RECEIVERS)}")
         return self
+
+    def secret(self, subscription: str) -> tuple[ReceiverKind, ReceiverSecret] | None:
+        """The receiver whose address is a secret."""
+        if self.slack is not None:
+            kind, url, token = ReceiverKind.SLACK, self.slack.url, ""
+        elif self.teams is not None:
+            kind, url, token = ReceiverKind.TEAMS, self.teams.url, ""
+        elif self.pagerduty is not None:
+            kind, url = ReceiverKind.PAGERDUTY, self.pagerduty.url
+            token = self.pagerduty.routingKey
+        elif self.ntfy is not None:
+            kind, url, token = ReceiverKind.NTFY, self.ntfy.url, self.ntfy.token
+        else:
+            return None
+        return kind, ReceiverSecret(subscription=subscription, url=url, token=token)
+
+
+class ShownReceiver(BaseModel):
+    """A receiver whose address is a secret: its kind and its host."""
+
+    kind: str
+    host: str
 
 
 class ShownSubscription(BaseModel):
@@ -98,6 +169,7 @@ class ShownSubscription(BaseModel):
     filter: Filter
     webhookUrl: str | None
     email: str | None
+    receiver: ShownReceiver | None
     secretVersions: list[int]
 
 
@@ -145,7 +217,8 @@ async def create_subscription(
         # Before the account is shared: two who share it can't both lock it.
         await _check_count(here, conn, caller.username)
         owner = await accounts.check_rights(conn, caller)
-        wanted = _subscription(ident, caller.username, owner, request, (1,))
+        receiver = _receiver(here, ident, request, None)
+        wanted = _subscription(ident, caller.username, owner, request, receiver)
         signing = _secrets(here, wanted)
         await subscriptions.insert_subscription(conn, wanted)
         await _note(conn, caller, "subscription.create", ident, address)
@@ -182,7 +255,9 @@ async def change_subscription(
         # Locked in the order of a change of the account, which ends its subscriptions.
         owner = await _lock_owner(conn, ident)
         before = await _find(conn, caller, ident)
-        after = _subscription(ident, before.owner, owner, request, before.secret_versions)
+        receiver = _receiver(here, ident, request, before)
+        after = _subscription(ident, before.owner, owner, request, receiver)
+        after = after.model_copy(update={"secret_versions": before.secret_versions})
         await subscriptions.update_subscription(conn, after)
         await _note(conn, caller, "subscription.change", ident, address)
     here.publisher.wake()
@@ -263,7 +338,7 @@ def _subscription(
     owner: str,
     account: LockedAccount,
     request: SubscriptionRequest,
-    versions: tuple[int, ...],
+    receiver: SealedReceiver | None,
 ) -> Subscription:
     """The subscription. Raises Rejected where its owner, with this account, may not have it."""
     events = tuple(AlertEvent(event) for event in dict.fromkeys(request.events))
@@ -290,8 +365,32 @@ def _subscription(
         filter=filter_,
         webhook_url=request.webhookUrl,
         email=request.email,
-        secret_versions=versions,
+        receiver=receiver,
     )
+
+
+def _receiver(
+    here: Context, ident: str, request: SubscriptionRequest, before: Subscription | None
+) -> SealedReceiver | None:
+    """The receiver, sealed where its address is a secret; None for a webhook or a mail address.
+    Raises Rejected where there is none.
+    """
+    secret = request.secret(ident)
+    if secret is not None:
+        kind, opens = secret
+        try:
+            sealed = seal_receiver(here.settings.webhook_key.get_secret_value(), opens)
+        except ValueError as error:
+            message = "Receivers can't be kept here: MUSTER_WEBHOOK_KEY is not set."
+            raise Rejected("NotConfiguredError", message) from error
+        return SealedReceiver(kind=kind, host=urlsplit(opens.url).hostname or "", sealed=sealed)
+    if request.webhookUrl is not None or request.email is not None:
+        return None
+    if before is not None and before.receiver is not None:
+        return before.receiver
+    message = "A subscription needs a receiver."
+    problem = Problem("webhookUrl", f"give one receiver: {', '.join(RECEIVERS)}")
+    raise Rejected("InvalidParametersError", message, (problem,))
 
 
 def _secrets(here: Context, subscription: Subscription) -> list[str]:

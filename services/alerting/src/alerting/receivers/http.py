@@ -1,12 +1,10 @@
-"""Sends webhooks as Standard Webhooks 1.0 has them: signed, to checked addresses, within a bounded
-time, and reading no more of the answer than a line for the log.
+"""Sends messages over HTTP: to checked addresses, within a bounded time, and reading no more of the
+answer than a line for the log.
 """
 
 import asyncio
-import base64
-import hashlib
-import hmac
 import logging
+import re
 import ssl
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,25 +15,25 @@ from typing import Self
 import httpx2
 from muster.address_guard import AddressRefused, GuardedTransport, Resolve, Resolver
 from muster.addresses import Network, is_public_or_within
-from muster.webhook_secrets import PREFIX
 
-from alerting.domain.deliveries import Answer, Failed, Gone, Sent
+from alerting.domain.deliveries import Answer, Failed
+from alerting.domain.messages import Message
+from alerting.domain.rendering.forms import HttpAnswer, HttpForm, Request, Sending, Target
 
 ANSWER_BYTES = 2_048
 REASON_CHARACTERS = 200
-USER_AGENT = "Muster"
-SECRET_BYTES = (24, 64)
-"""The least and the most that Standard Webhooks 1.0 takes."""
 REFUSED = (
     "its addresses are private or reserved: subscribe a public one,"
     " or let the operator allow the network in MUSTER_WEBHOOK_ALLOW_NETWORKS"
 )
 TALKATIVE = ("httpx2", "httpcore2")
 """Loggers that write whole addresses, which may hold a secret of the receiver's."""
+HIDDEN, HIDDEN_FROM = "[hidden]", 8
+"""What replaces a secret, and the characters from which a part of an address may be one."""
 
 
 @dataclass(frozen=True, slots=True)
-class WebhookLimits:
+class HttpLimits:
     """``timeout_s`` is for everything from the look-up of the name to the answer."""
 
     timeout_s: float = 15.0
@@ -44,24 +42,23 @@ class WebhookLimits:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class WebhookMessage:
-    """One attempt. ``secrets``: newest first, each signs. Has no repr: url and secrets must not
+class HttpMessage:
+    """One attempt to send a message to a receiver of one kind. Has no repr: its target must not
     reach logs.
     """
 
-    id: str
-    url: str
-    body: str
-    secrets: tuple[str, ...]
-    at: datetime
+    form: HttpForm
+    message: Message
+    target: Target
+    sending: Sending
 
 
-class WebhookReceiver:
-    """The way to all webhooks. Use as an async context manager."""
+class HttpReceiver:
+    """The way to all receivers over HTTP. Use as an async context manager."""
 
     def __init__(
         self,
-        limits: WebhookLimits,
+        limits: HttpLimits,
         *,
         resolve: Resolve | None = None,
         tls: ssl.SSLContext | None = None,
@@ -88,47 +85,42 @@ class WebhookReceiver:
         await self._client.aclose()
         self._resolver.close()
 
-    async def send(self, message: WebhookMessage) -> Answer:
+    async def send(self, sent: HttpMessage) -> Answer:
         """Try once. Every failure is an answer, not an exception."""
-        if not _is_web_address(message.url):
+        if not _is_web_address(sent.target.url):
             return Failed("the address is not an http or https URL", can_retry=False)
+        request = sent.form.render(sent.message, sent.target, sent.sending)
         try:
             async with asyncio.timeout(self._limits.timeout_s):
-                return await self._post(message)
-        except TimeoutError:
+                return sent.form.judge(await self._post(request, sent))
+        except (TimeoutError, httpx2.TimeoutException):
             return Failed(f"no answer within {self._limits.timeout_s:g} s")
         except AddressRefused:
             return Failed(REFUSED, can_retry=False)
-        except httpx2.TimeoutException:
-            return Failed(f"no answer within {self._limits.timeout_s:g} s")
         except httpx2.HTTPError as error:
-            return Failed(f"{type(error).__name__}: {error}"[:REASON_CHARACTERS])
+            reason = f"{type(error).__name__}: {error}"
+            return Failed(_without(sent.target, reason)[:REASON_CHARACTERS])
 
-    async def _post(self, message: WebhookMessage) -> Answer:
-        body = message.body.encode()
-        sent = self._client.stream("POST", message.url, content=body, headers=_headers(message))
-        async with sent as response:
+    async def _post(self, request: Request, sent: HttpMessage) -> HttpAnswer:
+        posted = self._client.stream(
+            "POST", request.url, content=request.body.encode(), headers=dict(request.headers)
+        )
+        async with posted as response:
+            status = response.status_code
             if response.is_success:
-                return Sent()
-            return _judge(response, await _first_line(response), message.at)
+                return HttpAnswer(status)
+            text = _without(sent.target, await _first_line(response))[:REASON_CHARACTERS]
+            return HttpAnswer(status, text, _retry_after_s(response, sent.sending.at))
 
 
-def sign(secret: str, message_id: str, timestamp_s: int, body: str) -> str:
-    """One signature: ``v1,`` and the HMAC-SHA256 in base64 (Standard Webhooks 1.0)."""
-    key = base64.b64decode(secret.removeprefix(PREFIX))
-    signed = f"{message_id}.{timestamp_s}.{body}".encode()
-    return "v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
-
-
-def is_signing_secret(secret: str) -> bool:
-    """Whether a text is a secret as Standard Webhooks 1.0 has them: 24 to 64 bytes in base64."""
-    if not secret.startswith(PREFIX):
-        return False
-    try:
-        key = base64.b64decode(secret.removeprefix(PREFIX), validate=True)
-    except ValueError:
-        return False
-    return SECRET_BYTES[0] <= len(key) <= SECRET_BYTES[1]
+def _without(target: Target, text: str) -> str:
+    """A text without what opens the receiver: some receivers answer with it."""
+    path = httpx2.URL(target.url).raw_path.decode(errors="replace")
+    parts = [it for it in re.split("[/?&=]", path) if len(it) >= HIDDEN_FROM]
+    for secret in (target.url, *parts, target.token, *target.secrets):
+        if secret:
+            text = text.replace(secret, HIDDEN)
+    return text
 
 
 def _is_web_address(text: str) -> bool:
@@ -137,18 +129,6 @@ def _is_web_address(text: str) -> bool:
     except (httpx2.InvalidURL, UnicodeError):
         return False
     return url.scheme in ("http", "https") and bool(url.host)
-
-
-def _headers(message: WebhookMessage) -> dict[str, str]:
-    timestamp_s = int(message.at.timestamp())
-    signatures = [sign(it, message.id, timestamp_s, message.body) for it in message.secrets]
-    return {
-        "content-type": "application/json",
-        "user-agent": USER_AGENT,
-        "webhook-id": message.id,
-        "webhook-timestamp": str(timestamp_s),
-        "webhook-signature": " ".join(signatures),
-    }
 
 
 async def _first_line(response: httpx2.Response) -> str:
@@ -162,19 +142,7 @@ async def _first_line(response: httpx2.Response) -> str:
     except httpx2.HTTPError:
         pass  # the status is known; why the rest did not come does not matter
     text = read[:ANSWER_BYTES].decode(errors="replace")
-    return "".join(c if c.isprintable() else " " for c in text).strip()[:REASON_CHARACTERS]
-
-
-def _judge(response: httpx2.Response, text: str, at: datetime) -> Answer:
-    status = response.status_code
-    reason = f"HTTP {status}: {text}" if text else f"HTTP {status}"
-    if status == 410:
-        return Gone(reason)
-    if status == 413:
-        return Failed(reason, can_retry=False, is_receivers=False)
-    if response.is_redirect:
-        return Failed(f"HTTP {status}: redirects are not followed, subscribe the final address")
-    return Failed(reason, retry_after_s=_retry_after_s(response, at))
+    return "".join(c if c.isprintable() else " " for c in text).strip()
 
 
 def _retry_after_s(response: httpx2.Response, at: datetime) -> float:

@@ -1,0 +1,59 @@
+"""Mail: plain text, and the same as HTML, with everything escaped."""
+
+from dataclasses import dataclass
+from html import escape
+
+from alerting.domain.events import Severity
+from alerting.domain.messages import Message
+
+COLOURS = {Severity.INFO: "#1864ab", Severity.WARNING: "#e67700", Severity.CRITICAL: "#c92a2a"}
+OVER = "#2b8a3e"
+STYLE = "font-family:sans-serif;font-size:14px;color:#212529;max-width:44em"
+
+
+@dataclass(frozen=True, slots=True)
+class Mail:
+    """The parts of a mail. ``thread`` groups the mails about one thing in a reader's list."""
+
+    subject: str
+    text: str
+    html: str
+    thread: str
+
+
+def render(message: Message, link: str | None) -> Mail:
+    """The title, what happened, a job's verdict and the line that shows it, and a link."""
+    return Mail(message.subject, _text(message, link), _html(message, link), message.thread_id)
+
+
+def _text(message: Message, link: str | None) -> str:
+    parts = [message.title, message.text]
+    if message.job is not None:
+        parts.append(f"More: muster job {message.job}" + (f"\n{link}" if link else ""))
+    parts.append(message.at.isoformat(timespec="seconds"))
+    return "\n\n".join(parts) + "\n"
+
+
+def _html(message: Message, link: str | None) -> str:
+    colour = OVER if message.is_over else COLOURS[message.severity]
+    shown = {message.verdict, message.line and f"Evidence: {message.line}"}
+    lines = [it for it in message.text.splitlines() if it and it not in shown]
+    body = [
+        f'<h2 style="border-left:6px solid {colour};padding-left:10px">{escape(message.title)}</h2>'
+    ]
+    if message.verdict:
+        body.append(f"<p><strong>{escape(message.verdict)}</strong></p>")
+    if message.line:
+        box = "background:#f1f3f5;padding:8px;white-space:pre-wrap"
+        body.append(f'<pre style="{box}">{escape(message.line)}</pre>')
+    body += [f"<p>{escape(it)}</p>" for it in lines]
+    if link:
+        body.append(f'<p><a href="{escape(link, quote=True)}">Open the job</a></p>')
+    if message.job is not None:
+        body.append(f"<p>More: <code>muster job {escape(message.job)}</code></p>")
+    body.append(f'<p style="color:#868e96">{message.at.isoformat(timespec="seconds")}</p>')
+    head = f'<meta charset="utf-8"><title>{escape(message.subject)}</title>'
+    return (
+        f'<!doctype html><html><head>{head}</head><body style="{STYLE}">'
+        f"{''.join(body)}</body></html>"
+    )

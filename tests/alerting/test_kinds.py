@@ -1,0 +1,84 @@
+"""A failed job reaches each kind of receiver, whose address is in no log, table or record."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from muster.contracts.jobs import JobState
+from muster.contracts.subscriptions import ReceiverKind, SealedReceiver
+from muster.contracts.verdicts import Behavior, Fault, Verdict
+from muster.receiver_secrets import ReceiverSecret, seal_receiver
+
+TABLES = ("subscription", "event", "delivery", "receiver")
+VERDICT = Verdict(
+    code=1,
+    phrase="UserCode",
+    rule="r",
+    fault=Fault.USER,
+    behavior=Behavior.PERMANENT,
+    cause="the command failed",
+    evidence="RuntimeError: <no> more memory",
+)
+
+
+def sealed(kind: ReceiverKind, url: str, token: str = "") -> SealedReceiver:
+    secret = ReceiverSecret(subscription=f"to-{kind}", url=url, token=token)
+    return SealedReceiver(kind=kind, host="127.0.0.1", sealed=seal_receiver("key", secret))
+
+
+@pytest.mark.parametrize(
+    ("kind", "token", "shows"),
+    [
+        (ReceiverKind.SLACK, "", lambda body: body["blocks"][2]["text"]["text"]),
+        (ReceiverKind.TEAMS, "", lambda body: body["attachments"][0]["content"]["body"][2]["text"]),
+        (
+            ReceiverKind.PAGERDUTY,
+            "marker-key",
+            lambda body: body["payload"]["custom_details"]["line"],
+        ),
+        (ReceiverKind.NTFY, "marker-token", lambda body: body["message"]),
+    ],
+)
+async def test_a_failed_job_reaches_each_kind_of_receiver(
+    cluster: Any,
+    start_receiver: Callable[..., Any],
+    capsys: pytest.CaptureFixture[str],
+    kind: ReceiverKind,
+    token: str,
+    shows: Callable[[Any], str],
+) -> None:
+    receiver = await start_receiver(status=500, body=b"no such marker-path")
+    to = sealed(kind, f"{receiver.url}/marker-path", token)
+    await cluster.subscribe(id=f"to-{kind}", receiver=to)
+    async with cluster.alerting(job_url="https://muster.example/jobs/{job}"):
+        await cluster.job("j1", 1, JobState.FAILED, verdict=VERDICT)
+        await cluster.until("SELECT count(*) FROM delivery WHERE reason IS NOT NULL", [(1,)])
+        receiver.status = 204
+        await cluster.rows("UPDATE delivery SET next_at = now()")  # time passes
+        await cluster.until("SELECT state FROM delivery", [("sent",)])
+    first, second = (json.loads(request.body) for request in receiver.requests)
+    assert first == second
+    shown = shows(second)
+    assert "no" in shown
+    assert "more memory" in shown
+    assert "https://muster.example/jobs/ada~train" in receiver.requests[1].body
+    kept = [await cluster.rows(f"SELECT t::text FROM {name} AS t") for name in TABLES]
+    everything = str(kept) + "".join(capsys.readouterr())
+    assert "marker-path" not in everything
+    assert not token or token not in everything
+
+
+async def test_a_receiver_of_another_key_is_not_sent_to_and_says_why(
+    cluster: Any, start_receiver: Callable[..., Any]
+) -> None:
+    receiver = await start_receiver()
+    to = sealed(ReceiverKind.SLACK, receiver.url)
+    await cluster.subscribe(id="to-slack", receiver=to)
+    async with cluster.alerting(webhook_key="another"):
+        await cluster.job("j1", 1, JobState.FAILED)
+        await cluster.until(
+            "SELECT reason FROM delivery",
+            [("the text is sealed for another key, or was changed",)],
+        )
+    assert receiver.connections == 0
