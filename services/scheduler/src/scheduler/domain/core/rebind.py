@@ -9,6 +9,8 @@ def rebind(state: State, workload: Workload, owner: str, priority: int) -> bool:
     """A running workload gets cells of an owner around its GPUs, if that is allowed
     and no gang is charged these leaves. Nothing has changed where it does not.
     """
+    if workload.is_opportunistic and _are_charged(workload):  # a cheap look first: most fail here
+        return False
     if not state.has_pins(owner, workload):
         return False
     wants = {pod: want for want, pods in workload.wants for pod in pods}
@@ -26,3 +28,11 @@ def rebind(state: State, workload: Workload, owner: str, priority: int) -> bool:
         state.upgrade(workload, places, owner, priority)
         trial.commit()
     return True
+
+
+def _are_charged(workload: Workload) -> bool:
+    """Other gangs are charged some of its leaves."""
+    for place in workload.places:
+        if (place.charge | place.gpus) & place.slot.charged:
+            return True
+    return False
