@@ -1,6 +1,5 @@
 """What is so of every preemption, in random histories of clusters of some dozens of machines."""
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from random import Random
 
@@ -23,34 +22,21 @@ class Book:
         self.core = core
         self.policy = policy
         self.inside: list[tuple[float, str]] = []
-        self.pairs: dict[frozenset[str], float] = {}
         self.seen = 0
 
     def take(self, decisions: Sequence[Decision], now: float) -> Iterator[str]:
         """Decisions of one cycle: what is wrong with them."""
         yield from preempted_for_no_higher(self.core, decisions)
-        by_gang: defaultdict[str, list[Preempted]] = defaultdict(list)
         for each in decisions:
-            if isinstance(each, Preempted) and each.for_gang is not None:
-                by_gang[each.for_gang].append(each)
-        for whom, told in by_gang.items():
-            pairs: set[frozenset[str]] = set()
-            for each in told:
-                victim = gang_of(self.core, each.gang)
-                jobs = frozenset((job_of(victim), job_of(gang_of(self.core, whom))))
-                pairs.add(jobs)
-                if each.reason.code == "priority":
-                    self.seen += 1
-                    yield from self._inside(victim, jobs, now)
-            self.pairs.update(dict.fromkeys(pairs, now))
+            if isinstance(each, Preempted) and each.reason.code == "priority":
+                self.seen += 1
+                yield from self._inside(gang_of(self.core, each.gang), now)
 
-    def _inside(self, victim: Gang, jobs: frozenset[str], now: float) -> Iterator[str]:
+    def _inside(self, victim: Gang, now: float) -> Iterator[str]:
         run_s = self.policy.min_run_s if victim.min_run_s is None else victim.min_run_s
         began = running(self.core)[victim.id]
         if began is None or now < began + run_s:
             yield f"{victim.id} leaves after {now} - {began} s, before {run_s}"
-        if now < self.pairs.get(jobs, -HOUR_S) + HOUR_S:
-            yield f"{sorted(jobs)} preempt one another twice, at {self.pairs[jobs]} and {now}"
         self.inside.append((now, victim.virtual_cluster))
         lately = [vc for at, vc in self.inside if now < at + HOUR_S]
         most = self.policy.preemptions_per_hour
@@ -58,13 +44,8 @@ class Book:
             yield f"{victim.id} is one more than {most} in an hour"
 
 
-def job_of(gang: Gang) -> str:
-    """The gang's job, else the gang."""
-    return gang.job or gang.id
-
-
 def a_wish(random: Random, number: int) -> Gang:
-    """A gang of a few sizes, of one of some jobs."""
+    """A gang of a few sizes."""
     gpus = random.choice((1, 1, 2, 4))
     return gang(
         f"g{number:03}",
@@ -72,7 +53,6 @@ def a_wish(random: Random, number: int) -> Gang:
         gpus,
         pods=random.choice((1, 1, 2, 3, 5, 9)),
         priority=random.choice((-1, -1, 0, 1, 2, 3)),
-        job=random.choice(("", "", "j1", "j2", "j3", "j4")),
         min_run_s=random.choice((None, None, 0.0, 900.0)),
         checkpoint_s=random.choice((None, 200.0)),
         is_lazy=random.choice((None, None, True)),

@@ -68,7 +68,7 @@ def _on_other_hardware(before: State, hardware: Hardware) -> State:
     """Nothing runs yet. What is not in the configuration any more is forgotten."""
     state = State(hardware, {}, before.waiting, before.growing)
     machines = set(hardware.machines)
-    state.now, state.preempted = before.now, before.preempted
+    state.now = before.now
     state.bad_nodes, state.cordoned = before.bad_nodes & machines, before.cordoned & machines
     state.bad_gpus = before.bad_gpus & hardware.leaf_at.keys()
     state.drained = before.drained & machines

@@ -99,7 +99,7 @@ def candidates(state: State, gang: Gang) -> list[Record]:
         for record in state.records.values()
         if not (record.is_guaranteed or record.is_leaving or is_spared(record, gang))
     ]
-    return [*others, *(each for each in below(state, gang) if not state.is_protected(each, gang))]
+    return [*others, *(each for each in below(state, gang) if not state.is_protected(each))]
 
 
 def is_spared(record: Record, gang: Gang) -> bool:
@@ -181,7 +181,7 @@ def price_of(state: State, gang: Gang, victims: Iterable[Record], now: float) ->
         if record.started_at is not None:
             own = len(state.leaves_of(record))
             gpus, without = gpus + own, without + (not own)
-            if state.is_protected(record, gang):
+            if state.is_protected(record):
                 protected, protected_without = protected + own, protected_without + (not own)
             lost += (own or 1) * (round(now * 1000) - round(saved_at(record, now) * 1000))
     return Price(protected, protected_without, gpus, without, lost)

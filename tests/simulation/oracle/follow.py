@@ -156,11 +156,6 @@ class Follower:
                 others = [name for name in self._told.cancelled if name != ended]
                 self._expect(len(others) < len(self._told.cancelled), f"{ended} is cancelled")
                 self._told.cancelled = others
-            if for_gang is not None:
-                whom = for_gang.rstrip("+")
-                gang = self.state.waiting.get(whom) or self.state.records[whom].gang
-                pair = frozenset((record.gang.job, gang.job))
-                self.state.preempted.append((self._now, pair))
             self.state.records[decision.gang] = replace(
                 record,
                 cells=frozenset(),

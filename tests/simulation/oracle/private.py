@@ -61,7 +61,7 @@ def _rooms(state: State, gang: Gang) -> Counter[Room]:
     for record in state.records.values():
         if not record.is_guaranteed or record.gang.virtual_cluster != vc:
             continue
-        if record.gang.priority >= gang.priority or state.is_protected(record, gang):
+        if record.gang.priority >= gang.priority or state.is_protected(record):
             charged.update(state.charged_by(record))
     rooms: Counter[Room] = Counter()
     bound = {cell: path for cell, (owner, path) in state.bound().items() if owner == vc}

@@ -148,12 +148,8 @@ class SlowCluster:
                 yield Preempted(name, None, until, Reason("drain", "", {}))
 
     def _tell_to_leave(self, name: str, until: float, for_gang: str | None) -> None:
-        state, record = self.state, self.state.records[name]
-        if for_gang is not None:
-            gang = state.waiting.get(for_gang) or state.records[for_gang].gang
-            state.preempted.append((state.now, frozenset((record.gang.job, gang.job))))
         self.state.records[name] = replace(
-            record,
+            self.state.records[name],
             cells=frozenset(),
             preempted_until=until,
             preempted_for=for_gang,

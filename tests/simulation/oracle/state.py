@@ -80,21 +80,15 @@ class State:
     drained: set[str] = field(default_factory=set)
     before_change: BeforeChange = BeforeChange()
     now: float = 0.0
-    preempted: list[tuple[float, frozenset[str]]] = field(default_factory=list)
 
-    def is_protected(self, record: Record, gang: Gang) -> bool:
-        """Whether it may not be made to leave for the gang by its own virtual cluster: it has not
-        run for long enough, or their jobs have preempted one another in the last hour.
+    def is_protected(self, record: Record) -> bool:
+        """Whether it may not be made to leave by its own virtual cluster: it has not run for long
+        enough.
         """
         run_s = record.gang.min_run_s
         if run_s is None:
             run_s = self.hardware.config.policy.min_run_s
-        if record.started_at is None:
-            return False
-        jobs = frozenset((record.gang.job, gang.job))
-        return self.now < record.started_at + run_s or any(
-            jobs == pair and self.now < at + 3600.0 for at, pair in self.preempted
-        )
+        return record.started_at is not None and self.now < record.started_at + run_s
 
     def emptied(self) -> "State":
         """A healthy cluster of this configuration in which nothing runs."""
@@ -103,7 +97,7 @@ class State:
     def healed(self) -> "State":
         """The same with every GPU usable."""
         healed = State(self.hardware, dict(self.records), dict(self.waiting), dict(self.growing))
-        healed.now, healed.preempted = self.now, self.preempted
+        healed.now = self.now
         return healed
 
     def is_machine_usable(self, machine: str) -> bool:
@@ -142,7 +136,7 @@ class State:
     def trial(self, records: Mapping[str, Record]) -> "State":
         """The same hardware with these gangs, to be looked at only."""
         trial = State(self.hardware, dict(records), before_change=self.before_change)
-        trial.now, trial.preempted = self.now, self.preempted
+        trial.now = self.now
         return trial
 
     def bound(self, without: Iterable[str] = ()) -> Bound:

@@ -10,7 +10,7 @@ from scheduler.domain.core.model import Decision
 from scheduler.domain.core.nodes import Phase, Workload
 from scheduler.domain.core.ordering import Rank
 from scheduler.domain.core.queue import Sizes, WorkloadClass
-from scheduler.domain.core.records import Record, job_of
+from scheduler.domain.core.records import Record
 from scheduler.domain.core.reserve import beside, lift, passed_by
 from scheduler.domain.core.transitions import Transitions
 
@@ -72,7 +72,6 @@ class Admission:
                 continue
             answer = self._answer(found, rank, record)
             if isinstance(answer, No):
-                found = self._apart(heap, found, answer, workload)
                 self._note(found, answer, workload)
                 yield [] if self._on_failure is None else list(self._on_failure(found, self._now))
                 continue
@@ -85,22 +84,6 @@ class Admission:
             self._push(heap, found)
             self._push_surplus(heap, is_opportunistic)
             yield decisions
-
-    def _apart(
-        self, heap: list[Entry], found: WorkloadClass, answer: No, workload: Workload
-    ) -> WorkloadClass:
-        """The class of a gang that has failed: of its job alone where others may be protected from
-        that job. Those of other jobs are still tried.
-        """
-        job, queue = job_of(workload.gang), self._queue
-        if workload in queue.apart:
-            return queue.class_of(workload)
-        if answer.code != ROOM or not self._gangs.costs.hour.pairs(job):
-            return found
-        some = [each for each in found.waiting() if job_of(each.gang) == job]
-        alone = queue.set_apart(found, some, job)
-        self._push(heap, found)
-        return alone
 
     def _note(self, found: WorkloadClass, answer: No, workload: Workload) -> None:
         found.no, found.helps = answer, None

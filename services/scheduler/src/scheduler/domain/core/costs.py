@@ -37,9 +37,10 @@ class Costs:
 
     def preempted(self, asking: Workload, victim: Workload, now: float) -> None:
         """A workload was preempted for another. Its cells are another's by now."""
-        vc = asking.gang.virtual_cluster if _is_inside(asking, victim) else None
-        self.added.append(RestoredPreemption(now, job_of(victim.gang), job_of(asking.gang), vc))
-        self.hour.note(self.added[-1])
+        if _is_inside(asking, victim):
+            jobs, vc = (job_of(victim.gang), job_of(asking.gang)), asking.gang.virtual_cluster
+            self.added.append(RestoredPreemption(now, *jobs, vc))
+            self.hour.note(self.added[-1])
 
     def is_too_many(self, asking: Workload, victims: Iterable[Workload]) -> bool:
         """More gangs would leave inside its virtual cluster than its budget has left."""
@@ -51,7 +52,6 @@ class Costs:
         """What it costs that others leave for a workload. ``is_inside`` False: none of its own
         virtual cluster.
         """
-        pairs = self.hour.pairs(job_of(asking.gang))
         is_spent = not is_inside or self._is_spent(asking.gang.virtual_cluster)
 
         def cost_of(other: Workload) -> Cost | None:
@@ -71,7 +71,7 @@ class Costs:
                 return Cost(surplus=gpus)
             if _overstays(other):
                 return Cost(lost_ms=lost_ms)
-            is_protected = job_of(other.gang) in pairs or self.now < self._young_until(other)
+            is_protected = self.now < self._young_until(other)
             if other.is_opportunistic:
                 is_protected |= self._is_spent(other.gang.virtual_cluster)
                 held = max(gpus, 1)

@@ -13,7 +13,6 @@ from scheduler.domain.core.fit import QUOTA, No
 from scheduler.domain.core.node_models import NEVER, Want
 from scheduler.domain.core.nodes import Phase, Slot, Workload
 from scheduler.domain.core.queue import WorkloadClass
-from scheduler.domain.core.records import job_of
 from scheduler.domain.core.shortage import shortage
 from scheduler.domain.core.state import State, claimable
 from scheduler.domain.core.views import When
@@ -99,8 +98,7 @@ class Freed:
         """What a gang could have on a slot, if all left that may have to. Gangs of one virtual
         cluster and priority share the answer until the slot changes.
         """
-        pairs = self._costs.hour.pairs(job_of(head.gang))
-        asking = head.owner, head.priority, head.gang.virtual_cluster, frozenset(pairs)
+        asking = head.owner, head.priority, head.gang.virtual_cluster
         busy = slot.used, slot.held, slot.leaving, slot.charged, slot.open, slot.node.soon
         key = slot, asking, busy
         room = self._rooms.get(key)

@@ -5,10 +5,10 @@ Example: 400 jobs of one pod with 8 GPUs wait in `research` at priority 5. They 
 first fails, so none of the others is tried until something is free that could help.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from itertools import islice
 from operator import itemgetter, le
 
@@ -84,16 +84,8 @@ class WorkloadClass:
         for orders in self.by_user():
             yield from orders
 
-    def take_out(self, some: Iterable[Workload]) -> Iterator[tuple[str, Order, Workload]]:
-        """These are in it no longer, each with its user and order."""
-        out = set(some)
-        for user, heap in self._by_user.items():
-            yield from ((user, order, each) for order, _, each in heap if each in out)
-            heap[:] = [entry for entry in heap if entry[2] not in out]
-            heapify(heap)
-
     def by_user(self) -> Iterator[dict[Workload, Order]]:
-        """The same of each user."""
+        """All that wait, of each user."""
         for heap in self._by_user.values():
             yield {each: order for order, _, each in heap if each.phase is Phase.WAITING}
 
@@ -101,15 +93,13 @@ class WorkloadClass:
 class Queue:
     """``classes``: those in which some wait. ``ready``: those whose first is to be tried. ``new``:
     workloads that came since reasons were published, with their classes. ``now``: the cycle's time.
-    ``has_users``: ranks change with what users use. ``apart``: workloads by job that are in classes
-    of their job alone.
+    ``has_users``: ranks change with what users use.
     """
 
     def __init__(self, state: State, usage: Usage) -> None:
         self.classes: dict[Key, WorkloadClass] = {}
         self.ready: dict[WorkloadClass, None] = {}
         self.new: dict[Workload, WorkloadClass] = {}
-        self.apart: dict[Workload, str] = {}
         self.now = 0.0
         self._state = state
         self.has_users = usage.is_kept
@@ -170,19 +160,6 @@ class Queue:
             )
         return found
 
-    def set_apart(self, found: WorkloadClass, some: Iterable[Workload], job: str) -> WorkloadClass:
-        """Those of a class that are of one job: others may be protected from them alone."""
-        for each in [each for each in self.apart if each.phase in (Phase.RUNNING, Phase.OVER)]:
-            del self.apart[each]
-        for user, order, workload in list(found.take_out(some)):
-            self.apart[workload] = job
-            alone = self.class_of(workload)
-            alone.push(workload, order, user)
-            alone.reason = found.reason
-            if workload in self.new:
-                self.new[workload] = alone
-        return alone
-
     def try_again(self, found: WorkloadClass) -> None:
         """The class's first may be helped by what has changed."""
         found.no = found.was = found.helps = None
@@ -207,7 +184,6 @@ class Queue:
         """A workload waits no longer."""
         self.new.pop(workload, None)
         found = self.classes.get(self._key_of(workload))
-        self.apart.pop(workload, None)
         if found is not None and not found.heads():
             self.forget(found)
 
@@ -229,7 +205,6 @@ class Queue:
             workload.is_surplus,
             bounds_of(gang),
             gang.allowed_nodes,
-            self.apart.get(workload),
         )
 
 
@@ -279,9 +254,9 @@ class Sizes:
 
     @staticmethod
     def _key(waiting: WorkloadClass) -> object:
-        # The last three of a class's key: bounds, allowed nodes, the job that it is of alone.
+        # The last two of a class's key: bounds, allowed nodes.
         kind = waiting.wants[0][0].kind
-        return waiting.owner, kind.gpu_types, kind.pin, waiting.key[-3:]
+        return waiting.owner, kind.gpu_types, kind.pin, waiting.key[-2:]
 
 
 def is_within(small: Want, large: Want) -> bool:

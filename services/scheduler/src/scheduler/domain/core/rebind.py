@@ -32,7 +32,4 @@ def rebind(state: State, workload: Workload, owner: str, priority: int) -> bool:
 
 def _are_charged(workload: Workload) -> bool:
     """Other gangs are charged some of its leaves."""
-    for place in workload.places:
-        if (place.charge | place.gpus) & place.slot.charged:
-            return True
-    return False
+    return any((place.charge | place.gpus) & place.slot.charged for place in workload.places)

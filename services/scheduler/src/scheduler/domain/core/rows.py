@@ -47,7 +47,7 @@ class Rows:
         return self._gangs.usage.exported()
 
     def preemptions(self) -> list[RestoredPreemption]:
-        return self._gangs.costs.hour.exported()
+        return list(self._gangs.costs.hour.all)
 
     def begin_restoring(self) -> None:
         self._gangs.usage.is_timed = False
