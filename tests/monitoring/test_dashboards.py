@@ -33,6 +33,8 @@ REGISTRIES: tuple[Callable[[CollectorRegistry], object], ...] = (
     lambda registry: GCCollector(registry=registry),
 )  # fmt: skip
 OF_PROMETHEUS = {"up", "scrape_duration_seconds", "ALERTS"}
+BURN = "1h"
+"""Burn rates are of a time of their own."""
 OVER_TIME = re.compile(r"\b(?:rate|irate)\([^\[\]]*\[([^\]]*)\]")
 
 
@@ -98,14 +100,14 @@ def test_a_dashboard_keeps_grafanas_own_rules(board: Dashboard) -> None:
     panels = [panel for panel in made["panels"] if panel["type"] != "row"]
     for each in (*panels, *others):
         assert each["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
-    chosen = {each["name"] for each in others} | {"__rate_interval", "__range"}
+    chosen = {each["name"] for each in others} | {"__rate_interval", "__range", "__range_s"}
     for panel in panels:
         assert panel["title"]
         assert panel["description"].endswith(".")
         assert panel["fieldConfig"]["defaults"]["unit"]
         (target,) = panel["targets"]
         assert set(re.findall(r"\$(\w+)", target["expr"])) <= chosen
-        assert set(OVER_TIME.findall(target["expr"])) <= {"$__rate_interval", "$__range"}
+        assert set(OVER_TIME.findall(target["expr"])) <= {"$__rate_interval", "$__range", BURN}
     assert len({panel["id"] for panel in made["panels"]}) == len(made["panels"])
     cells = [
         (place["x"] + right, place["y"] + down)

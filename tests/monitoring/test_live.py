@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -19,6 +20,7 @@ from documents.monitoring.rules import GROUPS
 from documents.monitoring.spec import metrics_of
 from muster.contracts.topics import Service
 from nvml_recording import Recording
+from played_agent import played_agent
 from real_prometheus import MONITORING, Prometheus
 from whole_muster import Muster, a_job, a_muster, eventually, until_there
 
@@ -26,11 +28,11 @@ pytestmark = [pytest.mark.prometheus, pytest.mark.system]
 
 SCRAPE_S = 1
 DATA_S = 120.0
-QUIET = {"__rate_interval": "15s", "__range": "15s"}
+QUIET = {"__range_s": "15", "__rate_interval": "15s", "__range": "15s"}
 """Grafana's own variables, for a run that is some seconds long."""
 
 
-def configured(folder: Path, muster: Muster, token: str) -> None:
+def configured(folder: Path, muster: Muster, token: str, played: int) -> None:
     """What an operator does, with a shorter interval."""
     shutil.copytree(MONITORING / "rules", folder / "rules")
     config = yaml.safe_load((MONITORING / "prometheus.yml").read_text())
@@ -46,6 +48,8 @@ def configured(folder: Path, muster: Muster, token: str) -> None:
         }
         for service, port in muster.ports.items()
     ]
+    labels = {"service": "runtime-agent", "node": "node-2"}
+    targets.append({"targets": [f"127.0.0.1:{played}"], "labels": labels})
     (folder / "targets/all.yaml").write_text(yaml.safe_dump(targets))
 
 
@@ -81,6 +85,31 @@ async def until_all_have_data(
     assert not asked, "\n".join(f"{name}\n    {query}" for name, query in asked)
 
 
+async def answer_well(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A receiver of webhooks."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = re.search(rb"content-length: (\d+)", head.lower())
+    await reader.readexactly(int(length.group(1)) if length else 0)
+    writer.write(b"HTTP/1.1 204 No Content\r\ncontent-length: 0\r\n\r\n")
+    await writer.drain()
+    writer.close()
+
+
+async def a_busy_cluster(muster: Muster, receiver: str, gate: Path) -> str:
+    """A job that runs until the gate is there, one that waits for it, one that has ended well, one
+    that has failed, and a notification of that. Returns the running job.
+    """
+    subscription = {"events": ["job-failed"], "webhookUrl": receiver}
+    made = await muster.call("POST", "/api/v2/alerts/subscriptions", json=subscription)
+    assert made.status_code == 201, made.text
+    running = await muster.submit(a_job("runs", until_there(gate), gpus=1))
+    await eventually(lambda: muster.state(running), lambda state: state == "RUNNING")
+    await muster.submit(a_job("waits", "true", gpus=1))
+    for name, command in (("succeeds", "true"), ("fails", "exit 3")):
+        await muster.end_of(await muster.submit(a_job(name, command)))
+    return running
+
+
 async def test_every_panel_and_every_rule_has_data(
     database_url: str,
     fresh_broker: EmbeddedBroker,
@@ -91,33 +120,37 @@ async def test_every_panel_and_every_rule_has_data(
     recording.at = 8  # matrix products
     monkeypatch.setitem(sys.modules, "pynvml", recording)
     token = secrets.token_hex(16)
-    each = {str(service).replace("-", "_"): {"metrics_token": token} for service in Service}
+    each: dict[str, dict[str, Any]] = {
+        str(service).replace("-", "_"): {"metrics_token": token} for service in Service
+    }
     each["runtime_agent"] |= {"fake_gpus": None, "device_look_s": 1.0, "cpu": 64}
-    begun = time.time()
-    async with a_muster(database_url, fresh_broker.bootstrap, tmp_path, **each) as muster:
-        folder = tmp_path / "prometheus"
-        folder.mkdir()
-        configured(folder, muster, token)
-        gate = tmp_path / "gate"
-        running = await muster.submit(a_job("runs", until_there(gate), gpus=1))
-        await eventually(lambda: muster.state(running), lambda state: state == "RUNNING")
-        with Prometheus(folder) as prometheus:
-            for name, command in (("succeeds", "true"), ("fails", "exit 3")):
-                await muster.end_of(await muster.submit(a_job(name, command)))
+    each["rest"] |= {"webhook_key": "key"}
+    each["alerting"] |= {"webhook_key": "key", "webhook_allow_networks": "127.0.0.0/8"}
+    folder, gate, begun = tmp_path / "prometheus", tmp_path / "gate", time.time()
+    folder.mkdir()
+    async with (
+        a_muster(database_url, fresh_broker.bootstrap, tmp_path, **each) as muster,
+        await asyncio.start_server(answer_well, "127.0.0.1", 0) as receiver,
+    ):
+        with played_agent("node-2") as played:
+            configured(folder, muster, token, played)
+            with Prometheus(folder) as prometheus:
+                hook = f"http://127.0.0.1:{receiver.sockets[0].getsockname()[1]}/"
+                running = await a_busy_cluster(muster, hook, gate)
 
-            async def has_range(query: str) -> bool:
-                span = (query, begun, time.time(), SCRAPE_S)
-                found = await asyncio.to_thread(prometheus.query_range, *span)
-                return any(value != "NaN" for series in found for _, value in series["values"])
+                async def has_range(query: str) -> bool:
+                    span = (query, begun, time.time(), SCRAPE_S)
+                    found = await asyncio.to_thread(prometheus.query_range, *span)
+                    return any(value != "NaN" for series in found for _, value in series["values"])
 
-            async def has_series(query: str) -> bool:
-                return bool(await asyncio.to_thread(prometheus.query, query))
+                async def has_series(query: str) -> bool:
+                    return bool(await asyncio.to_thread(prometheus.query, query))
 
-            await until_all_have_data(list(queries()), has_range)
-            await until_all_have_data(list(selectors()), has_series)
-            groups = (await asyncio.to_thread(prometheus.ask, "rules"))["groups"]
-            rules = [rule for group in groups for rule in group["rules"]]
-            assert len(rules) >= sum(len(group.rules) for group in GROUPS)
-            assert {rule["lastError"] for rule in rules if "lastError" in rule} <= {""}
+                await until_all_have_data(list(queries()), has_range)
+                await until_all_have_data(list(selectors()), has_series)
+                groups = (await asyncio.to_thread(prometheus.ask, "rules"))["groups"]
+                rules = [rule for group in groups for rule in group["rules"]]
+                assert len(rules) >= sum(len(group.rules) for group in GROUPS)
+                assert {rule.get("lastError", "") for rule in rules} == {""}
         gate.touch()
         await muster.end_of(running)

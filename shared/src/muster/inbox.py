@@ -8,6 +8,7 @@ fails otherwise record by record, and a record that fails three times alone beco
 
 import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -54,6 +55,10 @@ class Inbox:
         metrics.batch_records.observe(len(records))
         with metrics.batch_seconds.time():
             await self._handle(records)
+        now = time.time()
+        for record in records:
+            if (at := record.published_at) is not None:
+                metrics.lag_seconds.labels(record.topic).observe(max(0.0, now - at))
 
     async def _handle(self, records: Sequence[Received]) -> None:
         if len(records) == 1:

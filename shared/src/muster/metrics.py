@@ -1,8 +1,32 @@
 """The metrics of the plumbing, the same in every service; one registry per process object."""
 
+from collections.abc import Iterable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+LAGS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
+MOST_VALUES = 200
+"""A label of names that people choose has at most this many values; the others are OTHER."""
+OTHER = "other"
+
+
+class BoundedLabel:
+    """The values of a label of names that people choose: each of the first ``most`` names has a
+    series of its own, all later ones share one. So a metric's size has a bound.
+    """
+
+    def __init__(self, most: int = MOST_VALUES) -> None:
+        self._most = most
+        self._known: set[str] = set()
+
+    def of(self, name: str) -> str:
+        """The label's value for a name."""
+        if name not in self._known:
+            if len(self._known) >= self._most:
+                return OTHER
+            self._known.add(name)
+        return name
 
 
 class PlumbingMetrics:
@@ -71,6 +95,13 @@ class PlumbingMetrics:
         self.batch_seconds = Histogram(
             "muster_batch_seconds", "Seconds of one batch.", buckets=SECONDS, registry=registry
         )
+        self.lag_seconds = Histogram(
+            "muster_record_lag_seconds",
+            "Seconds from a record's event time until this reader has handled it, by topic.",
+            ["topic"],
+            buckets=LAGS,
+            registry=registry,
+        )
         self.bus_up = Gauge("muster_bus_up", "1 while the bus answers.", registry=registry)
         self.refusals = Gauge(
             "muster_bus_refusals",
@@ -92,3 +123,10 @@ class PlumbingMetrics:
             "State messages that the other side has not acknowledged.",
             registry=registry,
         )
+
+    def expect(self, topics: Iterable[str]) -> None:
+        """Export 0 for the topics of a reader: a counter that appears with 1 has not risen."""
+        for topic in topics:
+            for counter in (self.received, self.dead):
+                counter.labels(topic)
+            self.lag_seconds.labels(topic)

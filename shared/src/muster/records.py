@@ -39,6 +39,14 @@ class Received:
         return named if is_usable else f"{self.topic}/{self.partition}/{self.offset}"
 
     @property
+    def published_at(self) -> float | None:
+        """The CloudEvents time, as Unix time; None where there is no usable one."""
+        try:
+            return datetime.fromisoformat(self.headers["ce_time"]).timestamp()
+        except (KeyError, ValueError, OverflowError, OSError):
+            return None
+
+    @property
     def traceparent(self) -> str | None:
         named = self.headers.get("traceparent", "")
         return named if 0 < len(named) <= TRACEPARENT_CHARACTERS else None

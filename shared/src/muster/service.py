@@ -155,6 +155,7 @@ class Runtime:
         the service knows whether its database was restored.
         """
         inbox = self.inbox(handler, after)
+        self.metrics.expect(topics)
 
         async def handle(records: Sequence[Received]) -> None:
             await self.incarnations.has_begun.wait()

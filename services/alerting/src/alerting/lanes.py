@@ -47,6 +47,9 @@ Send = Callable[[Entry, Claim], Awaitable[Answer]]
 UNKNOWN_TRIES = 6
 """A delivery whose subscription nobody knows is given up at this attempt: after some 7 hours."""
 
+RESULTS = {Sent: "sent", Failed: "failed", Gone: "gone", GivenUp: "dropped"}
+"""How metrics call what came of an attempt."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sender:
@@ -92,6 +95,11 @@ class Lane:
         self._busy: Counter[str] = Counter()
         self._owners: Counter[str] = Counter()
         self._woken = asyncio.Event()
+        self._first_attempts = metrics.first_attempt_seconds.labels(self._channel)
+        for result in RESULTS.values():
+            metrics.attempts.labels(self._channel, result)
+        for why in GiveUp:
+            metrics.given_up.labels(self._channel, why)
 
     def wake(self) -> None:
         """There may be something to deliver."""
@@ -114,6 +122,9 @@ class Lane:
                     wait_s = min(wait_s * 2, self._limits.retry_longest_s)
                     continue
                 for claim in claimed:
+                    if claim.attempts == 1:
+                        waited = (claim.now - claim.created_at).total_seconds()
+                        self._first_attempts.observe(max(0.0, waited))
                     self._busy[claim.subscription] += 1
                     self._owners[claim.owner] += 1
                     group.create_task(self._deliver(claim))
@@ -224,8 +235,7 @@ class Lane:
             event_key=claim.event_key,
             attempt=claim.attempts,
         )
-        result = {Sent: "sent", Failed: "failed", Gone: "gone", GivenUp: "dropped"}[type(answer)]
-        self._metrics.attempts.labels(self._channel, result).inc()
+        self._metrics.attempts.labels(self._channel, RESULTS[type(answer)]).inc()
         if isinstance(after, Done):
             log.info("delivered")
         elif isinstance(after, GivenUp):

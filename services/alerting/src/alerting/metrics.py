@@ -1,6 +1,6 @@
 """Every metric of Alerting."""
 
-from muster.metrics import SECONDS
+from muster.metrics import LAGS, SECONDS
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 
@@ -34,6 +34,13 @@ class AlertingMetrics:
             "Seconds of one delivery attempt.",
             ["channel"],
             buckets=SECONDS,
+            registry=registry,
+        )
+        self.first_attempt_seconds = Histogram(
+            "muster_alerting_first_attempt_seconds",
+            "Seconds from a delivery's event to its first attempt.",
+            ["channel"],
+            buckets=LAGS,
             registry=registry,
         )
         self.owners_at_share = Gauge(

@@ -1,8 +1,10 @@
 """The wiring of the Launcher: settings, decisions, consumer, timers; nothing is decided here."""
 
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import structlog
 from muster.contracts.topics import Service
@@ -12,6 +14,7 @@ from muster.settings import read
 
 from launcher.domain.messages import final_verdict
 from launcher.domain.model import JobWithTasks
+from launcher.domain.spans import ended_spans
 from launcher.domain.states import JOB_SHOWN
 from launcher.handlers import RECEIVED_TOPICS, Housekeeping, Timers, jobs
 from launcher.metrics import LauncherMetrics
@@ -48,9 +51,11 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
 
 
 def _tell(metrics: LauncherMetrics, changed: Mapping[str, JobWithTasks]) -> None:
-    """Log and count retries and ends of jobs."""
+    """Log and count retries and ends of jobs, and how long their parts lasted."""
+    now = datetime.fromtimestamp(time.time(), UTC)
     for job_with_tasks in changed.values():
         job, before = job_with_tasks.job, job_with_tasks.stored
+        metrics.note_spans(job.spec.virtual_cluster, ended_spans(before, job, now))
         if before and job.attempt > before.attempt:
             metrics.retried.inc()
             _log.info("a job is tried again", job=job.id, attempt=job.attempt)

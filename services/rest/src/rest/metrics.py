@@ -21,6 +21,8 @@ class RestMetrics:
             ["outcome"],
             registry=registry,
         )
+        for outcome in ("accepted", "refused", "invalid", "busy"):
+            self.submissions.labels(outcome)
         self.submit_batch = Histogram(
             "muster_rest_submit_batch_jobs",
             "Jobs submitted in one transaction.",
@@ -52,6 +54,8 @@ class RestMetrics:
             ["peer"],
             registry=registry,
         )
+        for peer in ("agent", "scheduler", "kubernetes"):
+            self.peer_failures.labels(peer)
         self.limited = Counter(
             "muster_rest_requests_limited",
             "Requests over the limits of requests a second or in progress, by the kind of caller:"

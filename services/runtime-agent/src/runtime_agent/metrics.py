@@ -5,6 +5,8 @@ from __future__ import annotations
 from muster.metrics import SECONDS
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+EFFECTS = ("launch", "stop", "look", "forget", "remove")
+
 
 class AgentMetrics:
     """What the agent counts. Label values are bounded: phases, rules and Xids."""
@@ -39,6 +41,8 @@ class AgentMetrics:
             ["effect"],
             registry=registry,
         )
+        for effect in EFFECTS:
+            self.effects_failed.labels(effect)
         self.kube_requests = Counter(
             "muster_agent_kube_requests",
             "Requests about pods to the API server, by what came of them: done, refused, later.",

@@ -82,6 +82,29 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
+class Objective:
+    """A promise: of `total`, the share `target` is `good`. Both are counters, by their selectors.
+    `name` begins its rules' names.
+    """
+
+    name: str
+    title: str
+    good: str
+    total: str
+    target: float
+    means: str
+    action: str
+
+    def share(self, over: str) -> str:
+        """The kept share over a time; no data where nothing happened."""
+        return f"sum(rate({self.good}[{over}])) / sum(rate({self.total}[{over}]))"
+
+    def burn_rate(self, over: str) -> str:
+        """How many times faster than allowed failures come."""
+        return f"(1 - {self.share(over)}) / {1 - self.target:.6g}"
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """Rules that a site switches on or off together: one file."""
 
@@ -104,7 +127,7 @@ _WORDS = {
 
 def metrics_of(query: str) -> set[str]:
     """The names of the metrics that a query asks for."""
-    bare = re.sub(r'"[^"]*"', "", query)
+    bare = re.sub(r'"[^"]*"|\$\w+', "", query)
     bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]", " ", bare)
     bare = re.sub(r"\b(by|without|on|ignoring|group_left|group_right)\s*\([^)]*\)", " ", bare)
     return set(re.findall(r"\b[A-Za-z_][A-Za-z0-9_]*", bare)) - _WORDS
