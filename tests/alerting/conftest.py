@@ -321,6 +321,17 @@ class Api:
         (await self.admin.post("/api/v2/users", json=body)).raise_for_status()
         return _client(self.url, await _token(self.url, username))
 
+    async def subscribe(self, url: str, *events: str) -> None:
+        """A webhook of the admin's."""
+        body = {"events": events, "webhookUrl": url}
+        answer = await self.admin.post("/api/v2/alerts/subscriptions", json=body)
+        answer.raise_for_status()
+        loaded = "SELECT count(*) FROM alerting.subscription WHERE setting = $1"
+        setting = f"subscription/{answer.json()['id']}"
+        async with asyncio.timeout(DEADLINE_S):
+            while not await self.rest.pool.fetchval(loaded, setting):
+                await asyncio.sleep(0.02)
+
     async def alerts(self, **query: Any) -> list[dict[str, Any]]:
         """The alerts as the admin sees them."""
         answer = await self.admin.get("/api/v2/alerts", params=query)
@@ -372,6 +383,7 @@ def with_rest(cluster: Cluster) -> Callable[..., AbstractAsyncContextManager[Api
                 "group_session_s": GROUP_SESSION_S,
                 "admin_password": PASSWORD,
                 "cluster_key": CLUSTER_KEY,
+                "webhook_key": "key",
                 "alerting_url": f"http://127.0.0.1:{port}",
                 **of_rest,
             }

@@ -38,6 +38,7 @@ def test_each_service_has_only_its_own() -> None:
         "muster_cluster_key",
         "muster_webhook_key",
         "muster_admin_password",
+        "muster_alertmanager_token",
         "muster_secrets_public_key",
     }
     of_all = {"muster_kafka_password", "muster_metrics_token"}

@@ -68,6 +68,7 @@ def secrets_of_services(key: str, database_url: str, secrets_keys: str | None = 
         Service.REST: {
             "muster_cluster_key": cluster_key,
             "muster_webhook_key": webhook_key,
+            "muster_alertmanager_token": derived(key, "alertmanager"),
             "muster_admin_password": derived(key, "admin"),
             "muster_secrets_public_key": public_key_of(secrets_keys.split(",")[0].strip()),
         },

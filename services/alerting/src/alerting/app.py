@@ -1,8 +1,9 @@
 """The wiring of Alerting: settings, subscriptions, listener, lanes; nothing is decided here."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
 import structlog
 from muster.contracts.model import Model
@@ -27,7 +28,7 @@ from alerting.lanes import Lane, LaneLimits, Sender
 from alerting.metrics import AlertingMetrics
 from alerting.receivers.http import HttpMessage, HttpReceiver, private_authority
 from alerting.receivers.mail import MailMessage, MailReceiver
-from alerting.removed import REPORTED, RemovedNodes
+from alerting.reported import REPORTED, ReportedNodes
 from alerting.settings import AlertingSettings
 from alerting.store import alerts, deliveries
 from alerting.store.deliveries import Claim, Listed
@@ -99,24 +100,24 @@ def _listen(
         if notified.deliveries:
             wake()
 
-    removed = RemovedNodes()
+    nodes = ReportedNodes()
 
     def on_record(record: Received, model: Model | None) -> None:
-        (removed if record.topic == REPORTED else subscriptions).on_record(record, model)
+        (nodes if record.topic == REPORTED else subscriptions).on_record(record, model)
 
-    def gone() -> Collection[str]:
+    def known_nodes() -> ReportedNodes | None:
         # A topic that is read again from its start shows an old state for a moment.
-        return removed.names() if follower.caught_up.is_set() else ()
+        return nodes if follower.caught_up.is_set() else None
 
     async def keep() -> None:
         await _keep_subscriptions(runtime, subscriptions, metrics, wake)
 
     follower = runtime.follow(TOPICS_FOLLOWED, on_record)
-    listener = Listener(subscriptions, gone, settings.policy())
+    listener = Listener(subscriptions, known_nodes, settings.policy())
     timers = Timers(runtime, subscriptions, listener, metrics, after)
     consumer = runtime.consumer(RECEIVED_TOPICS, listener.receive, after, LINGER_S)
     runtime.spawn("consumer", consume_after(follower, consumer, settings.subscriptions_wait_s))
-    runtime.spawn("timers", timers.run)
+    runtime.spawn("timers", partial(timers.run, nodes.changed))
     runtime.spawn("subscriptions", keep)
     for lane in lanes:
         runtime.spawn("lane", lane.run)

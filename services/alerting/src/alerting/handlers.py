@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Generic, TypeVar
 
 import structlog
+from muster.contracts.alerts import AlertsReceived
 from muster.contracts.jobs import JobStatus
 from muster.contracts.model import Model
 from muster.contracts.nodes import NodeLost, NodeNameClashed, NodeReturned
@@ -20,13 +21,15 @@ from muster.telemetry import current_traceparent, span
 from opentelemetry.trace import SpanKind
 from pydantic import ValidationError
 
-from alerting.domain import clashes, deadletters, drifts, jobs, nodes
+from alerting.domain import clashes, deadletters, drifts, external, health, jobs, nodes
 from alerting.domain.deliveries import Delivery, deliveries
 from alerting.domain.events import Alert, Event
 from alerting.domain.jobs import Watch
 from alerting.domain.nodes import NodeWatch
+from alerting.domain.notices import events_of
 from alerting.domain.policy import Policy
 from alerting.domain.repeated import Key, Repeated, RepeatedOutcome
+from alerting.reported import ReportedNodes
 from alerting.store import alerts as alert_store
 from alerting.store import deliveries as delivery_store
 from alerting.store import watches
@@ -45,6 +48,7 @@ RECEIVED_TOPICS = (
     "node-returned",
     "node-name-clashed",
     "accounting-drifted",
+    "alerts-received",
     *(name + DEAD_LETTER for name in TOPICS),
 )
 
@@ -68,13 +72,18 @@ class Notified:
 
 
 class Listener:
-    """Takes messages and the time. ``removed`` gives the nodes that have left the cluster."""
+    """Takes messages and the time. ``nodes`` gives the nodes as they are reported; None while that
+    is not known.
+    """
 
     def __init__(
-        self, subscriptions: Subscriptions, removed: Callable[[], Collection[str]], policy: Policy
+        self,
+        subscriptions: Subscriptions,
+        nodes: Callable[[], ReportedNodes | None],
+        policy: Policy,
     ) -> None:
         self._subscriptions = subscriptions
-        self._removed = removed
+        self._nodes = nodes
         self._policy = policy
 
     async def receive(self, opened: Transaction, records: Sequence[Received]) -> Notified:
@@ -102,10 +111,17 @@ class Listener:
         """Decide what is due, up to ``limit`` of each kind, and what waits for nodes that were
         removed.
         """
-        removed = self._removed()
+        nodes = self._nodes()
+        removed = () if nodes is None else nodes.removed()
         batch = _Batch(self._policy, opened.now)
         await batch.load_due(opened.conn, limit, removed)
         batch.pass_time(removed)
+        silent = await alert_store.silent_alerts(opened.conn, self._policy.external_over_s, limit)
+        batch.notify(it.resolved(opened.now) for it in silent)
+        if nodes is not None:
+            known = await alert_store.alerts_of_nodes(opened.conn)
+            if known is not None:
+                batch.notify(health.changes(known, nodes.reports(), removed, now=opened.now))
         await self._save(opened, batch)
         return batch.notified
 
@@ -179,6 +195,7 @@ class _Batch:
         self._jobs: _Shelf[str, Watch] = _Shelf({})
         self._nodes: _Shelf[str, NodeWatch] = _Shelf({})
         self._repeated: dict[Table, _Shelf[Key, Repeated]] = {}
+        self._external: dict[tuple[str, datetime], Alert] = {}
         self.notified = Notified()
 
     async def load(self, conn: Connection, models: Sequence[Model]) -> None:
@@ -195,6 +212,10 @@ class _Batch:
         }
         for table in TABLES:
             self._repeated[table] = _Shelf(await table.load(conn, keys[table]))
+        of_others = [each for it in models if isinstance(it, AlertsReceived) for each in it.alerts]
+        if of_others:
+            found = await alert_store.known_alerts(conn, of_others)
+            self._external = {(it.fingerprint, it.starts_at): it for it in found}
 
     async def load_due(self, conn: Connection, limit: int, removed: Collection[str]) -> None:
         self._jobs = _Shelf(await watches.due_jobs(conn, self._now, limit))
@@ -224,6 +245,8 @@ class _Batch:
                 self._put_repeated(CLASH_WATCHES, notified, record)
             case DeadLetter():
                 self._apply_dead_letter(model, record)
+            case AlertsReceived():
+                self._apply_external(model, record)
             case _:
                 raise Broken(f"Alerting does not read {record.topic}")
 
@@ -236,6 +259,30 @@ class _Batch:
                 jobs.found_rejected(self._jobs.get(rejected.job), rejected, now=self._now), record
             )
         self._put_repeated(DEAD_LETTER_WATCHES, watch, record)
+
+    def _apply_external(self, message: AlertsReceived, record: Received) -> None:
+        changed: list[Alert] = []
+        for each in message.alerts:
+            place = each.fingerprint, each.starts_at
+            known = self._external.get(place)
+            alert = external.received(known, each)
+            if alert is None:
+                continue
+            self._external[place] = alert
+            if external.is_notified(known, alert):
+                changed += external.replaced(self._external.values(), alert)
+                changed.append(alert)
+            else:
+                self.notified.add((), (alert,))
+        for alert in changed:
+            self._external[alert.fingerprint, alert.starts_at] = alert
+        with span(f"{record.topic} process", kind=SpanKind.CONSUMER, parent=record.traceparent):
+            self.notify(changed, cause=f"group/{message.group}")
+
+    def notify(self, alerts: Iterable[Alert], cause: str = "") -> None:
+        """Take alerts that began or ended and have no events of their own."""
+        changed = list(alerts)
+        self.notified.add(events_of(changed, cause), changed)
 
     def pass_time(self, removed: Collection[str]) -> None:
         now, policy = self._now, self._policy

@@ -53,6 +53,11 @@ class AlertingSettings(DatabaseSettings, ReadByRestSettings):
         300.0,
         description="The time without a node-name-clashed message after which the alert ends.",
     )
+    external_over_s: PositiveFloat = Field(
+        86_400.0,
+        description="The time without a repeat after which an alert of Alertmanager's ends; longer"
+        " than its repeat_interval.",
+    )
     lost_forget_s: PositiveFloat = Field(86_400.0, description="How long a lost node is kept.")
     alert_timer_poll_s: PositiveFloat = Field(5.0, description="How often due timers are handled.")
     alert_timer_batch: PositiveInt = Field(200, description="The most due rows in one transaction.")
@@ -168,6 +173,7 @@ class AlertingSettings(DatabaseSettings, ReadByRestSettings):
             stale_after_s=self.stale_after_s,
             dead_letters_over_s=self.dead_letters_over_s,
             lost_forget_s=self.lost_forget_s,
+            external_over_s=self.external_over_s,
             drift_over_s=self.drift_over_s,
             clash_over_s=self.clash_over_s,
         )

@@ -18,6 +18,9 @@ from alerting.subscriptions import Subscriptions
 
 _log = structlog.get_logger()
 
+GATHER_S = 0.5
+"""What changes within this time is looked at together."""
+
 
 class Timers:
     """Handles due timers. Silence counts only once the bus has answered for some time: until then,
@@ -44,8 +47,8 @@ class Timers:
         self._up_since: float | None = None
         self._cleaned = time.monotonic()
 
-    async def run(self) -> None:
-        """Look until cancelled."""
+    async def run(self, wanted: asyncio.Event) -> None:
+        """Look until cancelled; before the usual time where it is wanted."""
         while True:
             try:
                 await self._look()
@@ -53,7 +56,17 @@ class Timers:
                 if not is_transient(error):
                     raise
                 _log.warning("timers wait", error=str(error) or type(error).__name__)
-            await asyncio.sleep(self._settings.alert_timer_poll_s)
+            await self._rest(wanted)
+
+    async def _rest(self, wanted: asyncio.Event) -> None:
+        """Until the next look. What is wanted waits for a moment: more may come with it."""
+        try:
+            async with asyncio.timeout(self._settings.alert_timer_poll_s):
+                await wanted.wait()
+        except TimeoutError:
+            return
+        wanted.clear()
+        await asyncio.sleep(min(GATHER_S, self._settings.alert_timer_poll_s))
 
     async def _look(self) -> None:
         if self._is_settled():

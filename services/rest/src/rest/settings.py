@@ -52,6 +52,11 @@ class RestSettings(DatabaseSettings, ClusterKeySettings, JobNamespaceSettings):
         description="Where REST reads alerts, as http://alerting:8083; several with commas. None:"
         " REST does not ask.",
     )
+    alertmanager_token: SecretStr = Field(
+        SecretStr(""),
+        description="The token that Alertmanager sends with its alerts. It opens nothing else."
+        " Empty: REST takes no alerts.",
+    )
     agent_networks: str = Field(
         "127.0.0.0/8, ::1/128",
         description="Agents report where REST reads their logs; REST connects to addresses in these"

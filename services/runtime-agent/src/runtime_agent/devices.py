@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 import psutil
 import structlog
-from muster.contracts.nodes import Gpu
+from muster.contracts.nodes import Gpu, ProblemKind
 
 from runtime_agent.domain.gpus import (
     Answer,
@@ -295,20 +295,25 @@ class _Driver:
         """The GPU, or where MIG mode is on its MIG devices; each with its handle."""
         nvml = self.nvml
         handle = nvml.nvmlDeviceGetHandleByIndex(number)
+        problem = self._problem(handle)
         gpu = Device(
             uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
             model=_text(nvml.nvmlDeviceGetName(handle)),
             memory_mb=nvml.nvmlDeviceGetMemoryInfo(handle).total // MEBIBYTE,
             number=number,
             is_mig=self._is_in_mig_mode(handle),
-            problem=self._problem(handle),
+            problem=problem,
+            problem_kind=None if problem is None else ProblemKind.MEMORY,
         )
         self._listen(gpu.uuid, handle)
         if not gpu.is_mig:
             return [(gpu, handle)]
         parts = [(self._part(gpu, part), part) for part in self._parts(handle)]
-        problem = "MIG mode is on and the GPU has no MIG device. Create one, or turn MIG mode off."
-        return parts or [(gpu.model_copy(update={"problem": gpu.problem or problem}), handle)]
+        if not parts and gpu.problem is None:
+            text = "MIG mode is on and the GPU has no MIG device. Create one, or turn MIG mode off."
+            update = {"problem": text, "problem_kind": ProblemKind.SETUP}
+            gpu = gpu.model_copy(update=update)
+        return parts or [(gpu, handle)]
 
     def _processes(self, handle: Any) -> tuple[int, ...]:
         """Not every driver lists them. Displays' own use of a GPU is not among them."""

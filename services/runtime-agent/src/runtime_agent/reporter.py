@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 import structlog
 from muster.bus import Bus
 from muster.contracts.model import Model
-from muster.contracts.nodes import Gpu, NodeHeartbeat, NodeReturned
+from muster.contracts.nodes import Gpu, NodeHeartbeat, NodeReturned, ProblemKind
 from muster.errors import Transient
 
 from runtime_agent.devices import Devices, Look
@@ -113,6 +113,9 @@ class Reporter:
         live = list(self.live())
         self._look_at_ports(live)
         at_s = time.time()
+        problem, kind = self._disk_problem, ProblemKind.DISK
+        if problem is None and not self._gpus:
+            problem, kind = self._driver_problem, ProblemKind.DRIVER
         made = report(
             self.facts,
             NodeNow(
@@ -121,7 +124,8 @@ class Reporter:
                 foreign_ports=tuple(self._foreign),
                 lease=self._lease,
                 is_stopping=self.is_stopping,
-                problem=self._disk_problem or (None if self._gpus else self._driver_problem),
+                problem=problem,
+                problem_kind=kind,
             ),
             live,
             revision=self.journal.take_report(),

@@ -2,11 +2,28 @@
 
 from datetime import datetime
 
-from muster.contracts.model import Model
+from muster.contracts.model import Model, OpenEnum
+
+
+class ProblemKind(OpenEnum):
+    """What kind of problem a node or GPU has. DRIVER: the GPU driver does not answer. XID: a fatal
+    one. MEMORY: errors that could not be corrected. MISSING: the driver lists the GPU no more.
+    FOREIGN: a process of no pod uses it. SETUP: its MIG mode can't be used. DISK: it is full.
+    """
+
+    DRIVER = "driver"
+    XID = "xid"
+    MEMORY = "memory"
+    MISSING = "missing"
+    FOREIGN = "foreign"
+    SETUP = "setup"
+    DISK = "disk"
+    UNKNOWN = "unknown"
 
 
 class Gpu(Model):
     """One GPU of a node. ``pod`` holds it; ``simulated`` GPUs are pretended, to try things out.
+    ``problem`` is a sentence, ``problem_kind`` its kind.
 
     A GPU in MIG mode is not listed but each of its MIG devices, with the profile in ``model`` and
     ``mig_profile`` ("1g.10gb") and the UUID of their GPU as ``mig_parent``.
@@ -18,6 +35,7 @@ class Gpu(Model):
     memory_mb: int
     is_healthy: bool = True
     problem: str | None = None
+    problem_kind: ProblemKind | None = None
     simulated: bool = False
     pod: str | None = None
     mig_profile: str | None = None
@@ -64,6 +82,7 @@ class NodeReport(Model):
     foreign_ports: tuple[int, ...] = ()
     is_healthy: bool = True
     problem: str | None = None
+    problem_kind: ProblemKind | None = None
     is_stopping: bool = False
     simulated: bool = False
     missing_limits: tuple[str, ...] = ()

@@ -27,6 +27,8 @@ class AlertEvent(OpenEnum):
     NODE_NAME_CLASH = "node-name-clash"
     RECORD_REJECTED = "record-rejected"
     ACCOUNTING_DRIFTED = "accounting-drifted"
+    ALERT_RAISED = "alert-raised"
+    ALERT_RESOLVED = "alert-resolved"
     UNKNOWN = "unknown"
 
 

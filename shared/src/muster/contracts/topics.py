@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from muster.contracts.alerts import AlertsReceived
 from muster.contracts.gangs import GangDecision, GangRequest
 from muster.contracts.jobs import JobRequest, JobStatus
 from muster.contracts.model import Model, StateMessage
@@ -225,6 +226,14 @@ _ALL = [
         senders=(Service.REST, Service.LAUNCHER, Service.SCHEDULER, Service.ALERTING),
         readers=tuple(Service),
         is_compacted=True,
+    ),
+    Topic(
+        "alerts-received",
+        AlertsReceived,
+        "group",
+        "Alertmanager has sent these alerts.",
+        senders=(Service.REST,),
+        readers=(Service.ALERTING,),
     ),
     Topic("alert-raised", AlertNotice, "alert", "An alert fires.", (Service.ALERTING,)),
     Topic("alert-resolved", AlertNotice, "alert", "The alert is resolved.", (Service.ALERTING,)),

@@ -12,12 +12,20 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import assert_never
 
-from muster.contracts.subscriptions import ReceiverKind, Subscription, SubscriptionFilter
+from muster.contracts.subscriptions import (
+    AlertEvent,
+    ReceiverKind,
+    Subscription,
+    SubscriptionFilter,
+)
 
 from alerting.domain.events import Event
 
 SCHEDULE_S = (0, 5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400)
 """Seconds before each attempt, from the last one: the example of Standard Webhooks 1.0."""
+
+ALERTS = (AlertEvent.ALERT_RAISED, AlertEvent.ALERT_RESOLVED)
+"""A filter for jobs takes no alerts about anything else: users get those of their own jobs only."""
 
 JITTER = 0.1
 """A delay is stretched by up to this part of itself."""
@@ -152,6 +160,8 @@ def wants(subscription: Subscription, event: Event) -> bool:
     """Whether a subscription asks for an event."""
     if not subscription.enabled or event.name not in subscription.events:
         return False
+    if event.job is None and event.name in ALERTS:
+        return subscription.filter == SubscriptionFilter()
     return event.job is None or _passes(subscription.filter, event)
 
 

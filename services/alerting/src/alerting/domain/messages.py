@@ -12,7 +12,14 @@ from pydantic import JsonValue
 
 from alerting.domain.events import Event, Severity
 
-ENDS = frozenset({AlertEvent.JOB_UNSTUCK, AlertEvent.NODE_RETURNED, AlertEvent.NODE_REMOVED})
+ENDS = frozenset(
+    {
+        AlertEvent.JOB_UNSTUCK,
+        AlertEvent.NODE_RETURNED,
+        AlertEvent.NODE_REMOVED,
+        AlertEvent.ALERT_RESOLVED,
+    }
+)
 """Events that end the alert that an earlier event began."""
 
 

@@ -6,6 +6,7 @@ from datetime import datetime
 
 import asyncpg
 from muster.channels import Outgoing
+from muster.contracts.alerts import ReceivedAlert
 from muster.contracts.notices import SettingChanged
 from muster.db import Connection, Transaction
 
@@ -17,8 +18,9 @@ Traced = tuple[Alert, str | None]
 
 _SAVE = """
     INSERT INTO alert
-        (fingerprint, starts_at, name, severity, summary, labels, ends_at, source, runbook)
-    SELECT fingerprint, starts_at, name, severity, summary, labels, ends_at, source, runbook
+        (fingerprint, starts_at, name, severity, summary, labels, ends_at, source, runbook,
+         received_at)
+    SELECT fingerprint, starts_at, name, severity, summary, labels, ends_at, source, runbook, now()
     FROM jsonb_populate_recordset(NULL::alert, $1::jsonb)
     ON CONFLICT (fingerprint, starts_at) DO UPDATE SET ends_at = excluded.ends_at
     WHERE alert.ends_at IS NULL
@@ -60,6 +62,53 @@ def _record(traced: Traced, now: datetime) -> Outgoing:
     )
 
 
+HEALTH_KEY = "alerting: alerts about nodes"
+"""One replica at a time compares reports with the alerts about them."""
+
+_OF_NODES = """
+    SELECT * FROM alert WHERE source = 'node'
+    AND (ends_at IS NULL OR ends_at > now() - interval '1 day')
+"""
+
+
+async def alerts_of_nodes(conn: Connection) -> list[Alert] | None:
+    """Those that agents' reports made, firing or ended lately; None while another replica looks at
+    them.
+    """
+    sql = "SELECT pg_try_advisory_xact_lock(hashtext($1))"
+    if not await conn.fetchval(sql, HEALTH_KEY):
+        return None
+    return [_alert(row) for row in await conn.fetch(_OF_NODES)]
+
+
+_KNOWN = """
+    SELECT * FROM alert WHERE source = 'alertmanager' AND fingerprint = ANY($1)
+    AND (ends_at IS NULL OR starts_at = ANY($2)) ORDER BY fingerprint, starts_at FOR UPDATE
+"""
+_REPEATED = "UPDATE alert SET received_at = now() WHERE fingerprint = ANY($1) AND ends_at IS NULL"
+_SILENT = """
+    SELECT * FROM alert WHERE source = 'alertmanager' AND ends_at IS NULL
+    AND received_at < now() - $1 * interval '1 s' ORDER BY fingerprint, starts_at
+    LIMIT $2 FOR UPDATE SKIP LOCKED
+"""
+
+
+async def known_alerts(conn: Connection, messages: Sequence[ReceivedAlert]) -> list[Alert]:
+    """Alertmanager's alerts of these fingerprints, that fire or have one of these starts, locked
+    and noted as repeated.
+    """
+    idents = sorted({each.fingerprint for each in messages})
+    starts = sorted({each.starts_at for each in messages})
+    found = [_alert(row) for row in await conn.fetch(_KNOWN, idents, starts)]
+    await conn.execute(_REPEATED, idents)
+    return found
+
+
+async def silent_alerts(conn: Connection, over_s: float, limit: int) -> list[Alert]:
+    """Those of Alertmanager's that it has not repeated for so long, locked."""
+    return [_alert(row) for row in await conn.fetch(_SILENT, over_s, limit)]
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Which alerts: firing or resolved ones (None: both), with this name, severity, source and user
@@ -78,7 +127,8 @@ class Wanted:
 _WANTED = """
     FROM alert WHERE ($1::boolean IS NULL OR (ends_at IS NULL) = $1)
     AND ($2::text IS NULL OR name = $2) AND ($3::text IS NULL OR severity = $3)
-    AND ($4::text IS NULL OR source = $4) AND ($5::text IS NULL OR labels->>'user' = $5)
+    AND ($4::text IS NULL OR source = $4)
+    AND ($5::text IS NULL OR coalesce(labels->>'user', labels->>'username') = $5)
     AND ($6::text IS NULL OR labels->>'job' = $6) AND ($7::text IS NULL OR labels->>'node' = $7)
 """
 _LIST = f"""
@@ -111,8 +161,11 @@ def _alert(row: asyncpg.Record) -> Alert:
 
 
 async def firing(conn: Connection) -> dict[str, int]:
-    """How many alerts of each name fire."""
-    sql = "SELECT name, count(*) AS n FROM alert WHERE ends_at IS NULL GROUP BY name"
+    """How many alerts of each name fire; Alertmanager's, with any number of names, have one."""
+    sql = """
+        SELECT CASE source WHEN 'alertmanager' THEN source ELSE name END AS name, count(*) AS n
+        FROM alert WHERE ends_at IS NULL GROUP BY 1
+    """
     return {row["name"]: row["n"] for row in await conn.fetch(sql)}
 
 

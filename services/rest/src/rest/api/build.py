@@ -11,6 +11,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from rest.api import (
+    alertmanager,
     alerts,
     cluster,
     config,
@@ -109,8 +110,8 @@ def _routes() -> Sequence[BaseRoute]:
     asked for first, which takes half a second.
     """
     router = APIRouter(generate_unique_id_function=operation_id)
-    modules = (jobs, logs, info, tokens, users, cluster, config, storages, subscriptions, alerts)
-    for module in modules:
+    others = (cluster, config, storages, subscriptions, alerts, alertmanager)
+    for module in (jobs, logs, info, tokens, users, *others):
         router.include_router(module.router, prefix=PREFIX, responses=REFUSALS)
     return tuple(router.routes)
 

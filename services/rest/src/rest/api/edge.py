@@ -24,6 +24,7 @@ PREFIX = "/api/v2"
 JOBS_PATH = f"{PREFIX}/jobs"
 CONFIG_PATH = f"{PREFIX}/cluster/config"
 WHAT_IF_PATH = f"{CONFIG_PATH}/what-if"
+ALERTMANAGER_PATH = f"{PREFIX}/alerts/alertmanager"
 PUBLIC = frozenset(
     {
         f"{PREFIX}/info",
@@ -113,7 +114,7 @@ class Edge:
 
     def _limit(self, scope: Scope) -> int:
         match scope["method"], scope["path"]:
-            case "POST", path if path == JOBS_PATH:
+            case "POST", path if path in (JOBS_PATH, ALERTMANAGER_PATH):
                 return MAX_BYTES
             case ("PUT", path) if path == CONFIG_PATH:
                 return self._settings.config_bytes

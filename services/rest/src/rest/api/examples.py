@@ -448,6 +448,24 @@ EXAMPLES: dict[str, Any] = {
     "AcceptedVersion": _WHOLE | {"warnings": [], "whatIf": _NOTHING},
     "ShownComparison": _NOTHING | {"warnings": []},
     "Rollback": {"version": 2, "comment": "too early", "whatIf": True, "acceptDelays": False},
+    "AlertmanagerRequest": {
+        "version": "4",
+        "groupKey": '{}:{alertname="GpuHot"}',
+        "status": "firing",
+        "receiver": "muster",
+        "truncatedAlerts": 0,
+        "alerts": [
+            {
+                "status": "firing",
+                "labels": {"alertname": "GpuHot", "severity": "warning", "node": "gpu-7"},
+                "annotations": {"summary": "A GPU of gpu-7 is hot"},
+                "startsAt": "2026-01-31T13:00:05Z",
+                "endsAt": "0001-01-01T00:00:00Z",
+                "generatorURL": "http://prometheus:9090/graph",
+                "fingerprint": "4f2d0c9a1be03d57",
+            }
+        ],
+    },
     "AlertPage": {
         "alerts": [
             {

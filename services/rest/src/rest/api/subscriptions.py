@@ -60,6 +60,8 @@ Event = Literal[
     "node-name-clash",
     "record-rejected",
     "accounting-drifted",
+    "alert-raised",
+    "alert-resolved",
 ]
 RECEIVERS = ("webhookUrl", "email", "slack", "teams", "pagerduty", "ntfy")
 """The fields that name a receiver."""

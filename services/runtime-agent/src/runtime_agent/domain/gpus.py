@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from itertools import count
 
 from muster.contracts.model import Model
-from muster.contracts.nodes import Gpu
+from muster.contracts.nodes import Gpu, ProblemKind
 
 from runtime_agent.domain.usage import GpuUsage
 
@@ -78,6 +78,7 @@ class Device(Model):
     profile: str | None = None
     is_missing: bool = False
     problem: str | None = None
+    problem_kind: ProblemKind | None = None
 
     @property
     def gpu(self) -> str:
@@ -163,13 +164,20 @@ def answered(known: Inventory, answer: Answer, boot: str) -> Inventory:
 
 
 def _missing(device: Device, problem: str) -> Device:
-    return device.model_copy(update={"is_missing": True, "problem": problem})
+    missing = {"is_missing": True, "problem": problem, "problem_kind": ProblemKind.MISSING}
+    return device.model_copy(update=missing)
 
 
 def _unknown(number: int, error: str) -> Device:
     problem = f"The GPU has never answered: {error}."
     return Device(
-        uuid="", model="unknown", memory_mb=0, number=number, is_missing=True, problem=problem
+        uuid="",
+        model="unknown",
+        memory_mb=0,
+        number=number,
+        is_missing=True,
+        problem=problem,
+        problem_kind=ProblemKind.MISSING,
     )
 
 
@@ -193,12 +201,16 @@ def gpus_of(known: Inventory, driver_problem: str | None) -> tuple[Gpu, ...]:
     found = []
     for index, device in sorted(known.devices.items()):
         fault = known.faults.get(device.gpu)
-        problem = device.problem if fault is None else fault.problem
-        found.append(_gpu(index, device, driver_problem or problem))
+        problem, kind = device.problem, device.problem_kind
+        if fault is not None:
+            problem, kind = fault.problem, ProblemKind.XID
+        if driver_problem is not None:
+            problem, kind = driver_problem, ProblemKind.DRIVER
+        found.append(_gpu(index, device, problem, kind))
     return tuple(found)
 
 
-def _gpu(index: int, device: Device, problem: str | None) -> Gpu:
+def _gpu(index: int, device: Device, problem: str | None, kind: ProblemKind | None) -> Gpu:
     return Gpu(
         index=index,
         uuid=device.uuid,
@@ -206,6 +218,7 @@ def _gpu(index: int, device: Device, problem: str | None) -> Gpu:
         memory_mb=device.memory_mb,
         is_healthy=problem is None,
         problem=problem,
+        problem_kind=kind,
         mig_profile=device.profile,
         mig_parent=device.parent,
     )
@@ -219,7 +232,8 @@ def with_foreign(
     for gpu in gpus:
         stay = foreign.get(gpu.index)
         if stay and gpu.is_healthy:
-            gpu = gpu.model_copy(update={"is_healthy": False, "problem": _used_by(sorted(stay))})
+            update = {"is_healthy": False, "problem": _used_by(sorted(stay))}
+            gpu = gpu.model_copy(update=update | {"problem_kind": ProblemKind.FOREIGN})
         found.append(gpu)
     return tuple(found)
 

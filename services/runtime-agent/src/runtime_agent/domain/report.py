@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from muster.contracts.nodes import Gpu, NodeReport, PodOnNode
+from muster.contracts.nodes import Gpu, NodeReport, PodOnNode, ProblemKind
 
 from runtime_agent.domain.pods import Pod
 
@@ -59,6 +59,7 @@ class NodeNow:
     lease: int = 0
     is_stopping: bool = False
     problem: str | None = None
+    problem_kind: ProblemKind | None = None
 
 
 def report(
@@ -92,6 +93,7 @@ def report(
         foreign_ports=tuple(sorted(now.foreign_ports)),
         is_healthy=problem is None,
         problem=problem,
+        problem_kind=now.problem_kind if now.problem else None,
         is_stopping=now.is_stopping,
         simulated=offer.simulated,
         missing_limits=tuple(offer.missing_limits),

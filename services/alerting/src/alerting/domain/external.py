@@ -1,0 +1,55 @@
+"""Alerts of Alertmanager's. It delivers at least once and repeats what fires, so a repeat changes
+nothing, and what has ended stays so.
+"""
+
+from collections.abc import Iterable
+
+from muster.contracts.alerts import ReceivedAlert
+
+from alerting.domain.events import Alert, Severity, Source
+
+SEVERITIES = {
+    "critical": Severity.CRITICAL,
+    "fatal": Severity.CRITICAL,
+    "page": Severity.CRITICAL,
+    "error": Severity.CRITICAL,
+    "info": Severity.INFO,
+    "none": Severity.INFO,
+}
+"""What rules call severities; all others are warnings."""
+
+
+def received(known: Alert | None, message: ReceivedAlert) -> Alert | None:
+    """The alert as it is now; None where it has not changed. ``known``: the same one, as it was."""
+    alert = Alert(
+        name=message.name,
+        severity=SEVERITIES.get(message.severity.lower(), Severity.WARNING),
+        summary=message.summary,
+        labels=message.labels,
+        starts_at=message.starts_at,
+        ends_at=message.ends_at and max(message.ends_at, message.starts_at),
+        source=Source.ALERTMANAGER,
+        runbook=message.runbook,
+        ident=message.fingerprint,
+    )
+    if known is None:
+        return alert
+    if known.ends_at is not None or alert.ends_at is None:
+        return None
+    return known.resolved(alert.ends_at)
+
+
+def replaced(known: Iterable[Alert], alert: Alert) -> tuple[Alert, ...]:
+    """Earlier times of the same alert, whose ends were lost: they end where this one begins."""
+    return tuple(
+        it.resolved(alert.starts_at)
+        for it in known
+        if it.fingerprint == alert.fingerprint
+        and it.ends_at is None
+        and it.starts_at < alert.starts_at
+    )
+
+
+def is_notified(known: Alert | None, alert: Alert) -> bool:
+    """Whether people are to know: the end of an alert that nobody knew is no news."""
+    return known is not None or alert.ends_at is None

@@ -1,0 +1,87 @@
+"""The events of alerts that have none of their own: of nodes' health, rules and Alertmanager.
+Alerts with one cause are one event, so that they are one message.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+
+from muster.contracts.subscriptions import AlertEvent
+from pydantic import JsonValue
+
+from alerting.domain.events import Alert, Event, JobLabels, Severity, fingerprint
+
+NAMED = 20
+"""The most alerts that one message describes; the rest is counted."""
+
+ORDER = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
+
+
+def events_of(alerts: Iterable[Alert], cause: str = "") -> tuple[Event, ...]:
+    """One event for those that fire and one for those that are resolved, of each cause: the same
+    node or job, or what the caller names.
+    """
+
+    def key(alert: Alert) -> tuple[str, bool]:
+        return cause or _cause(alert), alert.ends_at is not None
+
+    return tuple(
+        _event(name, list(same)) for (name, _), same in groupby(sorted(alerts, key=key), key)
+    )
+
+
+def _cause(alert: Alert) -> str:
+    for label in ("node", "job"):
+        if label in alert.labels:
+            return f"{label}/{alert.labels[label]}"
+    return f"alert/{alert.fingerprint}"
+
+
+def _event(cause: str, alerts: Sequence[Alert]) -> Event:
+    first = max(alerts, key=lambda it: (ORDER.index(it.severity), it.starts_at))
+    is_over = first.ends_at is not None
+    more = f" and {len(alerts) - 1} more" if alerts[1:] else ""
+    lines = [_line(it) for it in alerts[:NAMED]]
+    if alerts[NAMED:]:
+        lines.append(f"{len(alerts) - NAMED} more alerts: `muster alerts` lists them.")
+    ids = fingerprint("", {it.fingerprint: it.starts_at.isoformat() for it in alerts})
+    name = AlertEvent.ALERT_RESOLVED if is_over else AlertEvent.ALERT_RAISED
+    return Event(
+        key=f"{name}/{cause}/{ids}",
+        name=name,
+        at=max(it.ends_at or it.starts_at for it in alerts),
+        severity=Severity.INFO if is_over else first.severity,
+        title=("Resolved: " if is_over else "") + first.summary + more,
+        text="\n".join(lines),
+        thread=cause,
+        data={
+            "alert": first.fingerprint,
+            "alerts": [_data(it) for it in alerts[:NAMED]],
+            "count": len(alerts),
+        },
+        job=_job(alerts),
+    )
+
+
+def _line(alert: Alert) -> str:
+    runbook = f" Runbook: {alert.runbook}" if alert.runbook else ""
+    return f"{alert.severity}: {alert.summary}.{runbook}".replace("..", ".")
+
+
+def _data(alert: Alert) -> dict[str, JsonValue]:
+    return alert.notice().model_dump(mode="json", by_alias=True)
+
+
+def _job(alerts: Sequence[Alert]) -> JobLabels | None:
+    """What subscriptions filter by, if all alerts are about one user's jobs."""
+    found = {_labels(it.labels) for it in alerts}
+    return found.pop() if len(found) == 1 else None
+
+
+def _labels(labels: Mapping[str, str]) -> JobLabels | None:
+    """Alerts of metrics have OpenPAI's names of labels."""
+    user = labels.get("user") or labels.get("username")
+    if not user:
+        return None
+    virtual_cluster = labels.get("virtualCluster") or labels.get("virtual_cluster") or ""
+    name = (labels.get("jobName") or labels.get("job_name") or "").removeprefix(f"{user}~")
+    return JobLabels(user, virtual_cluster, name)

@@ -1,0 +1,142 @@
+"""Alerts of nodes' agents and of Alertmanager: found, notified once, listed, resolved."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from muster.contracts.nodes import Gpu, NodeReport, ProblemKind
+
+pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
+
+TOKEN = "a-token-of-this-test"
+PATH = "/api/v2/alerts/alertmanager"
+EVENTS = ("alert-raised", "alert-resolved")
+NEVER = "0001-01-01T00:00:00Z"
+START = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+async def test_alerts_of_a_nodes_health_follow_its_reports(
+    cluster: Any, with_rest: Callable[..., Any], start_receiver: Callable[..., Any]
+) -> None:
+    receiver = await start_receiver()
+    hung = "The GPU driver has not answered for 10 s."
+    async with with_rest() as api:
+        await api.subscribe(receiver.url, *EVENTS)
+        await cluster.publish("node-reported", "n1", report(1, [None, ("it fell off", "xid")]))
+        await api.until_alerts([("GpuXid", "critical")], "name", "severity", source="node")
+        bad = [(hung, "driver")] * 8
+        await cluster.publish("node-reported", "n2", report(1, bad, node="n2", disk="No room."))
+        names = [("GpuDriverDown",), ("GpuXid",), ("NodeDiskFull",)]
+        await _until(api, lambda it: sorted((each["name"],) for each in it) == names)
+        await cluster.publish("node-reported", "n1", report(2, [None, None]))
+        await cluster.publish("node-reported", "n2", None)
+        await api.until_alerts([], "name", state="firing")
+        bodies = [json.loads(it.body) for it in await receiver.wait_for(4)]
+    grouped = sorted((it["type"], it["data"]["count"]) for it in bodies)
+    assert grouped == [
+        ("alert.raised", 1),
+        ("alert.raised", 2),  # of one node: one message
+        ("alert.resolved", 1),
+        ("alert.resolved", 2),
+    ]
+    (first,) = [it for it in bodies if it["data"]["title"] == "GPU 1 of node n1: it fell off"]
+    assert first["data"]["alerts"][0]["runbook"] == "docs/runbook.md#nodes"
+
+
+async def test_alertmanagers_alerts_are_known_by_fingerprint_and_start(
+    with_rest: Callable[..., Any], start_receiver: Callable[..., Any]
+) -> None:
+    receiver = await start_receiver()
+    async with with_rest(alertmanager_token=TOKEN) as api:
+        await api.subscribe(receiver.url, *EVENTS)
+
+        async def send(*alerts: dict[str, Any], token: str = TOKEN, **fields: Any) -> int:
+            body = {"version": "4", "groupKey": "g", "alerts": alerts} | fields
+            headers = {"Authorization": f"Bearer {token}"}
+            answer = await api.admin.post(PATH, json=body, headers=headers)
+            return int(answer.status_code)
+
+        assert await send(alert("a"), token="another") == 401
+        assert await send(alert("a"), version="3") == 400
+        for _ in range(2):
+            assert await send(alert("a"), alert("b", severity="fatal")) == 200
+        shown = [("a", "firing", "warning"), ("b", "firing", "critical")]
+        fields = ("alert", "state", "severity")
+        await _until(api, lambda it: sorted(tuple(e[f] for f in fields) for e in it) == shown)
+        ends = (START + timedelta(minutes=5)).isoformat()
+        assert await send(alert("a", ends)) == 200
+        assert await send(alert("a")) == 200  # late
+        assert await send(alert("c", ends)) == 200  # nobody knew it
+        later = (START + timedelta(hours=1)).isoformat()
+        assert await send(alert("b", starts=later, severity="fatal")) == 200
+        (again,) = await _until(api, lambda it: [e for e in it if e["startsAt"][:19] == later[:19]])
+        assert (again["alert"], again["state"]) == ("b", "firing")
+        assert [it["alert"] for it in await api.alerts(state="firing")] == ["b"]
+        resolved = sorted(it["alert"] for it in await api.alerts(state="resolved"))
+        assert resolved == ["a", "b", "c"]
+        bodies = [json.loads(it.body) for it in await receiver.wait_for(4)]
+    found = [(it["type"], [e["alert"] for e in it["data"]["alerts"]]) for it in bodies]
+    assert sorted(found) == [
+        ("alert.raised", ["a", "b"]),
+        ("alert.raised", ["b"]),
+        ("alert.resolved", ["a"]),
+        ("alert.resolved", ["b"]),
+    ]
+
+
+async def _until(api: Any, look: Callable[[Any], Any]) -> Any:
+    async with asyncio.timeout(60):
+        while not (found := look(await api.alerts())):
+            await asyncio.sleep(0.05)
+    return found
+
+
+def report(
+    revision: int,
+    gpus: list[tuple[str, str] | None],
+    node: str = "n1",
+    disk: str | None = None,
+) -> NodeReport:
+    return NodeReport(
+        node=node,
+        revision=revision,
+        journal="j",
+        boot="b",
+        at=datetime.now(UTC),  # noqa: TID251 - as an agent reports
+        address="10.0.0.1",
+        version="1",
+        cpu=8,
+        memory_mb=1024,
+        is_healthy=disk is None,
+        problem=disk,
+        problem_kind=ProblemKind.DISK if disk else None,
+        gpus=tuple(
+            Gpu(
+                index=index,
+                uuid=f"GPU-{index}",
+                model="H100",
+                memory_mb=1024,
+                is_healthy=each is None,
+                problem=each and each[0],
+                problem_kind=each and ProblemKind(each[1]),
+            )
+            for index, each in enumerate(gpus)
+        ),
+    )
+
+
+def alert(
+    fingerprint: str, ends: str = NEVER, starts: str = START.isoformat(), severity: str = "warning"
+) -> dict[str, Any]:
+    return {
+        "status": "firing" if ends == NEVER else "resolved",
+        "labels": {"alertname": "GpuHot", "severity": severity, "node": "n1"},
+        "annotations": {"summary": f"GPU {fingerprint} is hot", "runbook_url": "https://r"},
+        "startsAt": starts,
+        "endsAt": ends,
+        "generatorURL": "",
+        "fingerprint": fingerprint,
+    }
