@@ -13,13 +13,14 @@ import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import aiohttp
 import structlog
-from kubernetes_asyncio.client import ApiClient, Configuration
-from kubernetes_asyncio.config import ConfigException, load_incluster_config, load_kube_config
 from muster.errors import Broken
+
+if TYPE_CHECKING:
+    from kubernetes_asyncio.client import ApiClient
 
 Json = dict[str, Any]
 
@@ -106,6 +107,10 @@ async def connect(node: str, config: Path | None) -> ApiServer:
 
 async def open_client(config: Path | None) -> ApiClient:
     """`config`: a kubeconfig file; None: of the service account. Raises Broken."""
+    # Its 800 modules take a second and 35 MB, which agents without Kubernetes should not pay.
+    from kubernetes_asyncio.client import ApiClient, Configuration
+    from kubernetes_asyncio.config import ConfigException, load_incluster_config, load_kube_config
+
     configuration = Configuration()
     try:
         if config is None:
