@@ -37,6 +37,7 @@ NO_METRICS = {
     "muster_up", "muster_on", "muster_kafka_password", "muster_secrets_keys",
     "muster_secrets_public_key", "muster_admin_password", "muster_cluster_key",
     "muster_service_key", "muster_webhook_key", "muster_database_url", "muster_metrics_token",
+    "muster_alertmanager_token",
     "muster_smtp_password",
 }  # fmt: skip
 """Names in pages and tests that look like a metric's: fixtures, the files of secrets."""

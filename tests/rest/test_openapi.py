@@ -59,6 +59,7 @@ ANSWER: dict[str, Any] = {
     "warnings": [],
     "state": "none",
     "alerts": [],
+    "actions": [],
 }
 """The Scheduler's and Alerting's, whatever they are asked."""
 
@@ -79,7 +80,8 @@ async def test_the_api_keeps_to_its_document(start_rest: Any, mode: GenerationMo
 
     peer = await asyncio.start_server(answer, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{peer.sockets[0].getsockname()[1]}"
-    async with peer, start_rest(scheduler_url=url, alerting_url=url) as rest:
+    urls = {"scheduler_url": url, "alerting_url": url, "alertmanager_token": "another"}
+    async with peer, start_rest(**urls) as rest:
         await rest.submit("fuzzed")
         await asyncio.to_thread(fuzz, rest.url, rest.token, mode)
 

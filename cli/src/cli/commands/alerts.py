@@ -1,15 +1,18 @@
-"""`muster alerts`: what fires now, and what was resolved in the last days."""
+"""`muster alerts`: what fires now, and what was resolved in the last days; actions on alerts."""
 
+from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote, urlencode
 
 from cyclopts import App, Parameter
 
-from cli.commands.session import Output, client
+from cli.client import API
+from cli.commands.session import Output, client, read_given
 from cli.output import Format, length, milliseconds, print_json, print_line, print_table, when
 
 app = App(
     name="alerts",
-    help="What fires now, and what was resolved in the last days.",
+    help="What fires now, and what was resolved in the last days; actions on alerts.",
     default_parameter=Parameter(negative=()),
 )
 
@@ -50,3 +53,58 @@ def alerts(
 
 def _end(alert: dict[str, Any]) -> int | None:
     return None if alert["endsAt"] is None else milliseconds(alert["endsAt"])
+
+
+@app.command
+def actions(
+    *,
+    limit: Annotated[int, Parameter(help="At most so many.")] = 50,
+    output: Output = Format.TABLE,
+) -> None:
+    """What rules did because of alerts, or would have done, newest first. For admins."""
+    found = client().get("/alerts/actions", {"limit": limit}).json()
+    if output is Format.JSON:
+        print_json(found)
+        return
+    keys = ("action", "rule", "do", "target", "state")
+    rows = [
+        (*(each[key] for key in keys), when(milliseconds(each["at"])), each["reason"])
+        for each in found["actions"]
+    ]
+    headings = ("ACTION", "RULE", "DOES", "TARGET", "STATE", "SINCE (UTC)", "REASON")
+    print_table(headings, rows, ends_in_text=True)
+
+
+@app.command
+def undo(
+    action: Annotated[str, Parameter(help="An action, as `muster alerts actions` has it.")],
+) -> None:
+    """Take back what an action did to a node. For admins."""
+    path = f"/alerts/actions/{quote(action, safe='')}/undo"
+    print_line(client().send("POST", path, {}).json()["message"])
+
+
+@app.command
+def rules(
+    file: Annotated[
+        Path | None,
+        Parameter(help="Set the rules in this file, all at once; - reads the standard input."),
+    ] = None,
+    *,
+    check: Annotated[bool, Parameter(help="Only check the file.")] = False,
+    comment: Annotated[str, Parameter(help="Why: for the versions and the audit log.")] = "",
+) -> None:
+    """Show the rules that hold, as JSON, or set others. For admins."""
+    server = client()
+    if file is None:
+        print_json(server.get("/alerts/rules").json()["newest"])
+        return
+    text = read_given(file, "rules").encode()
+    kind = {"Content-Type": "text/yaml"}
+    if check:
+        answer = server.call("POST", f"{API}/alerts/rules/check", text, kind).json()
+        print_line(answer["message"])
+        return
+    path = f"{API}/alerts/rules?{urlencode({'comment': comment})}"
+    made = server.call("PUT", path, text, kind).json()
+    print_line(f"Version {made['version']} of the rules holds.")

@@ -29,6 +29,7 @@ from alerting.metrics import AlertingMetrics
 from alerting.receivers.http import HttpMessage, HttpReceiver, private_authority
 from alerting.receivers.mail import MailMessage, MailReceiver
 from alerting.reported import REPORTED, ReportedNodes
+from alerting.rules import SETTINGS, KnownRules
 from alerting.settings import AlertingSettings
 from alerting.store import alerts, deliveries
 from alerting.store.deliveries import Claim, Listed
@@ -38,7 +39,7 @@ from alerting.timers import Timers
 
 _log = structlog.get_logger()
 
-TOPICS_FOLLOWED = ("receivers-changed", REPORTED)
+TOPICS_FOLLOWED = ("receivers-changed", REPORTED, SETTINGS)
 
 Link = Callable[[str | None], str | None]
 """Gives the address of a job's page."""
@@ -99,11 +100,14 @@ def _listen(
             _log.info(f"an alert {how}", alert=alert.fingerprint, summary=alert.summary)
         if notified.deliveries:
             wake()
+        if notified.alerts:
+            nodes.changed.set()  # rules may act on them
 
-    nodes = ReportedNodes()
+    nodes, rules = ReportedNodes(), KnownRules()
+    takers = {REPORTED: nodes.on_record, SETTINGS: rules.on_record}
 
     def on_record(record: Received, model: Model | None) -> None:
-        (nodes if record.topic == REPORTED else subscriptions).on_record(record, model)
+        takers.get(record.topic, subscriptions.on_record)(record, model)
 
     def known_nodes() -> ReportedNodes | None:
         # A topic that is read again from its start shows an old state for a moment.
@@ -113,7 +117,7 @@ def _listen(
         await _keep_subscriptions(runtime, subscriptions, metrics, wake)
 
     follower = runtime.follow(TOPICS_FOLLOWED, on_record)
-    listener = Listener(subscriptions, known_nodes, settings.policy())
+    listener = Listener(subscriptions, known_nodes, rules, settings.policy())
     timers = Timers(runtime, subscriptions, listener, metrics, after)
     consumer = runtime.consumer(RECEIVED_TOPICS, listener.receive, after, LINGER_S)
     runtime.spawn("consumer", consume_after(follower, consumer, settings.subscriptions_wait_s))

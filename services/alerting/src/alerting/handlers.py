@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Generic, TypeVar
 
 import structlog
-from muster.contracts.alerts import AlertsReceived
+from muster.contracts.alerts import ActionAnswered, AlertsReceived
 from muster.contracts.jobs import JobStatus
 from muster.contracts.model import Model
 from muster.contracts.nodes import NodeLost, NodeNameClashed, NodeReturned
@@ -21,7 +21,8 @@ from muster.telemetry import current_traceparent, span
 from opentelemetry.trace import SpanKind
 from pydantic import ValidationError
 
-from alerting.domain import clashes, deadletters, drifts, external, health, jobs, nodes
+from alerting.domain import actions, clashes, deadletters, drifts, external, health, jobs, nodes
+from alerting.domain.actions import Action
 from alerting.domain.deliveries import Delivery, deliveries
 from alerting.domain.events import Alert, Event
 from alerting.domain.jobs import Watch
@@ -30,6 +31,8 @@ from alerting.domain.notices import events_of
 from alerting.domain.policy import Policy
 from alerting.domain.repeated import Key, Repeated, RepeatedOutcome
 from alerting.reported import ReportedNodes
+from alerting.rules import KnownRules
+from alerting.store import actions as action_store
 from alerting.store import alerts as alert_store
 from alerting.store import deliveries as delivery_store
 from alerting.store import watches
@@ -49,6 +52,7 @@ RECEIVED_TOPICS = (
     "node-name-clashed",
     "accounting-drifted",
     "alerts-received",
+    "action-answered",
     *(name + DEAD_LETTER for name in TOPICS),
 )
 
@@ -80,10 +84,12 @@ class Listener:
         self,
         subscriptions: Subscriptions,
         nodes: Callable[[], ReportedNodes | None],
+        rules: KnownRules,
         policy: Policy,
     ) -> None:
         self._subscriptions = subscriptions
         self._nodes = nodes
+        self._rules = rules
         self._policy = policy
 
     async def receive(self, opened: Transaction, records: Sequence[Received]) -> Notified:
@@ -123,7 +129,31 @@ class Listener:
             if known is not None:
                 batch.notify(health.changes(known, nodes.reports(), removed, now=opened.now))
         await self._save(opened, batch)
+        if nodes is not None:
+            await self._act(opened, len(nodes.reports()))
         return batch.notified
+
+    async def _act(self, opened: Transaction, nodes: int) -> None:
+        """Request what rules do because of alerts."""
+        known = await action_store.known_actions(opened.conn)
+        if known is None:
+            return
+        rules = self._rules.now
+        firing = await alert_store.firing_alerts(opened.conn) if rules.actions else []
+        changed = actions.decide(
+            rules.actions, rules.limits.of(nodes), firing, known, now=opened.now
+        )
+        await action_store.save_actions(opened, changed)
+        for each in changed:
+            _log.info(
+                "an action",
+                action=each.action,
+                rule=each.rule,
+                do=each.do,
+                target=each.target,
+                state=each.state,
+                reason=each.reason,
+            )
 
     async def _save(self, opened: Transaction, batch: "_Batch") -> None:
         await batch.save(opened.conn)
@@ -195,6 +225,7 @@ class _Batch:
         self._jobs: _Shelf[str, Watch] = _Shelf({})
         self._nodes: _Shelf[str, NodeWatch] = _Shelf({})
         self._repeated: dict[Table, _Shelf[Key, Repeated]] = {}
+        self._actions: _Shelf[str, Action] = _Shelf({})
         self._external: dict[tuple[str, datetime], Alert] = {}
         self.notified = Notified()
 
@@ -212,6 +243,10 @@ class _Batch:
         }
         for table in TABLES:
             self._repeated[table] = _Shelf(await table.load(conn, keys[table]))
+        answers = {it.action for it in models if isinstance(it, ActionAnswered)}
+        if answers:
+            loaded = await action_store.load_actions(conn, answers)
+            self._actions = _Shelf({it.action: it for it in loaded})
         of_others = [each for it in models if isinstance(it, AlertsReceived) for each in it.alerts]
         if of_others:
             found = await alert_store.known_alerts(conn, of_others)
@@ -247,6 +282,13 @@ class _Batch:
                 self._apply_dead_letter(model, record)
             case AlertsReceived():
                 self._apply_external(model, record)
+            case ActionAnswered(action=action):
+                known_action = self._actions.get(action)
+                if known_action is not None:
+                    outcome, reason = model.outcome, model.reason
+                    self._actions.put(
+                        action, actions.answered(known_action, outcome, reason, now=now)
+                    )
             case _:
                 raise Broken(f"Alerting does not read {record.topic}")
 
@@ -326,6 +368,7 @@ class _Batch:
             self.notified.add(outcome.events, outcome.alerts)
 
     async def save(self, conn: Connection) -> None:
+        await action_store.write_actions(conn, self._actions.changed())
         policy = self._policy
         await watches.save_jobs(conn, self._jobs.changed(), self._jobs.known, policy)
         await watches.save_nodes(conn, self._nodes.changed(), self._nodes.known, policy)

@@ -9,7 +9,7 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 from urllib.parse import urlsplit
 
 import structlog
@@ -21,7 +21,7 @@ from muster.contracts.subscriptions import (
     Subscription,
 )
 from muster.errors import Problem, Rejected
-from muster.protocol.document import Node, read_document
+from muster.protocol.document import read_document
 from muster.protocol.problems import ProtocolError
 from pydantic import ConfigDict, ValidationError, field_validator, model_validator
 
@@ -29,6 +29,7 @@ from alerting.domain.rendering import pagerduty
 from alerting.domain.rendering.forms import Target
 from alerting.domain.rendering.webhook import is_signing_secret
 from alerting.metrics import AlertingMetrics
+from alerting.places import problem_at
 from alerting.subscriptions import Entry
 
 _log = structlog.get_logger()
@@ -125,7 +126,7 @@ def read_subscriptions(data: bytes, environment: Environment) -> dict[str, Entry
     try:
         found = SubscriptionsFile.model_validate(root.value).subscriptions
     except ValidationError as error:
-        raise _rejected([_problem(root, it["loc"], it["msg"]) for it in error.errors()]) from None
+        raise _rejected([problem_at(root, it["loc"], it["msg"]) for it in error.errors()]) from None
     problems: list[Problem] = []
     entries: dict[str, Entry] = {}
     for number, subscription in enumerate(found):
@@ -135,11 +136,11 @@ def read_subscriptions(data: bytes, environment: Environment) -> dict[str, Entry
             receiver = _receiver(subscription, environment)
         except (OSError, ValueError) as error:  # UnicodeDecodeError is a ValueError
             where = "secrets" if subscription.secrets else subscription.kind.value
-            problems.append(_problem(root, (*place, where), str(error)))
+            problems.append(problem_at(root, (*place, where), str(error)))
             continue
         ident = f"file/{subscription.id}"
         if ident in entries:
-            problems.append(_problem(root, (*place, "id"), "another subscription has this id"))
+            problems.append(problem_at(root, (*place, "id"), "another subscription has this id"))
         entries[ident] = _entry(ident, subscription, receiver, secrets)
     if problems:
         raise _rejected(problems)
@@ -205,19 +206,6 @@ def _place(reference: SecretReference) -> str:
     if reference.env is not None:
         return f"the environment variable {reference.env}"
     return str(reference.file)
-
-
-def _problem(root: Node, path: tuple[str | int, ...], message: str) -> Problem:
-    """The problem with the line of the innermost field on its path that the file has."""
-    node = root
-    for step in path:
-        children: Any = node.children
-        try:
-            node = children[step]
-        except (KeyError, IndexError, TypeError):
-            break
-    named = ".".join(str(step) for step in path)
-    return Problem(named, message.removeprefix("Value error, "), node.line, node.column)
 
 
 def _rejected(problems: list[Problem]) -> Rejected:

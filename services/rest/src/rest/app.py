@@ -3,6 +3,7 @@
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from muster.contracts.topics import Service
 from muster.service import Runtime, health_routes, run_service
@@ -14,6 +15,8 @@ from rest.claims import Claims
 from rest.cluster import TOPICS as CLUSTER_TOPICS
 from rest.cluster import Cluster
 from rest.handlers.access import Access, make_admin
+from rest.handlers.act import REQUESTED, Actions
+from rest.handlers.alert_rules import AlertRules
 from rest.handlers.configure import Configuration
 from rest.handlers.confirm import EmailConfirmations
 from rest.handlers.limit import RequestLimits
@@ -50,6 +53,10 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
     runtime.spawn("settings", publisher.run)
     runtime.spawn("maintenance", lambda: maintain(runtime.pool, settings))
 
+    actions = Actions(runtime.relay, cluster, publisher, metrics)
+    runtime.follow((REQUESTED,), actions.on_record)
+    runtime.spawn("actions", partial(actions.run, settings))
+
     peers = Peers(settings, metrics)
     claims = Claims(settings, metrics)
     virtual_clusters = KnownVirtualClusters(peers, settings)
@@ -73,6 +80,8 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
         peers=peers,
         claims=claims,
         virtual_clusters=virtual_clusters,
+        actions=actions,
+        alert_rules=AlertRules(runtime.pool, peers, settings, publisher.wake),
         configuration=Configuration(runtime.pool, peers, settings, metrics, publisher.wake),
         stopping=runtime.stopping,
     )

@@ -56,6 +56,15 @@ class RestMetrics:
         )
         for peer in ("agent", "scheduler", "kubernetes"):
             self.peer_failures.labels(peer)
+        self.actions = Counter(
+            "muster_rest_actions",
+            "Actions on alerts, by what they do and what became of them.",
+            ["do", "outcome"],
+            registry=registry,
+        )
+        for do in ("cordon", "drain", "stop-job"):
+            for outcome in ("done", "dry-run", "refused", "undone"):
+                self.actions.labels(do, outcome)
         self.limited = Counter(
             "muster_rest_requests_limited",
             "Requests over the limits of requests a second or in progress, by the kind of caller:"

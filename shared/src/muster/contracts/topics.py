@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from muster.contracts.alerts import AlertsReceived
+from muster.contracts.alerts import ActionAnswered, ActionRequested, AlertsReceived
 from muster.contracts.gangs import GangDecision, GangRequest
 from muster.contracts.jobs import JobRequest, JobStatus
 from muster.contracts.model import Model, StateMessage
@@ -235,6 +235,22 @@ _ALL = [
         senders=(Service.REST,),
         readers=(Service.ALERTING,),
     ),
+    Topic(
+        "action-requested",
+        ActionRequested,
+        "action",
+        "An alert wants a node or job to be acted on.",
+        senders=(Service.ALERTING,),
+        readers=(Service.REST,),
+    ),
+    Topic(
+        "action-answered",
+        ActionAnswered,
+        "action",
+        "What became of an action.",
+        senders=(Service.REST,),
+        readers=(Service.ALERTING,),
+    ),
     Topic("alert-raised", AlertNotice, "alert", "An alert fires.", (Service.ALERTING,)),
     Topic("alert-resolved", AlertNotice, "alert", "The alert is resolved.", (Service.ALERTING,)),
     Topic(
@@ -243,7 +259,7 @@ _ALL = [
         "setting",
         "The present value of a setting.",
         senders=(Service.REST,),
-        readers=(Service.RUNTIME_AGENT, Service.SCHEDULER, Service.REST),
+        readers=(Service.RUNTIME_AGENT, Service.SCHEDULER, Service.ALERTING, Service.REST),
         is_compacted=True,
     ),
     Topic(  # of its own: a webhook's address is a secret that agents have no use for

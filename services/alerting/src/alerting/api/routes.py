@@ -4,13 +4,16 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from muster.db import Pool, is_transient
+from muster.errors import Problem
 from muster.token_guard import TokenGuard
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from alerting.domain.actions import Action
 from alerting.domain.events import Alert
-from alerting.store import alerts
+from alerting.rules import check
+from alerting.store import actions, alerts
 from alerting.store.alerts import Wanted
 
 Handle = Callable[[Request], Awaitable[Response]]
@@ -23,7 +26,9 @@ STATES = {"firing": True, "resolved": False}
 
 
 def routes(pool: Pool, guard: TokenGuard) -> list[Route]:
-    """``/alerts?state=&name=&severity=&source=&user=&job=&node=&offset=&limit=``."""
+    """``/alerts?state=&name=&severity=&source=&user=&job=&node=&offset=&limit=``,
+    ``/actions?offset=&limit=``, ``POST /rules/check``.
+    """
 
     async def list_alerts(request: Request) -> Response:
         query = request.query_params
@@ -35,7 +40,21 @@ def routes(pool: Pool, guard: TokenGuard) -> list[Route]:
             found, total = await alerts.list_alerts(conn, wanted, *_page(request))
         return JSONResponse({"alerts": [_shown(each) for each in found], "total": total})
 
-    return [Route("/alerts", _guarded(list_alerts, guard), methods=["GET"])]
+    async def list_actions(request: Request) -> Response:
+        async with pool.acquire() as conn:
+            found, total = await actions.list_actions(conn, *_page(request))
+        return JSONResponse({"actions": [_shown_action(each) for each in found], "total": total})
+
+    async def check_rules(request: Request) -> Response:
+        checked = check(await request.body())
+        errors = [_shown_problem(each) for each in checked.problems]
+        return JSONResponse({"content": checked.content, "errors": errors})
+
+    return [
+        Route("/alerts", _guarded(list_alerts, guard), methods=["GET"]),
+        Route("/actions", _guarded(list_actions, guard), methods=["GET"]),
+        Route("/rules/check", _guarded(check_rules, guard), methods=["POST"]),
+    ]
 
 
 def _guarded(answer: Handle, guard: TokenGuard) -> Handle:
@@ -73,6 +92,29 @@ def _shown(alert: Alert) -> dict[str, Any]:
         "runbook": alert.runbook,
         "startsAt": alert.starts_at.isoformat(),
         "endsAt": None if alert.ends_at is None else alert.ends_at.isoformat(),
+    }
+
+
+def _shown_action(action: Action) -> dict[str, Any]:
+    return {
+        "action": action.action,
+        "rule": action.rule,
+        "do": action.do,
+        "target": action.target,
+        "alert": action.fingerprint,
+        "name": action.name,
+        "state": action.state,
+        "reason": action.reason,
+        "at": action.at.isoformat(),
+    }
+
+
+def _shown_problem(problem: Problem) -> dict[str, Any]:
+    return {
+        "path": problem.path,
+        "line": problem.line,
+        "column": problem.column,
+        "message": problem.message,
     }
 
 

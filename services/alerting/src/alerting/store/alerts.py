@@ -109,6 +109,16 @@ async def silent_alerts(conn: Connection, over_s: float, limit: int) -> list[Ale
     return [_alert(row) for row in await conn.fetch(_SILENT, over_s, limit)]
 
 
+MOST_FIRING = 20_000
+"""The most alerts that actions are decided for, newest first."""
+
+
+async def firing_alerts(conn: Connection) -> list[Alert]:
+    """All that fire."""
+    sql = "SELECT * FROM alert WHERE ends_at IS NULL ORDER BY starts_at DESC LIMIT $1"
+    return [_alert(row) for row in await conn.fetch(sql, MOST_FIRING)]
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Which alerts: firing or resolved ones (None: both), with this name, severity, source and user

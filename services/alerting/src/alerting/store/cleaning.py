@@ -58,6 +58,12 @@ _STATEMENTS = (
     )
     """,
     """
+    DELETE FROM action WHERE action IN (
+        SELECT action FROM action WHERE at < now() - $1 * interval '1 day'
+        AND state NOT IN ('held', 'requested', 'done', 'undo-requested') LIMIT $2
+    )
+    """,
+    """
     DELETE FROM alert WHERE (fingerprint, starts_at) IN (
         SELECT fingerprint, starts_at FROM alert WHERE ends_at < now() - $1 * interval '1 day'
         LIMIT $2

@@ -11,6 +11,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from rest.api import (
+    alert_rules,
     alertmanager,
     alerts,
     cluster,
@@ -110,7 +111,7 @@ def _routes() -> Sequence[BaseRoute]:
     asked for first, which takes half a second.
     """
     router = APIRouter(generate_unique_id_function=operation_id)
-    others = (cluster, config, storages, subscriptions, alerts, alertmanager)
+    others = (cluster, config, storages, subscriptions, alerts, alert_rules, alertmanager)
     for module in (jobs, logs, info, tokens, users, *others):
         router.include_router(module.router, prefix=PREFIX, responses=REFUSALS)
     return tuple(router.routes)

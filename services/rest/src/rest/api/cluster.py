@@ -23,6 +23,7 @@ from rest.api.tokens import Done
 from rest.cluster import KnownNode, gpus_in_sight, node_json, nodes_summary
 from rest.domain.times import iso
 from rest.domain.virtual_clusters import VirtualClusters, no_virtual_cluster, virtual_cluster_json
+from rest.handlers.order import By, give_order, no_node
 from rest.peers import AS_OF
 from rest.store import accounts, audit, node_orders
 
@@ -91,7 +92,7 @@ async def get_node(name: NodeName, here: Here, _caller: User) -> Response:
     """One node."""
     node = here.cluster.node(name)
     if node is None:
-        raise _no_node(name)
+        raise no_node(name)
     async with here.pool.acquire() as conn:
         orders = await node_orders.standing_orders(conn)
     return JSONResponse(node_json(node, orders.get(name)))
@@ -107,12 +108,8 @@ async def order_node(
     order, node = Order(wanted.value), here.cluster.node(name)
     async with transaction(here.pool) as conn:
         await accounts.check_rights(conn, caller)
-        before = await node_orders.order_of(conn, name)
-        if node is None and before is None:
-            raise _no_node(name)
-        if await node_orders.give_order(conn, name, order, caller.username):
-            entry = audit.Entry(caller.username, f"node.{ACTIONS[order]}", name, address)
-            await audit.record(conn, [entry])
+        by = By(caller.username, address)
+        before = await give_order(conn, name, order, by, is_known=node is not None)
     here.publisher.wake()
     was = "stood before" if order is before else f"was {(before or Order.NONE).value}"
     pods = "the node has not reported" if node is None else _fate_of_pods(node, order, before)
@@ -137,13 +134,6 @@ def _fate_of_pods(node: KnownNode, order: Order, before: Order | None) -> str:
 
 def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-def _no_node(name: str) -> Rejected:
-    return Rejected("NoNodeError", f"There is no node {name[:80]}; `muster nodes` lists them.")
-
-
-ACTIONS = {Order.CORDON: "cordon", Order.DRAIN: "drain", Order.NONE: "uncordon"}
 
 
 @router.get("/cluster", response_model=ShownCluster)

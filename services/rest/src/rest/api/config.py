@@ -18,7 +18,7 @@ from rest.domain.times import iso
 from rest.handlers.configure import Compared, Made, Who
 from rest.handlers.submit import problem_json
 from rest.handlers.what_if import Report
-from rest.store.scheduling import Version
+from rest.store.versions import Version
 
 router = APIRouter(prefix="/cluster/config", tags=["cluster"])
 
@@ -186,7 +186,7 @@ async def get_cluster_config(here: Here, _caller: Admin) -> Response:
     number = 0 if newest is None else newest.number
     content = {
         "version": number,
-        "newest": None if newest is None else _whole(newest),
+        "newest": None if newest is None else shown_version(newest),
         "scheduler": running,
         "schedulerProblem": problem,
     }
@@ -203,7 +203,7 @@ async def list_config_versions(here: Here, _caller: Admin, page: Paging) -> Resp
 @router.get("/versions/{number}", response_model=WholeVersion)
 async def get_config_version(number: Number, here: Here, _caller: Admin) -> Response:
     """One version."""
-    return JSONResponse(_whole(await here.configuration.find(number)))
+    return JSONResponse(shown_version(await here.configuration.find(number)))
 
 
 @router.put("", status_code=202, response_model=AcceptedVersion, openapi_extra=_TEXT)
@@ -287,14 +287,15 @@ def _shown_problems(warnings: Iterable[Problem]) -> list[dict[str, Any]]:
 
 
 def _accepted(made: Made) -> Response:
-    content = _whole(made.version) | {
+    content = shown_version(made.version) | {
         "warnings": _shown_problems(made.warnings),
         "whatIf": made.what_if.content,
     }
     return JSONResponse(content, 202, _etag(made.version.number))
 
 
-def _whole(version: Version) -> dict[str, Any]:
+def shown_version(version: Version) -> dict[str, Any]:
+    """A version with its content, as answers have it."""
     return _shown(version) | {"content": version.change.content}
 
 

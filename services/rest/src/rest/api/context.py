@@ -16,6 +16,8 @@ from rest.claims import Claims
 from rest.cluster import Cluster
 from rest.domain.callers import Caller, check_admin, check_person
 from rest.handlers.access import Access
+from rest.handlers.act import Actions
+from rest.handlers.alert_rules import AlertRules
 from rest.handlers.configure import Configuration
 from rest.handlers.confirm import EmailConfirmations
 from rest.handlers.limit import RequestLimits
@@ -47,6 +49,8 @@ class Context:
     peers: Peers
     claims: Claims
     virtual_clusters: KnownVirtualClusters
+    actions: Actions
+    alert_rules: AlertRules
     configuration: Configuration
     stopping: asyncio.Event
 

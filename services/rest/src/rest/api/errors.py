@@ -37,6 +37,8 @@ STATUS = {
     "NoConfigError": 404,
     "NoSubscriptionError": 404,
     "NoStorageError": 404,
+    "NoActionError": 404,
+    "ConflictActionError": 409,
     "NoApiError": 404,
     "ConflictJobError": 409,
     "ConflictUserError": 409,

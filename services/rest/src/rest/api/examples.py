@@ -25,6 +25,12 @@ virtualClusters:
 policy: {backfill: true}
 """
 
+ALERT_RULES_FILE = """\
+actions:
+  - {name: bad-gpus, alerts: [GpuXid, GpuMissing], do: cordon, mode: "on"}
+limits: {nodesPerHour: 2, nodesShare: 0.1}
+"""
+
 LOGIN = {"username": "ann", "password": "correct-horse-battery", "expiration": 86400}
 
 _CONFIG = {
@@ -158,6 +164,9 @@ _VERSION: dict[str, Any] = {
     "at": "2026-01-31T13:00:00.000Z",
     "comment": "two nodes for nlp",
     "rolledBackTo": None,
+}
+_RULES = _VERSION | {
+    "content": {"actions": [{"name": "bad-gpus", "alerts": ["GpuXid"], "do": "cordon"}]}
 }
 _WHOLE = _VERSION | {"content": _CONFIG}
 _NOTHING = {
@@ -448,6 +457,25 @@ EXAMPLES: dict[str, Any] = {
     "AcceptedVersion": _WHOLE | {"warnings": [], "whatIf": _NOTHING},
     "ShownComparison": _NOTHING | {"warnings": []},
     "Rollback": {"version": 2, "comment": "too early", "whatIf": True, "acceptDelays": False},
+    "RulesNow": {"newest": _RULES},
+    "RulesVersions": {"versions": [_VERSION], "total": 1},
+    "RulesRollback": {"version": 2, "comment": "too early"},
+    "ActionPage": {
+        "actions": [
+            {
+                "action": "9c41d07a6a3f52be",
+                "rule": "bad-gpus",
+                "do": "cordon",
+                "target": "gpu-7",
+                "alert": "0f2c66b1a7e09d43",
+                "name": "GpuXid",
+                "state": "done",
+                "reason": "gpu-7: order cordon.",
+                "at": "2026-01-31T13:00:06+00:00",
+            }
+        ],
+        "total": 1,
+    },
     "AlertmanagerRequest": {
         "version": "4",
         "groupKey": '{}:{alertname="GpuHot"}',

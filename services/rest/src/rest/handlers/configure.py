@@ -18,8 +18,8 @@ from rest.handlers.what_if import DELAYS, FAILED, RUNNING, SKIPPED, WhatIf, What
 from rest.metrics import RestMetrics
 from rest.peers import Peers
 from rest.settings import RestSettings
-from rest.store import accounts, audit, scheduling
-from rest.store.scheduling import Change, Version
+from rest.store import accounts, audit
+from rest.store.versions import SCHEDULING, Change, Version
 
 CHECK, SHOW = "/configuration/check", "/configuration"
 
@@ -121,12 +121,12 @@ class Configuration:
     async def newest(self) -> Version | None:
         """What holds now; None: nothing was set ever."""
         async with self._pool.acquire() as conn:
-            return await scheduling.newest(conn)
+            return await SCHEDULING.newest(conn)
 
     async def find(self, number: int) -> Version:
         """One version. Raises Rejected where it is not kept."""
         async with self._pool.acquire() as conn:
-            found = await scheduling.find(conn, number)
+            found = await SCHEDULING.find(conn, number)
         if found is None:
             kept = self._settings.config_versions
             message = f"There is no version {number}; the last {kept} are kept."
@@ -136,7 +136,7 @@ class Configuration:
     async def read(self, offset: int, limit: int) -> tuple[list[Version], int]:
         """Versions, newest first, and how many there are."""
         async with self._pool.acquire() as conn:
-            return await scheduling.read(conn, offset, limit), await scheduling.count(conn)
+            return await SCHEDULING.read(conn, offset, limit), await SCHEDULING.count(conn)
 
     async def running(self) -> Running:
         """What the Scheduler says of what it runs. Raises Transient, Rejected."""
@@ -253,10 +253,10 @@ class Configuration:
     ) -> Made:
         async with transaction(self._pool) as conn:
             await accounts.check_rights(conn, who.caller)
-            version = await scheduling.add(conn, change, who.after)
+            version = await SCHEDULING.add(conn, change, who.after)
             if version is None:
-                raise _conflict(await scheduling.newest(conn))
-            await scheduling.forget_old(conn, self._settings.config_versions)
+                raise _conflict(await SCHEDULING.newest(conn))
+            await SCHEDULING.forget_old(conn, self._settings.config_versions)
             entry = audit.Entry(
                 who.caller.username,
                 _action(change),

@@ -12,6 +12,7 @@ from muster.db import Connection, Pool, is_transient
 from rest.settings import RestSettings
 from rest.store import (
     accounts,
+    actions,
     audit,
     confirmations,
     jobs,
@@ -53,3 +54,4 @@ async def clean_up(conn: Connection, settings: RestSettings) -> None:
     await confirmations.forget_ended(conn, days)
     await subscriptions.forget_removed(conn, days)
     await node_orders.forget_over(conn, days)
+    await actions.forget_old(conn, days)

@@ -3,6 +3,7 @@
 import structlog
 from muster.contracts.jobs import Execution, JobRequest
 from muster.contracts.topics import Kind, Service
+from muster.db import Transaction
 from muster.decisions import Publish
 from muster.errors import Rejected
 from muster.relay import Relay
@@ -10,6 +11,7 @@ from muster.subjects import publish_all
 
 from rest.domain.callers import Caller, check_owner
 from rest.domain.jobs import check_startable, check_stoppable
+from rest.handlers.order import By
 from rest.handlers.updates import SUBMITTED
 from rest.store import accounts, audit
 from rest.store.jobs import StoppableJob, lock_job, mark_stopping
@@ -46,13 +48,29 @@ async def set_execution(
             raise Rejected("ConflictJobError", refusal)
         if wanted is Execution.START or job.execution is Execution.STOP:
             return job
-        await mark_stopping(conn, job.id, caller.username)
-        await publish_all(opened, Service.REST, [_stop(job, caller)])
-        detail = {"job": job.id}
-        entry = audit.Entry(caller.username, "job.stop", f"{username}~{name}", address, detail)
-        await audit.record(conn, [entry])
-    _log.info("a job is asked to stop", job=job.id, name=f"{username}~{name}", by=caller.username)
+        await _stop_job(opened, job, By(caller.username, address))
     return job
+
+
+async def stop_for_alert(opened: Transaction, username: str, name: str, by: By) -> None:
+    """Stop a job because of an alert. Raises Rejected where there is none, or it is over."""
+    job = await lock_job(opened.conn, username, name)
+    if job is None:
+        raise no_job(username, name)
+    refusal = _refusal(job, Execution.STOP)
+    if refusal is not None:
+        raise Rejected("ConflictJobError", refusal)
+    if job.execution is not Execution.STOP:
+        await _stop_job(opened, job, by)
+
+
+async def _stop_job(opened: Transaction, job: StoppableJob, by: By) -> None:
+    conn, full_name = opened.conn, f"{job.username}~{job.name}"
+    await mark_stopping(conn, job.id, by.username)
+    await publish_all(opened, Service.REST, [_stop(job, by.username)])
+    detail = {"job": job.id} | (by.detail or {})
+    await audit.record(conn, [audit.Entry(by.username, "job.stop", full_name, by.address, detail)])
+    _log.info("a job is asked to stop", job=job.id, name=full_name, by=by.username)
 
 
 def _refusal(job: StoppableJob, wanted: Execution) -> str | None:
@@ -62,14 +80,14 @@ def _refusal(job: StoppableJob, wanted: Execution) -> str | None:
     return check_stoppable(full_name, job.state)
 
 
-def _stop(job: StoppableJob, caller: Caller) -> Publish:
+def _stop(job: StoppableJob, by: str) -> Publish:
     message = JobRequest(
         job=job.id,
         name=job.name,
         user=job.username,
         execution=Execution.STOP,
         submitted_at=job.submitted_at,
-        stop_requested_by=caller.username,
+        stop_requested_by=by,
         spec=job.spec,
     )
     return Publish(Kind.JOB, job.id, SUBMITTED, job.id, message)

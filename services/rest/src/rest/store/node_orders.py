@@ -24,6 +24,13 @@ async def order_of(conn: Connection, node: str) -> Order | None:
     return None if found is None else Order(found)
 
 
+async def ordered_by(conn: Connection, node: str) -> str | None:
+    """Who has given the order that stands for the node, locked; None: it had none for some time."""
+    sql = "SELECT ordered_by FROM node_order WHERE node = $1 FOR UPDATE"
+    found: str | None = await conn.fetchval(sql, node)
+    return found
+
+
 async def forget_over(conn: Connection, days: int) -> None:
     """Forget orders that have been over for long enough."""
     await conn.execute(

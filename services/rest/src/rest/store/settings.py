@@ -1,5 +1,5 @@
 """The settings that REST publishes: subscriptions to alerts, addresses to confirm, orders about
-nodes, virtual clusters and policy.
+nodes, virtual clusters and policy, rules for alerts.
 """
 
 from collections.abc import Mapping
@@ -7,14 +7,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import asyncpg
+from muster.contracts.alerts import ALERT_RULES_SETTING, AlertRulesConfig
 from muster.contracts.confirmations import CONFIRMATION_SETTING
 from muster.contracts.node_orders import NODE_SETTING, NodeOrder
 from muster.contracts.scheduling import SCHEDULING_SETTING, SchedulingConfig
 from muster.contracts.subscriptions import SUBSCRIPTION_SETTING
 from muster.db import Connection, fetch
 
-from rest.store import confirmations, scheduling
+from rest.store import confirmations
+from rest.store.versions import ALERT_RULES, SCHEDULING, Version, Versions
 
+VERSIONED: Mapping[str, tuple[type[SchedulingConfig | AlertRulesConfig], Versions]] = {
+    SCHEDULING_SETTING: (SchedulingConfig, SCHEDULING),
+    ALERT_RULES_SETTING: (AlertRulesConfig, ALERT_RULES),
+}
+"""Settings that are the newest of several versions."""
 RECEIVER_PREFIXES = (SUBSCRIPTION_SETTING, CONFIRMATION_SETTING)
 """What the settings begin with that name receivers of alerts."""
 PREFIXES = (*RECEIVER_PREFIXES, NODE_SETTING)
@@ -32,7 +39,7 @@ class Published:
 
 def is_own(setting: str) -> bool:
     """Whether REST publishes it."""
-    return setting == SCHEDULING_SETTING or setting.startswith(PREFIXES)
+    return setting in VERSIONED or setting.startswith(PREFIXES)
 
 
 async def load_published(conn: Connection) -> list[Published]:
@@ -46,21 +53,27 @@ async def load_published(conn: Connection) -> list[Published]:
         Published(f"{CONFIRMATION_SETTING}{row['id']}", row["revision"], _confirmation(row))
         for row in await conn.fetch(_CONFIRMATIONS)
     ]
-    set_ = await scheduling.newest(conn)
-    return [*([] if set_ is None else [_scheduling(set_)]), *orders, *to_confirm, *subscriptions]
+    versioned = [
+        _versioned(setting, model, newest)
+        for setting, (model, versions) in VERSIONED.items()
+        if (newest := await versions.newest(conn)) is not None
+    ]
+    return [*versioned, *orders, *to_confirm, *subscriptions]
 
 
-def _scheduling(version: scheduling.Version) -> Published:
+def _versioned(
+    setting: str, model: type[SchedulingConfig | AlertRulesConfig], version: Version
+) -> Published:
     if version.change.content is None:
-        return Published(SCHEDULING_SETTING, version.revision, None)
-    config = SchedulingConfig(
+        return Published(setting, version.revision, None)
+    config = model(
         version=version.number,
         content=version.change.content,
         by=version.change.by,
         at=version.at,
     )
     content = config.model_dump(mode="json", by_alias=True)
-    return Published(SCHEDULING_SETTING, version.revision, content)
+    return Published(setting, version.revision, content)
 
 
 def _order(row: asyncpg.Record) -> dict[str, Any]:
@@ -89,8 +102,9 @@ async def lift_revisions(conn: Connection, revisions: Mapping[str, int]) -> None
             if setting.startswith(prefix)
         }
         await conn.execute(sql, list(found), list(found.values()))
-    if SCHEDULING_SETTING in revisions:
-        await conn.execute(_LIFT_SCHEDULING, revisions[SCHEDULING_SETTING])
+    for setting, (_, versions) in VERSIONED.items():
+        if setting in revisions:
+            await versions.lift_revision(conn, revisions[setting])
 
 
 _SUBSCRIPTIONS = """
@@ -108,10 +122,6 @@ _LIFT_CONFIRMATIONS = """
     UPDATE confirmation AS c SET revision = n.revision
     FROM unnest($1::text[], $2::bigint[]) AS n (id, revision)
     WHERE c.id = n.id AND c.revision < n.revision
-"""
-_LIFT_SCHEDULING = """
-    UPDATE scheduling_config SET revision = $1
-    WHERE version = (SELECT max(version) FROM scheduling_config) AND revision < $1
 """
 _LIFT_ORDERS = """
     UPDATE node_order AS o SET revision = n.revision

@@ -1,0 +1,156 @@
+"""Actions on alerts: what administrators set, in versions; what was done, and its undo."""
+
+from dataclasses import asdict
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Header, Path, Query, Request
+from fastapi.responses import JSONResponse, Response
+from muster.errors import Transient
+from pydantic import BaseModel, ConfigDict, Field
+
+from rest.api.config import MAX_COMMENT, MOST, ShownVersion, WholeVersion, shown_version
+from rest.api.context import Address, Admin, Here
+from rest.api.examples import ALERT_RULES_FILE
+from rest.api.paging import Paging
+from rest.api.tokens import Done
+from rest.handlers.alert_rules import Who
+from rest.handlers.order import By
+
+router = APIRouter(prefix="/alerts", tags=["alerts"])
+
+_TEXT: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "text/yaml": {"schema": {"type": "string"}, "example": ALERT_RULES_FILE},
+            "application/json": {"schema": {"type": "object"}},
+        },
+    }
+}
+
+Comment = Annotated[
+    str, Query(max_length=MAX_COMMENT, description="The reason, for the list of versions.")
+]
+After = Annotated[
+    int | None,
+    Header(
+        alias="X-Follows",
+        ge=0,
+        le=MOST,
+        description="Refuse where another version than this holds; 0: none.",
+    ),
+]
+
+
+async def _who(caller: Admin, address: Address, comment: Comment = "", after: After = None) -> Who:
+    return Who(caller, address, comment, after)
+
+
+class RulesNow(BaseModel):
+    """The rules that hold; null: none were set."""
+
+    newest: WholeVersion | None
+
+
+class RulesVersions(BaseModel):
+    """A page of versions, newest first, and how many there are in all."""
+
+    versions: list[ShownVersion]
+    total: int
+
+
+class RulesRollback(BaseModel):
+    """Which version is set again."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    version: Annotated[int, Field(ge=1, le=MOST)]
+    comment: Annotated[str, Field(max_length=MAX_COMMENT)] = ""
+
+
+class ShownAction(BaseModel):
+    """An action on an alert. ``state``: `held` (``reason`` has the limit), `requested`, `dry-run`,
+    `done`, `refused`, `undo-requested` or `undone`.
+    """
+
+    action: str
+    rule: str
+    do: Literal["cordon", "drain", "stop-job"]
+    target: str
+    alert: str
+    name: str
+    state: Literal["held", "requested", "dry-run", "done", "refused", "undo-requested", "undone"]
+    reason: str
+    at: str
+
+
+class ActionPage(BaseModel):
+    """A page of actions, newest first, and how many there are in all."""
+
+    actions: list[ShownAction]
+    total: int
+
+
+@router.get("/rules", response_model=RulesNow)
+async def get_alert_rules(here: Here, _caller: Admin) -> Response:
+    """The rules that hold now."""
+    newest = await here.alert_rules.newest()
+    return JSONResponse({"newest": None if newest is None else shown_version(newest)})
+
+
+@router.get("/rules/versions", response_model=RulesVersions)
+async def list_alert_rules_versions(here: Here, _caller: Admin, page: Paging) -> Response:
+    """The versions, newest first."""
+    found, total = await here.alert_rules.read(page.offset, page.limit)
+    versions = [shown_version(each) for each in found]
+    for each in versions:
+        del each["content"]
+    return JSONResponse({"versions": versions, "total": total})
+
+
+@router.post("/rules/check", response_model=Done, openapi_extra=_TEXT)
+async def check_alert_rules(request: Request, here: Here, _caller: Admin) -> Done:
+    """Check rules; nothing is set."""
+    await here.alert_rules.check(await request.body())
+    return Done(message="The rules can be set.")
+
+
+@router.put("/rules", status_code=202, response_model=WholeVersion, openapi_extra=_TEXT)
+async def set_alert_rules(
+    request: Request, here: Here, who: Annotated[Who, Depends(_who)]
+) -> Response:
+    """Set all rules, as YAML or JSON. Alerting checks them, and adopts them a moment later."""
+    made, _ = await here.alert_rules.set(await request.body(), who)
+    return JSONResponse(shown_version(made), 202)
+
+
+@router.post("/rules/rollback", status_code=202, response_model=WholeVersion)
+async def roll_back_alert_rules(
+    wanted: RulesRollback, here: Here, caller: Admin, address: Address
+) -> Response:
+    """Set again what a version has, as a new version."""
+    who = Who(caller, address, wanted.comment)
+    return JSONResponse(shown_version(await here.alert_rules.roll_back(wanted.version, who)), 202)
+
+
+@router.get("/actions", response_model=ActionPage)
+async def list_actions(here: Here, _caller: Admin, page: Paging) -> Response:
+    """What rules did because of alerts, or would have done, newest first."""
+    answer = await here.peers.ask_alerting("/actions", asdict(page))
+    if answer is None:
+        raise Transient("Alerting's answer can't be read. Check its version and log.")
+    return JSONResponse(answer)
+
+
+@router.post("/actions/{action}/undo", response_model=Done)
+async def undo_action(
+    action: Annotated[str, Path(max_length=64, description="The action.", examples=["9c41d07a"])],
+    here: Here,
+    caller: Admin,
+    address: Address,
+) -> Done:
+    """Take back what an action did to a node. An order that somebody gave since then stands. The
+    rule does not repeat the action for this alert.
+    """
+    answer = await here.actions.undo(action, By(caller.username, address))
+    return Done(message=answer.reason)

@@ -1,0 +1,204 @@
+"""Actions on alerts: which are decided, and how REST carries them out and takes them back."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from alerting.domain.actions import Action, ActionRule, Bounds, State, answered, decide
+from alerting.domain.events import Alert, Severity
+from alerting.rules import check
+from muster.contracts.alerts import Do, Outcome
+from muster.contracts.nodes import Gpu, NodeReport, ProblemKind
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+RULE = ActionRule("bad-gpus", ("GpuXid",), Do.CORDON, {}, is_dry_run=False)
+WIDE = Bounds(100, 100)
+
+
+def xid(node: str) -> Alert:
+    return Alert("GpuXid", Severity.CRITICAL, f"{node} is bad", {"node": node}, NOW)
+
+
+def decided(
+    *alerts: Alert,
+    rules: tuple[ActionRule, ...] = (RULE,),
+    bounds: Bounds = WIDE,
+    known: tuple[Action, ...] = (),
+    now: datetime = NOW,
+) -> tuple[Action, ...]:
+    return decide(rules, bounds, alerts, known, now=now)
+
+
+def done(*actions: Action) -> tuple[Action, ...]:
+    return tuple(answered(it, Outcome.DONE, "done", now=NOW) for it in actions)
+
+
+def test_an_action_is_decided_once_and_taken_back_when_the_alert_is_over() -> None:
+    (asked,) = decided(xid("n1"))
+    assert (asked.state, asked.target, asked.do) == (State.REQUESTED, "n1", Do.CORDON)
+    assert decided(xid("n1"), known=(asked,)) == ()
+    (again,) = decided(xid("n1"), known=(asked,), now=NOW + timedelta(minutes=2))
+    assert again == replace(asked, asked_at=NOW + timedelta(minutes=2))  # no answer came
+    known = done(asked)
+    assert decided(xid("n1"), known=known) == ()
+    (back,) = decided(known=known)
+    assert back.state is State.UNDO_REQUESTED
+    kept = replace(RULE, takes_back=False)
+    assert decided(rules=(kept,), known=known) == ()
+
+
+def test_limits_count_nodes_and_hold_the_others_back() -> None:
+    alerts = [xid(f"n{number}") for number in range(4)]
+    states = [it.state for it in decided(*alerts, bounds=Bounds(2, 100))]
+    assert states == [State.REQUESTED] * 2 + [State.HELD] * 2
+    found = decided(*alerts, bounds=Bounds(100, 1))
+    assert [it.state for it in found] == [State.REQUESTED] + [State.HELD] * 3
+    later = NOW + timedelta(hours=2)
+    known = (*done(*found[:1]), *found[1:])
+    assert decided(*alerts, bounds=Bounds(100, 1), known=known, now=later) == ()
+    released = tuple(replace(it, state=State.UNDONE) for it in known[:1]) + known[1:]
+    freed = decided(*alerts, bounds=Bounds(100, 1), known=released, now=later)
+    assert [it.state for it in freed][:1] == [State.REQUESTED]
+
+
+def test_a_dry_run_takes_no_node_and_a_loop_is_held() -> None:
+    dry = replace(RULE, is_dry_run=True)
+    found = decided(*(xid(f"n{it}") for it in range(3)), rules=(dry,), bounds=Bounds(1, 1))
+    assert [(it.state, it.is_dry_run) for it in found] == [(State.REQUESTED, True)] * 3
+    (first,) = done(*decided(xid("n1")))
+    again = replace(xid("n1"), starts_at=NOW + timedelta(minutes=5))
+    changed = decided(again, known=(first,), now=NOW + timedelta(minutes=5))
+    (held,) = [it for it in changed if it.starts_at == again.starts_at]
+    assert held.state is State.HELD
+    assert "loop" in held.reason
+
+
+def test_an_alert_without_a_target_is_refused_and_jobs_are_named_by_user() -> None:
+    stop = replace(RULE, do=Do.STOP_JOB, alerts=("Idle*",))
+    idle = Alert("IdleGpus", Severity.WARNING, "idle", {"username": "ada", "job_name": "j"}, NOW)
+    (action,) = decided(idle, rules=(stop,))
+    assert action.target == "ada~j"
+    (refused,) = decided(replace(idle, labels={}), rules=(stop,))
+    assert (refused.state, refused.reason) == (
+        State.REFUSED,
+        "The alert's labels name no job of a user.",
+    )
+
+
+def test_rules_are_checked_with_their_place() -> None:
+    text = b"""actions:
+  - {name: a, alerts: [GpuXid], do: cordon}
+  - {name: a, alerts: ["*"], do: reboot, mode: "on"}
+limits: {nodesPerHour: many}
+"""
+    checked = check(text)
+    assert checked.content is None
+    places = {(it.path, it.line) for it in checked.problems}
+    assert places == {("actions.1.do", 3), ("limits.nodesPerHour", 4)}
+    twice = check(text.replace(b"reboot", b"drain").replace(b"many", b"1"))
+    assert [it.path for it in twice.problems] == ["actions.1.name", "actions.1.alerts"]
+    assert check(b"actions: []").content == {"actions": []}
+    assert check(b"- 1").content is None
+
+
+RULES = """
+actions:
+- {name: quarantine, alerts: [GpuXid], do: cordon, mode: %s}
+- {name: empty, alerts: [GpuXid], do: drain, mode: dry-run}
+limits: {nodesPerHour: 5, nodesShare: 1}
+"""
+PATH = "/api/v2/alerts/rules"
+
+
+@pytest.mark.postgres
+@pytest.mark.kafka
+async def test_a_bad_gpu_is_quarantined_dry_then_really_and_undone(
+    cluster: Any, with_rest: Callable[..., Any]
+) -> None:
+    async with with_rest() as api:
+
+        async def until(wanted: Callable[[Any], Any]) -> Any:
+            async with asyncio.timeout(60):
+                while not (found := wanted(await actions())):
+                    await asyncio.sleep(0.05)
+            return found
+
+        async def actions() -> dict[str, Any]:
+            answer = (await api.admin.get("/api/v2/alerts/actions")).json()
+            keys = ("rule", "do", "target", "state")
+            return {"/".join(it[key] for key in keys): it for it in answer["actions"]}
+
+        async def order(node: str) -> str | None:
+            found = await api.admin.get(f"/api/v2/cluster/nodes/{node}")
+            return found.json().get("order") if found.status_code == 200 else "unknown"
+
+        async def until_order(node: str, wanted: str | None) -> None:
+            async with asyncio.timeout(60):
+                while await order(node) != wanted:
+                    await asyncio.sleep(0.05)
+
+        wrong = await api.admin.put(PATH, content=RULES.replace("cordon", "explode") % '"on"')
+        assert wrong.status_code == 400
+        assert wrong.json()["errors"][0]["line"] == 3
+        assert (await api.admin.put(PATH, content=RULES % "dry-run")).status_code == 202
+        await cluster.publish("node-reported", "n1", report("n1", 1, "xid"))
+        dry = {"quarantine/cordon/n1/dry-run", "empty/drain/n1/dry-run"}
+        await until(lambda it: dry <= it.keys())
+        assert await order("n1") is None
+        assert (await api.admin.put(PATH, content=RULES % '"on"')).status_code == 202
+        await until(lambda it: it.get("quarantine/cordon/n1/done"))
+        await until_order("n1", "cordon")
+        await cluster.publish("node-reported", "n1", report("n1", 2, None))
+        await until(lambda it: it.get("quarantine/cordon/n1/undone"))
+        await until_order("n1", None)
+        await cluster.publish("node-reported", "n2", report("n2", 1, "xid"))
+        action = await until(lambda it: it.get("quarantine/cordon/n2/done"))
+        undone = await api.admin.post(f"/api/v2/alerts/actions/{action['action']}/undo")
+        assert (undone.status_code, undone.json()["message"]) == (200, "n2: order none.")
+        await until(lambda it: it.get("quarantine/cordon/n2/undone"))
+        assert await order("n2") is None
+        await cluster.publish("node-reported", "n3", report("n3", 1, None))
+        await until_order("n3", None)
+        await api.admin.put("/api/v2/cluster/nodes/n3/order", json={"value": "drain"})
+        await cluster.publish("node-reported", "n3", report("n3", 2, "xid"))
+        refused = await until(lambda it: it.get("quarantine/cordon/n3/refused"))
+        assert refused["reason"] == "admin has ordered drain of n3: it stands."
+        back = await api.admin.post(f"{PATH}/rollback", json={"version": 1})
+        assert (back.status_code, back.json()["version"]) == (202, 3)
+        entries = (await api.admin.get("/api/v2/audit")).json()["entries"]
+    done_by = {(it["username"], it["action"], it["object"]) for it in entries}
+    assert {
+        ("(alerting)", "dry-run.cordon", "n1"),
+        ("(alerting)", "node.cordon", "n1"),
+        ("(alerting)", "action.undo", "n1"),
+        ("admin", "action.undo", "n2"),
+        ("admin", "alert-rules.set", "alert-rules"),
+        ("admin", "alert-rules.rollback", "alert-rules"),
+    } <= done_by
+
+
+def report(node: str, revision: int, kind: str | None) -> NodeReport:
+    gpu = Gpu(
+        index=0,
+        uuid="GPU-0",
+        model="H100",
+        memory_mb=1024,
+        is_healthy=kind is None,
+        problem=kind and "it fell off the bus",
+        problem_kind=kind and ProblemKind(kind),
+    )
+    return NodeReport(
+        node=node,
+        revision=revision,
+        journal="j",
+        boot="b",
+        at=datetime.now(UTC),  # noqa: TID251 - as an agent reports
+        address="10.0.0.1",
+        version="1",
+        cpu=8,
+        memory_mb=1024,
+        gpus=(gpu,),
+    )
