@@ -460,6 +460,14 @@ def test_rules_and_dashboards_are_objects_of_the_cluster(
         assert text == (MONITORING / "dashboards" / f"{board.uid}.json").read_text()
 
 
+def test_a_group_of_rules_is_switched_off_as_the_guide_shows(tmp_path: Path) -> None:
+    page = (K8S.parents[1] / "docs/monitoring.md").read_text().partition("## Kubernetes")[2]
+    patch = yaml.safe_load(page.split("```")[1].removeprefix("yaml\n"))
+    objects = render_with(["monitoring"], tmp_path, **patch)
+    names = {each["metadata"]["name"] for each in objects if each["kind"] == "PrometheusRule"}
+    assert names == {f"muster-{group.name}" for group in GROUPS} - {"muster-gpu"}
+
+
 def test_the_patch_for_kube_prometheus_stack_labels_monitor_and_rules(tmp_path: Path) -> None:
     page = (K8S / "README.md").read_text().partition("### kube-prometheus-stack")[2]
     patch = yaml.safe_load(page.split("```")[1].removeprefix("yaml\n"))

@@ -49,7 +49,6 @@ class Prometheus:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.url = f"http://127.0.0.1:{free_port()}"
-        self._http = httpx2.Client(base_url=self.url, timeout=30, trust_env=False)
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -77,23 +76,16 @@ class Prometheus:
         assert self._process is not None
         self._process.terminate()
         self._process.wait(STOP_S)
-        self._http.close()
 
     def _is_ready(self) -> bool:
         try:
-            return self._http.get("/-/ready").status_code == 200
+            return httpx2.get(f"{self.url}/-/ready", trust_env=False).status_code == 200
         except httpx2.TransportError:
             return False
 
     def ask(self, path: str, **parameters: str) -> Any:
-        """The `data` of an answer. Raises AssertionError with Prometheus's words in a refusal."""
-        answer = (
-            self._http.post(f"/api/v1/{path}", data=parameters)
-            if parameters
-            else (self._http.get(f"/api/v1/{path}"))
-        )
-        assert answer.status_code == 200, answer.text
-        return answer.json()["data"]
+        """As `asked`, of this server."""
+        return asked(self.url, path, **parameters)
 
     def query(self, query: str) -> list[Any]:
         """The series of an instant query."""
@@ -104,6 +96,15 @@ class Prometheus:
         """The series of a range query."""
         span = {"start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step_s:g}"}
         return list(self.ask("query_range", query=query, **span)["result"])
+
+
+def asked(url: str, path: str, **parameters: str) -> Any:
+    """The `data` of an answer. Raises AssertionError with Prometheus's words where it refuses."""
+    address = f"{url}/api/v1/{path}"
+    with httpx2.Client(timeout=30, trust_env=False) as http:
+        answer = http.post(address, data=parameters) if parameters else http.get(address)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["data"]
 
 
 def check(*words: str | Path) -> None:

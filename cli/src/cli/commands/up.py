@@ -6,8 +6,8 @@ from cyclopts import Parameter
 from pydantic import ValidationError
 
 from cli.client import CommandError, Exit
-from cli.standalone.settings import UpSettings
-from cli.standalone.up import Options, run_up
+from cli.standalone.settings import Options, UpSettings
+from cli.standalone.up import run_up
 
 Broker = Annotated[
     Literal["embedded", "apache"] | None,
@@ -23,9 +23,14 @@ def up(
         bool, Parameter(help="At Ctrl-C, leave running tasks to their supervisors.")
     ] = False,
     demo: Annotated[bool, Parameter(help="Run the sample job at the first start.")] = False,
+    monitoring: Annotated[
+        bool, Parameter(help="Also run a Prometheus, with the alert rules, that scrapes all of it.")
+    ] = False,
 ) -> Exit:
     """Run everything on this machine until Ctrl-C (twice: at once)."""
-    return run_up(_settings(port, kafka), Options(keep_jobs=keep_jobs, demo=demo))
+    return run_up(
+        _settings(port, kafka), Options(keep_jobs=keep_jobs, demo=demo, monitoring=monitoring)
+    )
 
 
 def demo(*, port: int | None = None, kafka: Broker = None) -> Exit:

@@ -34,8 +34,8 @@ class State(StrEnum):
 @dataclass(frozen=True)
 class Patience:
     """Times in seconds. A part that ran for `steady_s` starts again after `first_s`; the wait
-    doubles up to `longest_s`. One that has not answered /healthz for `hung_s`, or for `starting_s`
-    after its start, is killed.
+    doubles up to `longest_s`. One that has not answered for `hung_s` that it is healthy, or for
+    `starting_s` after its start, is killed.
     """
 
     first_s: float = 0.5
@@ -50,7 +50,7 @@ PATIENCE = Patience()
 
 @dataclass(frozen=True)
 class Program:
-    """How to run a service; `port` is where it answers /healthz and /readyz."""
+    """How to run a service; `port` is where it answers whether it is healthy, and ready."""
 
     name: str
     command: Sequence[str]
@@ -59,6 +59,8 @@ class Program:
     log: Path
     stop_grace_s: float = 15.0
     signal_if_orphaned: signal.Signals = signal.SIGTERM
+    healthy: str = "/healthz"
+    ready: str = "/readyz"
 
 
 @dataclass
@@ -197,10 +199,10 @@ class ServiceProcess:
         """Follow the health of one run; kill it when it hangs."""
         answered_at, patience_s = time.monotonic(), self._patience.starting_s
         while process.returncode is None and not self._stopping.is_set():
-            if await answers(self.program.port, "/readyz"):
+            if await answers(self.program.port, self.program.ready):
                 answered_at, patience_s = time.monotonic(), self._patience.hung_s
                 self._note_readiness(True)
-            elif await answers(self.program.port, "/healthz"):
+            elif await answers(self.program.port, self.program.healthy):
                 answered_at, patience_s = time.monotonic(), self._patience.hung_s
                 self._note_readiness(False)
             elif self.part.state is State.READY:

@@ -73,11 +73,17 @@ class Choices:
     keep_jobs: bool
     pods_grace_s: float
     admin_password: str | None
+    metrics_token: str | None = None
 
 
 def has_gpu_driver() -> bool:
     """Whether a driver is loaded; without one GPUs can only be pretended."""
     return any(Path(file).exists() for file in DRIVER_FILES)
+
+
+def node_name() -> str:
+    """The name of this machine as a node."""
+    return os.environ.get("MUSTER_NODE") or socket.gethostname()
 
 
 def programs(home: Path, endpoints: Endpoints, choices: Choices) -> list[Program]:
@@ -120,6 +126,7 @@ def _environment(
     settings |= {
         PREFIX + key.upper(): value for key, value in choices.bus_logins.get(name, {}).items()
     }
+    settings |= _if_set("MUSTER_METRICS_TOKEN", choices.metrics_token)
     if name not in WITHOUT_DATABASE:
         settings["MUSTER_DATABASE_URL"] = endpoints.database_url
     if name == "rest":
@@ -139,7 +146,7 @@ def _environment(
     if name == "scheduler":
         settings["MUSTER_SERVICE_KEY"] = service_key(choices.cluster_key, SCHEDULER)
     if name == "runtime-agent":
-        node = os.environ.get("MUSTER_NODE") or socket.gethostname()
+        node = node_name()
         settings["MUSTER_NODE"] = node
         settings["MUSTER_SERVICE_KEY"] = service_key(choices.cluster_key, agent(node))
         settings["MUSTER_AGENT_HOME"] = str(home / "agent")

@@ -1,5 +1,6 @@
 """Settings of `muster up`, from the environment."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -35,6 +36,11 @@ class UpSettings(BaseSettings):
     database_url: SecretStr | None = Field(
         None, description="A PostgreSQL elsewhere: none is started."
     )
+    prometheus: Path | None = Field(
+        None,
+        description="The program of --monitoring; else on the PATH, or as `make prometheus`"
+        " fetched it.",
+    )
     admin_password: AdminPassword | None = Field(None, description="For the first start.")
     fake_gpus: NonNegativeInt | None = Field(
         None,
@@ -56,3 +62,13 @@ class UpSettings(BaseSettings):
         """Where Apache Kafka's jars are."""
         root = checkout_root()
         return self.kafka_home or (root or Path.cwd()) / ".kafka"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line asked for. `ends_with_demo`: stop then, with the job's status."""
+
+    keep_jobs: bool = False
+    demo: bool = False
+    ends_with_demo: bool = False
+    monitoring: bool = False

@@ -7,7 +7,7 @@ import secrets
 import signal
 import time
 from collections.abc import Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from cli.separation import separation
 from cli.standalone.demo import follow_demo
 from cli.standalone.logs import keep_bounded
 from cli.standalone.screen import Screen
-from cli.standalone.settings import UpSettings
+from cli.standalone.settings import Options, UpSettings
 from cli.standalone.state import HomeInUseError, HomeState, owning
 from cli.standalone.whole import Whole
 
@@ -39,17 +39,9 @@ MIB = 1 << 20
 LAST_END_S, LAST_POLL_S = 20.0, 0.1
 RUNNING_FILE = "running.json"
 OPEN_BROKER = "its own, without log-in: before a second user comes, start with --kafka apache"
+OPEN_PROMETHEUS = "every process of this machine can read it, names of jobs included"
 TOKEN = "token"  # noqa: S105 - a name
 """The secret of the folder's state that commands on this machine use."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """What the command line asked for. `ends_with_demo`: stop then, with the job's status."""
-
-    keep_jobs: bool = False
-    demo: bool = False
-    ends_with_demo: bool = False
 
 
 def run_up(settings: UpSettings, options: Options) -> Exit:
@@ -79,9 +71,7 @@ class _Up:
         self.options = options
         self.state = HomeState(home)
         self.screen = Screen()
-        self.whole = Whole(
-            home, settings, self.state, keep_jobs=options.keep_jobs, show=self.screen.show
-        )
+        self.whole = Whole(home, settings, self.state, options, show=self.screen.show)
         self._last = read_json(home / RUNNING_FILE)
         self._phase = "starting"
         self._written: dict[str, object] = {}
@@ -251,6 +241,9 @@ class _Up:
         if notes.simulated_gpus:
             why = "no driver was found" if self.settings.fake_gpus is None else "MUSTER_FAKE_GPUS"
             self.screen.show(f"GPUs      {notes.simulated_gpus} SIMULATED ones ({why})")
+        if self.options.monitoring:
+            address = notes.addresses["prometheus"]
+            self.screen.show(f"Metrics   {address}  (Prometheus; {OPEN_PROMETHEUS})")
         self.screen.show(f"Logs      {self.home / 'log'}")
 
     async def _publish_status(self) -> None:

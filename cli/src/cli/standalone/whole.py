@@ -19,7 +19,14 @@ from cli.embedded.apache import ADMINISTRATOR, AGENT, NODE, ApacheKafka
 from cli.embedded.broker import EmbeddedBroker
 from cli.embedded.postgres import EmbeddedPostgres
 from cli.embedded.process import EmbeddedServerError
-from cli.standalone.processes import Part, ServiceProcess, State
+from cli.standalone.monitoring import (
+    FOLDER,
+    PROMETHEUS_PORT,
+    configure,
+    find_prometheus,
+    prometheus,
+)
+from cli.standalone.processes import Part, Program, ServiceProcess, State
 from cli.standalone.programs import (
     EMBEDDED_BUS,
     FAKE_GPUS,
@@ -31,7 +38,7 @@ from cli.standalone.programs import (
     programs,
 )
 from cli.standalone.servers import ServerRunner
-from cli.standalone.settings import UpSettings
+from cli.standalone.settings import Options, UpSettings
 from cli.standalone.state import HomeState, make_secret
 
 REST_PORT, KAFKA_PORT, DATABASE_PORT = 8080, 9092, 15432
@@ -62,14 +69,14 @@ class Whole:
         home: Path,
         settings: UpSettings,
         state: HomeState,
+        options: Options,
         *,
-        keep_jobs: bool,
         show: Callable[[str], None],
     ) -> None:
         self.home = home
         self._settings = settings
         self._state = state
-        self._keep_jobs = keep_jobs
+        self._options = options
         self._show = show
         self._runners: list[ServerRunner] = []
         self._services: list[ServiceProcess] = []
@@ -88,6 +95,11 @@ class Whole:
 
         Raises EmbeddedServerError where a part can't be started or is not ready in time.
         """
+        binary = (
+            find_prometheus(self._settings.prometheus, os.environ)
+            if self._options.monitoring
+            else None
+        )
         (self.home / "log").mkdir(mode=0o700, parents=True, exist_ok=True)
         wanted = self._settings.port or self._state.last_port("rest") or REST_PORT
         rest_port = self._state.fixed_port("rest", wanted, "MUSTER_PORT")
@@ -100,6 +112,7 @@ class Whole:
             ports[name] = self._state.port(name)
         endpoints = Endpoints(bootstrap, database_url, ports)
         choices = self._choices(admin_password)
+        watching = [] if binary is None else [self._prometheus(binary, ports, choices)]
         self._state.save()
         self.notes = Notes(
             rest=endpoints.url("rest"),
@@ -109,11 +122,12 @@ class Whole:
             database=_without_password(database_url),
             database_is_own=self._settings.database_url is None,
             simulated_gpus=choices.fake_gpus,
-            addresses={name: endpoints.url(name) for name in SERVICES},
+            addresses={name: endpoints.url(name) for name in SERVICES}
+            | {each.name: f"http://127.0.0.1:{each.port}" for each in watching},
         )
         self._tasks = [asyncio.create_task(runner.run()) for runner in self._runners]
         await self._migrate(database_url)
-        for program in programs(self.home, endpoints, choices):
+        for program in (*programs(self.home, endpoints, choices), *watching):
             service = ServiceProcess(program, self._show)
             self._services.append(service)
             self._tasks.append(asyncio.create_task(service.run()))
@@ -136,6 +150,11 @@ class Whole:
         for runner in self._runners:
             runner.kill()
 
+    def _prometheus(self, binary: Path, ports: Mapping[str, int], choices: Choices) -> Program:
+        assert choices.metrics_token is not None
+        configure(self.home / FOLDER, ports, choices.metrics_token)
+        return prometheus(binary, self.home, self._state.port("prometheus", PROMETHEUS_PORT))
+
     def _choices(self, admin_password: str | None) -> Choices:
         fake_gpus = self._settings.fake_gpus
         if fake_gpus is None:
@@ -148,9 +167,10 @@ class Whole:
             bus_logins=self._bus_logins(),
             topic_partitions=self._settings.topic_partitions,
             fake_gpus=fake_gpus,
-            keep_jobs=self._keep_jobs,
+            keep_jobs=self._options.keep_jobs,
             pods_grace_s=self._settings.pods_grace_s,
             admin_password=admin_password,
+            metrics_token=self._secret("metrics_token") if self._options.monitoring else None,
         )
 
     def _bus_logins(self) -> dict[str, dict[str, str]]:

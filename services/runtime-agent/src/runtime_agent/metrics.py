@@ -49,6 +49,8 @@ class AgentMetrics:
             ["outcome"],
             registry=registry,
         )
+        for outcome in ("done", "refused", "later"):
+            self.kube_requests.labels(outcome)
         self.kube_strays = Counter(
             "muster_agent_kube_strays",
             "Deleted pod objects that the journal does not want, by why: unknown, other-journal,"
