@@ -25,7 +25,7 @@ class NotFetchedError(RuntimeError):
 
 
 def program(name: str) -> Path:
-    """`prometheus` or `promtool`."""
+    """`prometheus`, `promtool` or `prometheus-alertmanager`."""
     path = debian.place_of(LOCK, _cache()) / "usr/bin" / name
     if not path.exists():
         raise NotFetchedError(f"{name} is not there: run `make prometheus`")

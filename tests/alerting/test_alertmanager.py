@@ -1,0 +1,123 @@
+"""Debian's Alertmanager, configured as the page on alerts says, makes Muster cordon a node."""
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import yaml
+from cli.embedded.process import dying_with_me, free_port
+from muster.contracts.nodes import NodeReport
+from plain_http import NO_TLS
+from real_prometheus import program
+
+pytestmark = [pytest.mark.prometheus, pytest.mark.postgres, pytest.mark.kafka]
+
+PAGE = Path(__file__).parents[2] / "services/alerting/docs/alerts.md"
+TOKEN = "a-token-of-this-test"
+ENCLOSED = 'mount --bind "$0/usr/share" /usr/share && exec "$@"'
+"""Debian's program reads its templates there and nowhere else."""
+RULES = """
+actions:
+- {name: hot, alerts: [GpuHot], do: cordon, mode: "on"}
+"""
+
+
+@pytest.mark.timeout(240)
+async def test_debians_alertmanager_makes_muster_cordon_a_node(
+    cluster: Any, with_rest: Callable[..., Any], tmp_path: Path
+) -> None:
+    async with with_rest(alertmanager_token=TOKEN) as api:
+        (await api.admin.put("/api/v2/alerts/rules", content=RULES)).raise_for_status()
+        await cluster.publish("node-reported", "gpu-7", report("gpu-7"))
+        async with alertmanager(tmp_path, api.url) as sender:
+            posted = [{"labels": {"alertname": "GpuHot", "node": "gpu-7", "severity": "critical"}}]
+            await until(lambda: ordered(api, "gpu-7"), "ready")
+            (await sender.post("/api/v2/alerts", json=posted)).raise_for_status()
+            await until(lambda: ordered(api, "gpu-7"), "cordon")
+            (alert,) = await api.alerts(state="firing")
+            assert (alert["name"], alert["source"]) == ("GpuHot", "alertmanager")
+            posted[0]["endsAt"] = datetime.now(UTC).isoformat()  # type: ignore[assignment]  # noqa: TID251
+            (await sender.post("/api/v2/alerts", json=posted)).raise_for_status()
+            await until(lambda: ordered(api, "gpu-7"), "ready")
+        assert [it["state"] for it in await api.alerts()] == ["resolved"]
+
+
+async def ordered(api: Any, node: str) -> str:
+    found = await api.admin.get(f"/api/v2/cluster/nodes/{node}")
+    return (found.json()["order"] or "ready") if found.status_code == 200 else "unknown"
+
+
+async def until(look: Callable[[], Any], wanted: str) -> None:
+    found = None
+    try:
+        async with asyncio.timeout(90):
+            while (found := await look()) != wanted:
+                await asyncio.sleep(0.1)
+    except TimeoutError:
+        pytest.fail(f"{found}, not {wanted}")
+
+
+@asynccontextmanager
+async def alertmanager(folder: Path, rest_url: str) -> AsyncIterator[httpx2.AsyncClient]:
+    """Alertmanager with the page's configuration, but REST's address and short waits."""
+    text = PAGE.read_text().split("## Alertmanager")[1].split("```yaml\n")[1].split("```")[0]
+    token = folder / "token"
+    token.write_text(TOKEN)
+    text = text.replace("http://rest:8080", rest_url)
+    config = yaml.safe_load(text.replace("/run/secrets/alertmanager-token", str(token)))
+    config["route"] |= {"group_wait": "100ms", "group_interval": "200ms"}
+    (folder / "alertmanager.yml").write_text(yaml.safe_dump(config))
+    address = f"127.0.0.1:{free_port()}"
+    binary = program("prometheus-alertmanager")
+    command = [
+        *("unshare", "--mount", *(["--map-root-user"] if os.getuid() else [])),
+        *("sh", "-c", ENCLOSED, str(binary.parents[2]), str(binary)),
+        f"--config.file={folder / 'alertmanager.yml'}",
+        f"--storage.path={folder / 'data'}",
+        f"--web.listen-address={address}",
+        "--cluster.listen-address=",
+    ]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(  # noqa: ASYNC220 - it starts at once
+            command, stdout=log, stderr=log, preexec_fn=dying_with_me(signal.SIGKILL)
+        )
+    try:
+        url = f"http://{address}"
+        async with httpx2.AsyncClient(base_url=url, timeout=30, verify=NO_TLS) as client:
+            async with asyncio.timeout(60):
+                while not await is_ready(client):
+                    assert process.poll() is None, (folder / "log").read_text()
+                    await asyncio.sleep(0.05)
+            yield client
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+async def is_ready(client: httpx2.AsyncClient) -> bool:
+    try:
+        return (await client.get("/-/ready")).status_code == 200
+    except httpx2.HTTPError:
+        return False
+
+
+def report(node: str) -> NodeReport:
+    return NodeReport(
+        node=node,
+        revision=1,
+        journal="j",
+        boot="b",
+        at=datetime.now(UTC),  # noqa: TID251 - as an agent reports
+        address="10.0.0.1",
+        version="1",
+        cpu=8,
+        memory_mb=1024,
+    )
