@@ -114,6 +114,7 @@ TABLE = [
     Ask(ADMINS, "POST", "/api/v2/cluster/config/removal/what-if"),
     Ask(ADMINS, "POST", "/api/v2/cluster/config/versions/1/what-if"),
     Ask(ADMINS, "POST", "/api/v2/cluster/config/rollback", {"version": 1}),
+    Ask(USERS, "GET", "/api/v2/alerts"),
     Ask(USERS, "GET", "/api/v2/alerts/subscriptions"),
     Ask(USERS, "POST", "/api/v2/alerts/subscriptions", WISH),
     Ask(ADMINS, "POST", "/api/v2/alerts/subscriptions", WISH | {"events": ["node-lost"]}),
@@ -122,6 +123,14 @@ TABLE = [
     Ask(OWNER_AND_ADMINS, "DELETE", "/api/v2/alerts/subscriptions/anns"),
     Ask(OWNER, "GET", "/api/v2/alerts/subscriptions/anns/secrets"),
     Ask(OWNER, "POST", "/api/v2/alerts/subscriptions/anns/secrets/rotate"),
+    Ask(OWNER_AND_ADMINS, "GET", "/api/v2/alerts/subscriptions/anns/deliveries"),
+    Ask(OWNER_AND_ADMINS, "POST", "/api/v2/alerts/subscriptions/anns/test"),
+    Ask(
+        OWNER_AND_ADMINS,
+        "POST",
+        "/api/v2/alerts/subscriptions/anns/replay",
+        {"since": "2026-01-01T00:00:00Z"},
+    ),
 ]
 """What each may do. A route that is not here fails the test."""
 

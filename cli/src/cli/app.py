@@ -39,6 +39,10 @@ COMMANDS = {
     "simulate": ("cli.commands.simulate:simulate", "Try the scheduler in virtual time."),
     "import": ("cli.commands.import_trace:import_trace", "A public trace, to be simulated."),
     "alerts": ("cli.commands.alerts:app", "What fires now, and what was resolved lately."),
+    "subscriptions": (
+        "cli.commands.subscriptions:app",
+        "Messages about alerts: list, add, remove; deliveries, test, replay.",
+    ),
     "events": ("cli.commands.events:app", "Follow the bus; republish messages."),
 }
 

@@ -1,13 +1,14 @@
 """The wiring of Alerting: settings, subscriptions, listener, lanes; nothing is decided here."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime
 from functools import partial
 
 import structlog
 from muster.contracts.model import Model
-from muster.contracts.subscriptions import SUBSCRIPTION_SETTING
+from muster.contracts.subscriptions import SUBSCRIPTION_SETTING, DeliveryOrder, Subscription
 from muster.contracts.topics import Service
 from muster.db import is_transient, transaction
 from muster.readers import Consumer, Follower
@@ -18,7 +19,7 @@ from muster.settings import read
 from muster.token_guard import TokenGuard
 
 from alerting.api.routes import routes
-from alerting.domain.deliveries import Answer, Channel, Failed, GiveUp
+from alerting.domain.deliveries import Answer, Channel, Failed, GiveUp, new_orders
 from alerting.domain.messages import Message, confirmation_message
 from alerting.domain.rendering import FORMS
 from alerting.domain.rendering.forms import Sending
@@ -241,6 +242,8 @@ async def _keep_subscriptions(
             async with transaction(runtime.pool) as conn:
                 await alerts.keep_subscriptions(conn, changes)
                 await deliveries.add_confirmations(conn, to_confirm)
+                orders = new_orders_of(subscriptions, changes, await conn.fetchval("SELECT now()"))
+                ordered = await deliveries.apply_orders(conn, orders, settings.replay_most)
                 dropped = await deliveries.drop_waiting(
                     conn, removed, GiveUp.UNSUBSCRIBED, "the subscription was removed"
                 )
@@ -251,8 +254,21 @@ async def _keep_subscriptions(
             await asyncio.sleep(settings.retry_longest_s)
         else:
             metrics.given_up.labels("any", GiveUp.UNSUBSCRIBED).inc(dropped)
-            if to_confirm:
+            if to_confirm or ordered:
                 wake()
+
+
+def new_orders_of(
+    subscriptions: Subscriptions, changes: Collection[str], now: datetime
+) -> list[tuple[Subscription, str, DeliveryOrder]]:
+    """The orders of changed subscriptions, oldest first."""
+    found = [subscriptions.entry(it.removeprefix(SUBSCRIPTION_SETTING)) for it in changes]
+    return [
+        (entry.subscription, entry.version, order)
+        for entry in found
+        if entry is not None
+        for order in new_orders(entry.subscription, now)
+    ]
 
 
 def main() -> None:

@@ -126,6 +126,10 @@ class AlertingSettings(DatabaseSettings, ReadByRestSettings):
     pause_s: PositiveFloat = Field(5.0, description="The first pause; each further one doubles.")
     pause_max_s: PositiveFloat = Field(300.0, description="The longest pause.")
 
+    replay_most: PositiveInt = Field(
+        10_000, description="The most deliveries that one replay repeats."
+    )
+
     retention_days: PositiveInt = Field(
         8, description="How long ended rows are kept; longer than topics keep records."
     )

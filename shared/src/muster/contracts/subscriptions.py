@@ -3,6 +3,7 @@ and as Alerting reads it. It never holds a secret in clear: see muster.webhook_s
 muster.receiver_secrets.
 """
 
+from datetime import datetime
 from typing import Self
 
 from pydantic import Field, model_validator
@@ -62,12 +63,33 @@ class SealedReceiver(Model):
     sealed: str
 
 
+class OrderKind(OpenEnum):
+    """What an owner orders of a subscription: a test message, or deliveries once more."""
+
+    TEST = "test"
+    REPLAY = "replay"
+    UNKNOWN = "unknown"
+
+
+class DeliveryOrder(Model):
+    """An order of a subscription's owner. A replay names ``deliveries``, or those of the events
+    from ``since`` to ``until``. Ids rise.
+    """
+
+    id: str
+    at: datetime
+    kind: OrderKind
+    deliveries: tuple[str, ...] = ()
+    since: datetime | None = None
+    until: datetime | None = None
+
+
 class Subscription(Model):
     """One receiver, the events that it wants and the jobs that they are about.
 
     Exactly one of ``webhook_url``, ``email`` and ``receiver`` is set. ``filter`` counts for events
     of jobs only. ``secret_versions``, newest first: each signs a webhook, so that no delivery fails
-    while a receiver changes its secret.
+    while a receiver changes its secret. ``orders``: the newest ones, each of which counts once.
     """
 
     id: str = Field(min_length=1, max_length=128)
@@ -78,6 +100,7 @@ class Subscription(Model):
     webhook_url: str | None = Field(default=None, max_length=2048)
     email: str | None = Field(default=None, max_length=320)
     receiver: SealedReceiver | None = None
+    orders: tuple[DeliveryOrder, ...] = ()
     secret_versions: tuple[int, ...] = Field(default=(1,), min_length=1, max_length=4)
 
     @model_validator(mode="after")

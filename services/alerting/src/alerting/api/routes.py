@@ -1,6 +1,7 @@
 """The routes: authorization, parsing, and answers from the database. Any replica answers."""
 
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import Any
 
 from muster.db import Pool, is_transient
@@ -11,10 +12,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from alerting.domain.actions import Action
+from alerting.domain.deliveries import Receiver
 from alerting.domain.events import Alert
 from alerting.rules import check
-from alerting.store import actions, alerts
+from alerting.store import actions, alerts, deliveries
 from alerting.store.alerts import Wanted
+from alerting.store.deliveries import ShownDelivery
 
 Handle = Callable[[Request], Awaitable[Response]]
 
@@ -27,7 +30,8 @@ STATES = {"firing": True, "resolved": False}
 
 def routes(pool: Pool, guard: TokenGuard) -> list[Route]:
     """``/alerts?state=&name=&severity=&source=&user=&job=&node=&offset=&limit=``,
-    ``/actions?offset=&limit=``, ``POST /rules/check``.
+    ``/actions?offset=&limit=``, ``POST /rules/check``,
+    ``/deliveries?subscription=&state=&offset=&limit=``.
     """
 
     async def list_alerts(request: Request) -> Response:
@@ -50,10 +54,27 @@ def routes(pool: Pool, guard: TokenGuard) -> list[Route]:
         errors = [_shown_problem(each) for each in checked.problems]
         return JSONResponse({"content": checked.content, "errors": errors})
 
+    async def list_deliveries(request: Request) -> Response:
+        query = request.query_params
+        subscription, state = query.get("subscription", ""), query.get("state")
+        async with pool.acquire() as conn:
+            receiver = await deliveries.show_receiver(conn, subscription)
+            found, total = await deliveries.list_deliveries(
+                conn, subscription, state, *_page(request)
+            )
+        return JSONResponse(
+            {
+                "receiver": _shown_receiver(receiver),
+                "deliveries": [_shown_delivery(each) for each in found],
+                "total": total,
+            }
+        )
+
     return [
         Route("/alerts", _guarded(list_alerts, guard), methods=["GET"]),
         Route("/actions", _guarded(list_actions, guard), methods=["GET"]),
         Route("/rules/check", _guarded(check_rules, guard), methods=["POST"]),
+        Route("/deliveries", _guarded(list_deliveries, guard), methods=["GET"]),
     ]
 
 
@@ -116,6 +137,37 @@ def _shown_problem(problem: Problem) -> dict[str, Any]:
         "column": problem.column,
         "message": problem.message,
     }
+
+
+def _shown_receiver(receiver: Receiver | None) -> dict[str, Any]:
+    if receiver is None:
+        return {"failures": 0, "pausedUntil": None, "disabled": None}
+    return {
+        "failures": receiver.failures,
+        "pausedUntil": _iso(receiver.paused_until),
+        "disabled": receiver.disabled,
+    }
+
+
+def _shown_delivery(delivery: ShownDelivery) -> dict[str, Any]:
+    waits = delivery.state == "waiting"
+    return {
+        "id": delivery.id,
+        "event": delivery.event,
+        "type": delivery.name,
+        "title": delivery.title,
+        "at": _iso(delivery.at),
+        "state": delivery.state,
+        "attempts": delivery.attempts,
+        "nextAt": _iso(delivery.next_at) if waits else None,
+        "endedAt": _iso(delivery.ended_at),
+        "why": delivery.why,
+        "reason": delivery.reason,
+    }
+
+
+def _iso(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat()
 
 
 def _error(status: int, code: str, message: str) -> JSONResponse:

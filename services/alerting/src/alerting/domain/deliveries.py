@@ -14,6 +14,8 @@ from typing import assert_never
 
 from muster.contracts.subscriptions import (
     AlertEvent,
+    DeliveryOrder,
+    OrderKind,
     ReceiverKind,
     Subscription,
     SubscriptionFilter,
@@ -179,6 +181,17 @@ def owners_at_share(under_way: Mapping[str, int], slots: int) -> frozenset[str]:
     """
     free = slots - sum(under_way.values())
     return frozenset(owner for owner, count in under_way.items() if count >= free)
+
+
+ORDER_LIFE_S = 3_600
+"""An older order is not carried out: a database may have lost what it knew of it."""
+
+
+def new_orders(subscription: Subscription, now: datetime) -> tuple[DeliveryOrder, ...]:
+    """Orders that may still have to be carried out; each is carried out once."""
+    oldest = now - timedelta(seconds=ORDER_LIFE_S)
+    known = (OrderKind.TEST, OrderKind.REPLAY)
+    return tuple(it for it in subscription.orders if it.at >= oldest and it.kind in known)
 
 
 def delivery_id(subscription: str, event_key: str) -> str:

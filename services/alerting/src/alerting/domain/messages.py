@@ -98,6 +98,13 @@ def message_of(event: Event) -> Message:
     )
 
 
+def test_message(key: str, owner: str, at: datetime) -> Message:
+    """What an owner orders to see that a receiver works."""
+    text = f"{owner} asked for this message. The receiver works."
+    title = "A test message of Muster"
+    return Message(key, "receiver-test", at, Severity.INFO, title, text, key, {"owner": owner})
+
+
 def confirmation_message(confirmation: Confirmation, code: str, at: datetime) -> Message:
     """What brings a code to the address that it confirms."""
     until = confirmation.expires_at.isoformat(timespec="seconds")

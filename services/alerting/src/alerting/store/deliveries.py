@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from muster.contracts.subscriptions import DeliveryOrder, OrderKind, Subscription
 from muster.db import Connection, fetch
 
 from alerting.domain.deliveries import (
@@ -20,8 +21,9 @@ from alerting.domain.deliveries import (
     Retry,
     delivery_id,
 )
+from alerting.domain.deliveries import channel as channel_of
 from alerting.domain.events import Event
-from alerting.domain.messages import message_of
+from alerting.domain.messages import message_of, test_message
 from alerting.store.rows import plain
 
 
@@ -116,6 +118,88 @@ async def add_confirmations(conn: Connection, entries: Mapping[str, Listed]) -> 
     await _note_receivers(conn, dict.fromkeys(keys, Channel.MAIL.value), entries)
     ids = [delivery_id(key, key) for key in keys]
     await conn.execute(_ADD_DELIVERIES, ids, keys, [Channel.MAIL.value] * len(keys), keys)
+
+
+_ADD_TESTS = """
+    INSERT INTO event (key, name, at, message)
+    SELECT key, name, at, message FROM jsonb_populate_recordset(NULL::event, $1::jsonb)
+    ON CONFLICT (key) DO NOTHING
+"""
+_REPLAY = """
+    UPDATE delivery AS d SET state = 'waiting', attempts = 0, next_at = now(), created_at = now(),
+        replay = $2, lease = NULL, lease_until = NULL, why = NULL, reason = NULL, ended_at = NULL
+    FROM (
+        SELECT o.id FROM delivery AS o JOIN event AS e ON e.key = o.event_key
+        WHERE o.subscription = $1 AND o.state <> 'waiting'
+        AND (o.replay IS NULL OR o.replay < $2)
+        AND (o.id = ANY($3) OR (e.at >= $4 AND e.at <= $5))
+        ORDER BY e.at LIMIT $6 FOR UPDATE OF o
+    ) AS picked WHERE d.id = picked.id
+"""
+
+
+async def apply_orders(
+    conn: Connection, orders: Sequence[tuple[Subscription, str, DeliveryOrder]], most: int
+) -> int:
+    """Do what owners have ordered, each once: of a subscription in a version. A replay takes
+    ``most`` deliveries at the most. Returns how many deliveries are to be made.
+    """
+    made = 0
+    for subscription, version, order in orders:
+        channel = channel_of(subscription).value
+        listed = {subscription.id: Listed(subscription.owner, version)}
+        await _note_receivers(conn, {subscription.id: channel}, listed)
+        if order.kind is OrderKind.TEST:
+            key = f"receiver-test/{order.id}"
+            message = test_message(key, subscription.owner, order.at)
+            row = {"key": key, "name": message.name, "at": order.at, "message": message.to_json()}
+            await conn.execute(_ADD_TESTS, [plain(row)])
+            ident = delivery_id(subscription.id, key)
+            columns = ([ident], [subscription.id], [channel], [key])
+            done: str = await conn.execute(_ADD_DELIVERIES, *columns)
+        else:
+            picked = (list(order.deliveries), order.since, order.until)
+            done = await conn.execute(_REPLAY, subscription.id, order.id, *picked, most)
+        made += int(done.split()[-1])
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class ShownDelivery:
+    """A delivery as its owner sees it. ``title``: None for a mail that confirms an address."""
+
+    id: str
+    event: str
+    name: str
+    title: str | None
+    at: datetime
+    state: str
+    attempts: int
+    next_at: datetime
+    ended_at: datetime | None
+    why: str | None
+    reason: str | None
+
+
+_LIST = """
+    SELECT d.id, d.event_key AS event, e.name, e.message ->> 'title' AS title, e.at, d.state,
+        d.attempts, d.next_at, d.ended_at, d.why, d.reason
+    FROM delivery AS d JOIN event AS e ON e.key = d.event_key
+    WHERE d.subscription = $1 AND ($2::text IS NULL OR d.state = $2)
+    ORDER BY e.at DESC, d.id OFFSET $3 LIMIT $4
+"""
+_COUNT = """
+    SELECT count(*) FROM delivery WHERE subscription = $1 AND ($2::text IS NULL OR state = $2)
+"""
+
+
+async def list_deliveries(
+    conn: Connection, subscription: str, state: str | None, offset: int, limit: int
+) -> tuple[list[ShownDelivery], int]:
+    """A subscription's deliveries, those of the newest events first, and how many there are."""
+    found = await fetch(ShownDelivery, conn, _LIST, subscription, state, offset, limit)
+    total: int = await conn.fetchval(_COUNT, subscription, state)
+    return found, total
 
 
 async def _note_receivers(
@@ -217,13 +301,21 @@ async def record(conn: Connection, claim: Claim, after: Next, reason: str) -> No
             await conn.execute(_GIVE_UP, claim.id, claim.lease, why.value, text)
 
 
+_RECEIVER = """
+    SELECT subscription, version, failures, paused_until, disabled FROM receiver
+    WHERE subscription = $1
+"""
+
+
 async def load_receiver(conn: Connection, subscription: str) -> Receiver | None:
     """A receiver's health, locked."""
-    sql = """
-        SELECT subscription, version, failures, paused_until, disabled FROM receiver
-        WHERE subscription = $1 FOR UPDATE
-    """
-    found = await fetch(Receiver, conn, sql, subscription)
+    found = await fetch(Receiver, conn, f"{_RECEIVER} FOR UPDATE", subscription)
+    return found[0] if found else None
+
+
+async def show_receiver(conn: Connection, subscription: str) -> Receiver | None:
+    """A receiver's health."""
+    found = await fetch(Receiver, conn, _RECEIVER, subscription)
     return found[0] if found else None
 
 

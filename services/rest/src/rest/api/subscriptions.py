@@ -2,29 +2,35 @@
 
 import secrets
 import time
+from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Query
+from fastapi.responses import JSONResponse, Response
 from muster.contracts.subscriptions import (
     AlertEvent,
+    DeliveryOrder,
+    OrderKind,
     ReceiverKind,
     SealedReceiver,
     Subscription,
     SubscriptionFilter,
 )
 from muster.db import Connection, transaction
-from muster.errors import Problem, Rejected
+from muster.errors import Problem, Rejected, Transient
 from muster.ids import new_id
 from muster.receiver_secrets import ReceiverSecret, seal_receiver
 from muster.webhook_secrets import signing_secret
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
 from rest.api.context import Address, Context, Here, User
 from rest.api.paging import Paging
 from rest.api.tokens import Done
 from rest.domain.callers import Caller, check_owner
 from rest.domain.emails import EMAIL, check_receiver
+from rest.domain.throttle import TooManyRequests
 from rest.store import accounts, audit, subscriptions
 from rest.store.accounts import LockedAccount
 
@@ -32,6 +38,9 @@ router = APIRouter(prefix="/alerts/subscriptions", tags=["alerts"])
 
 MAX_SUBSCRIPTIONS = 100
 """Of one owner."""
+
+MAX_ORDERS, ORDERS_S = 10, 60
+"""Tests and replays of one subscription in so many seconds."""
 
 MAX_PUBLISHED = 1000
 """Of one owner, with those that are published as removed."""
@@ -182,6 +191,67 @@ class SubscriptionPage(BaseModel):
     total: int
 
 
+class ShownDelivery(BaseModel):
+    """One event for one subscription. It waits until ``nextAt``, is sent, or is given up.
+    ``reason``: the last failure; ``why``: the cause of its end, as `refused` or `attempts-used`.
+    """
+
+    id: str
+    event: str
+    type: str
+    title: str | None
+    at: str
+    state: Literal["waiting", "sent", "given-up"]
+    attempts: int
+    nextAt: str | None
+    endedAt: str | None
+    why: str | None
+    reason: str | None
+
+
+class ReceiverHealth(BaseModel):
+    """How a receiver does: failures in a row, the end of its pause, and why it is disabled."""
+
+    failures: int
+    pausedUntil: str | None
+    disabled: str | None
+
+
+class DeliveryPage(BaseModel):
+    """A page of a subscription's deliveries, and how many there are on all pages."""
+
+    receiver: ReceiverHealth
+    deliveries: list[ShownDelivery]
+    total: int
+
+
+class ReplayRequest(BaseModel):
+    """Which ended deliveries to make once more: named ones, or those of the events from ``since``
+    to ``until`` (without it: to now).
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    deliveries: Annotated[
+        list[Annotated[str, Field(pattern=r"^msg_[0-9a-f]{32}$")]], Field(max_length=100)
+    ] = []
+    since: AwareDatetime | None = None
+    until: AwareDatetime | None = None
+
+    @model_validator(mode="after")
+    def _names_some(self) -> "ReplayRequest":
+        if bool(self.deliveries) == (self.since is not None):
+            raise ValueError("name deliveries, or the time since when; not both")
+        return self
+
+
+class Ordered(BaseModel):
+    """An order that Alerting carries out. ``event``: what a test's delivery is about."""
+
+    order: str
+    event: str | None
+
+
 class CreatedSubscription(ShownSubscription):
     """A subscription that was made. ``secrets`` sign its webhooks, newest first."""
 
@@ -259,7 +329,8 @@ async def change_subscription(
         before = await _find(conn, caller, ident)
         receiver = _receiver(here, ident, request, before)
         after = _subscription(ident, before.owner, owner, request, receiver)
-        after = after.model_copy(update={"secret_versions": before.secret_versions})
+        kept = {"secret_versions": before.secret_versions, "orders": before.orders}
+        after = after.model_copy(update=kept)
         await subscriptions.update_subscription(conn, after)
         await _note(conn, caller, "subscription.change", ident, address)
     here.publisher.wake()
@@ -285,6 +356,81 @@ async def rotate_subscription_secrets(
         await _note(conn, caller, "subscription.rotate", ident, address)
     here.publisher.wake()
     return Secrets(secrets=_secrets(here, after))
+
+
+@router.get("/{ident}/deliveries", response_model=DeliveryPage)
+async def list_deliveries(
+    ident: Ident,
+    here: Here,
+    caller: User,
+    page: Paging,
+    state: Annotated[
+        Literal["waiting", "sent", "given-up"] | None, Query(description="Only such deliveries.")
+    ] = None,
+) -> Response:
+    """The deliveries of the last days: the newest events first, why one failed, and how the
+    receiver does.
+    """
+    async with transaction(here.pool) as conn:
+        await _find(conn, caller, ident)
+    query = {"subscription": ident, **asdict(page)} | ({} if state is None else {"state": state})
+    answer = await here.peers.ask_alerting("/deliveries", query)
+    if answer is None:
+        raise Transient("Alerting's answer can't be read. Check its version and log.")
+    return JSONResponse(answer)
+
+
+@router.post("/{ident}/test", status_code=202, response_model=Ordered)
+async def test_subscription(ident: Ident, here: Here, caller: User, address: Address) -> Ordered:
+    """Send a test message. A paused or disabled receiver is tried again. `event` names its
+    delivery in the list of deliveries.
+    """
+    order = _new_order(OrderKind.TEST)
+    await _order(here, caller, ident, address, order)
+    return Ordered(order=order.id, event=f"receiver-test/{order.id}")
+
+
+@router.post("/{ident}/replay", status_code=202, response_model=Ordered)
+async def replay_deliveries(
+    ident: Ident, request: ReplayRequest, here: Here, caller: User, address: Address
+) -> Ordered:
+    """Make ended deliveries once more, with the ids that they had: those that are named, or those
+    of the events in a time. A paused or disabled receiver is tried again.
+    """
+    order = _new_order(OrderKind.REPLAY)
+    if request.since is None:
+        order = order.model_copy(update={"deliveries": tuple(request.deliveries)})
+    else:
+        span = {"since": request.since, "until": request.until or order.at}
+        order = order.model_copy(update=span)
+    await _order(here, caller, ident, address, order)
+    return Ordered(order=order.id, event=None)
+
+
+def _new_order(kind: OrderKind) -> DeliveryOrder:
+    at_s = time.time()
+    ident = new_id(int(at_s * 1000), secrets.randbits(80))
+    return DeliveryOrder(id=ident, at=datetime.fromtimestamp(at_s, UTC), kind=kind)
+
+
+async def _order(
+    here: Context, caller: Caller, ident: str, address: str, order: DeliveryOrder
+) -> None:
+    """Keep an order in its subscription, which Alerting reads. Raises TooManyRequests where the
+    owner gives many.
+    """
+    async with transaction(here.pool) as conn:
+        await accounts.check_rights(conn, caller)
+        before = await _find(conn, caller, ident)
+        if len(before.orders) == MAX_ORDERS:
+            wait_s = ORDERS_S - (order.at - before.orders[0].at).total_seconds()
+            if wait_s > 0:
+                message = f"A subscription takes {MAX_ORDERS} tests and replays in {ORDERS_S} s."
+                raise TooManyRequests(message, int(wait_s) + 1)
+        orders = (*before.orders, order)[-MAX_ORDERS:]
+        await subscriptions.update_subscription(conn, before.model_copy(update={"orders": orders}))
+        await _note(conn, caller, f"subscription.{order.kind}", ident, address)
+    here.publisher.wake()
 
 
 @router.delete("/{ident}", response_model=Done)

@@ -1,0 +1,192 @@
+"""`muster subscriptions`: who is notified of what, and what became of each message."""
+
+import time
+from typing import Annotated, Any, Literal
+from urllib.parse import quote
+
+from cyclopts import App, Parameter
+
+from cli.client import API, Client, CommandError, Exit
+from cli.commands.session import Output, ask_password, client
+from cli.output import (
+    Format,
+    milliseconds,
+    print_json,
+    print_line,
+    print_note,
+    print_table,
+    when,
+)
+
+PATH = "/alerts/subscriptions"
+TEST_S = 30.0
+"""How long a test waits for the receiver's answer."""
+LOOK_S = 0.3
+
+SECRETS = {
+    "slack": ("url", "The address of Slack's incoming webhook"),
+    "teams": ("url", "The address of the workflow of Teams"),
+    "pagerduty": ("routingKey", "The integration key of PagerDuty"),
+    "ntfy": ("url", "The address of the topic of ntfy"),
+}
+"""The secret of each receiver: its field, and what it is."""
+
+Id = Annotated[str, Parameter(help="The subscription's id, as `muster subscriptions` has it.")]
+
+app = App(
+    name="subscriptions",
+    help="Messages about alerts: list, add, remove; deliveries, test, replay.",
+    default_parameter=Parameter(negative=()),
+)
+
+
+@app.default
+def subscriptions(*, output: Output = Format.TABLE) -> None:
+    """The same as list."""
+    list_(output=output)
+
+
+@app.command(name="list")
+def list_(*, output: Output = Format.TABLE) -> None:
+    """One's own subscriptions, for admins all."""
+    found = client().get_pages(PATH, "subscriptions")
+    if output is Format.JSON:
+        print_json(found)
+        return
+    rows = [
+        (
+            each["id"],
+            each["owner"],
+            "yes" if each["enabled"] else "no",
+            _receiver(each),
+            ", ".join(each["events"]),
+        )
+        for each in found
+    ]
+    print_table(("ID", "OWNER", "ON", "RECEIVER", "EVENTS"), rows, ends_in_text=True)
+
+
+@app.command
+def add(
+    event: Annotated[list[str], Parameter(help="An event, as job-failed; more may follow.")],
+    *,
+    email: Annotated[str | None, Parameter(help="Mail to this address.")] = None,
+    webhook: Annotated[str | None, Parameter(help="Post signed JSON to this address.")] = None,
+    to: Annotated[
+        Literal["slack", "teams", "pagerduty", "ntfy"] | None,
+        Parameter(help="Send there; its address or key is a secret, and is asked for."),
+    ] = None,
+    job: Annotated[list[str] | None, Parameter(help="Only jobs of this name, as train-*.")] = None,
+) -> None:
+    """Subscribe to events: one receiver must be named."""
+    body: dict[str, Any] = {"events": event, "filter": {"jobNames": job or []}}
+    body |= {} if email is None else {"email": email}
+    body |= {} if webhook is None else {"webhookUrl": webhook}
+    if to is not None:
+        field, what = SECRETS[to]
+        body[to] = {field: ask_password(what)}
+    made = client().send("POST", PATH, body).json()
+    print_line(made["id"])
+    for secret in made["secrets"]:
+        print_note(f"The receiver checks signatures with this secret: {secret}")
+    print_note(f"To see whether it works: muster subscriptions test {made['id']}")
+
+
+@app.command
+def remove(subscription: Id) -> None:
+    """Unsubscribe."""
+    print_line(client().call("DELETE", API + _path(subscription)).json()["message"])
+
+
+@app.command
+def deliveries(
+    subscription: Id,
+    *,
+    state: Annotated[str | None, Parameter(help="waiting, sent or given-up.")] = None,
+    limit: Annotated[int, Parameter(help="At most so many.")] = 50,
+    output: Output = Format.TABLE,
+) -> None:
+    """What was sent in the last days, what waits, and why something failed; newest events first."""
+    query = {"limit": limit} | ({} if state is None else {"state": state})
+    found = client().get(_path(subscription, "/deliveries"), query).json()
+    if output is Format.JSON:
+        print_json(found)
+        return
+    rows = [
+        (
+            each["id"],
+            when(milliseconds(each["at"])),
+            each["type"],
+            each["state"],
+            each["attempts"],
+            each["reason"] or each["title"] or "",
+        )
+        for each in found["deliveries"]
+    ]
+    headings = ("DELIVERY", "EVENT AT (UTC)", "EVENT", "STATE", "ATTEMPTS", "REASON OR TITLE")
+    print_table(headings, rows, ends_in_text=True)
+    health = found["receiver"]
+    if health["disabled"]:
+        print_line(f"The receiver is disabled: {health['disabled']}. A test tries it again.")
+    elif health["pausedUntil"]:
+        until = when(milliseconds(health["pausedUntil"]))
+        print_line(f"After {health['failures']} failures the receiver is paused until {until}.")
+    if (left := found["total"] - len(rows)) > 0:
+        print_line(f"There are {left} more; --limit shows more of them.")
+
+
+@app.command
+def test(subscription: Id) -> None:
+    """Send a test message, and wait for the receiver's answer."""
+    here = client()
+    event = here.send("POST", _path(subscription, "/test"), None).json()["event"]
+    found = _answered(here, subscription, event)
+    if found is not None and found["state"] == "sent":
+        print_line("The receiver has the test message.")
+        return
+    if found is None or found["reason"] is None:
+        text = f"There is no answer after {TEST_S:.0f} s"
+    else:
+        text = f"The receiver does not have the test message: {found['reason']}"
+    raise CommandError(Exit.FAILED, f"{text}. See: muster subscriptions deliveries {subscription}")
+
+
+@app.command
+def replay(
+    subscription: Id,
+    *,
+    delivery: Annotated[list[str] | None, Parameter(help="A delivery; may be given again.")] = None,
+    since: Annotated[
+        str | None, Parameter(help="Those of events since then, like 2026-01-31T13:00:00Z.")
+    ] = None,
+    until: Annotated[str | None, Parameter(help="Up to then; without it up to now.")] = None,
+) -> None:
+    """Send ended deliveries once more: named ones, or those of a time."""
+    wanted = {"deliveries": delivery, "since": since, "until": until}
+    body = {name: it for name, it in wanted.items() if it is not None}
+    client().send("POST", _path(subscription, "/replay"), body)
+    print_line(f"They are sent again. See: muster subscriptions deliveries {subscription}")
+
+
+def _answered(here: Client, subscription: str, event: str) -> dict[str, Any] | None:
+    """The delivery about an event, once it was tried; None: not in time."""
+    end = time.monotonic() + TEST_S
+    found: dict[str, Any] | None = None
+    while time.monotonic() < end:
+        answer = here.get(_path(subscription, "/deliveries"), {"limit": 50}).json()
+        found = next((it for it in answer["deliveries"] if it["event"] == event), None)
+        if found is not None and (found["state"] != "waiting" or found["reason"]):
+            break
+        time.sleep(LOOK_S)
+    return found
+
+
+def _path(subscription: str, end: str = "") -> str:
+    return f"{PATH}/{quote(subscription, safe='')}{end}"
+
+
+def _receiver(subscription: dict[str, Any]) -> str:
+    receiver = subscription["receiver"]
+    if receiver is not None:
+        return f"{receiver['kind']} ({receiver['host']})"
+    return str(subscription["email"] or subscription["webhookUrl"])

@@ -1,0 +1,159 @@
+"""Owners see their deliveries and why one failed, test a receiver, and replay what has ended."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from muster.contracts.jobs import JobState
+from rest_double import Ran, run_cli
+
+pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
+
+SUBSCRIPTIONS = "/api/v2/alerts/subscriptions"
+DEADLINE_S = 60.0
+
+
+async def subscribed(client: Any, url: str, **fields: Any) -> str:
+    body = {"events": ["job-failed"], "webhookUrl": url, **fields}
+    answer = await client.post(SUBSCRIPTIONS, json=body)
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["id"])
+
+
+async def until_deliveries(
+    client: Any, ident: str, wanted: list[tuple[Any, ...]], *names: str
+) -> list[dict[str, Any]]:
+    """The deliveries, once these fields have these values."""
+    path, found = f"{SUBSCRIPTIONS}/{ident}/deliveries", None
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            while True:
+                answer = (await client.get(path)).json()
+                found = [tuple(each[it] for it in names) for each in answer["deliveries"]]
+                if found == wanted:
+                    deliveries: list[dict[str, Any]] = answer["deliveries"]
+                    return deliveries
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        pytest.fail(f"{found}, not {wanted}")
+
+
+async def test_an_owner_sees_deliveries_and_why_one_failed_and_replays_it(
+    cluster: Any, with_rest: Callable[..., Any], start_receiver: Callable[..., Any]
+) -> None:
+    receiver = await start_receiver(status=413)
+    async with with_rest() as api, await api.log_in("ada") as ada, await api.log_in("eve") as eve:
+        ident = await subscribed(ada, receiver.url)
+        await cluster.until("SELECT count(*) FROM subscription", [(1,)])
+        await cluster.job("j1", 1, JobState.FAILED)
+        await cluster.job("j2", 1, JobState.FAILED)
+        (failed, _) = await until_deliveries(
+            ada, ident, [("job-failed", "given-up", 1, "refused", "HTTP 413")] * 2,
+            "type", "state", "attempts", "why", "reason",
+        )  # fmt: skip
+        assert failed["title"] == "Job ada~train FAILED"
+        for path in ("deliveries", "test", "replay"):
+            method = "GET" if path == "deliveries" else "POST"
+            body = {"deliveries": [failed["id"]]} if path == "replay" else None
+            answer = await eve.request(method, f"{SUBSCRIPTIONS}/{ident}/{path}", json=body)
+            assert answer.status_code == 403, path
+        receiver.status = 204
+        body = {"deliveries": [failed["id"]]}
+        replayed = await ada.post(f"{SUBSCRIPTIONS}/{ident}/replay", json=body)
+        assert replayed.status_code == 202
+        await cluster.until(
+            "SELECT state, count(*)::int FROM delivery GROUP BY state ORDER BY state",
+            [("given-up", 1), ("sent", 1)],
+        )
+        body = {"since": "2025-01-01T00:00:00Z"}
+        assert (await ada.post(f"{SUBSCRIPTIONS}/{ident}/replay", json=body)).status_code == 202
+        await receiver.wait_for(5)
+        await until_deliveries(ada, ident, [("sent", None)] * 2, "state", "reason")
+    ids = [request.headers["webhook-id"] for request in receiver.requests]
+    assert len(set(ids)) == 2, "a replay has the id of the first time"
+    assert ids.count(failed["id"]) == 3
+
+
+async def test_an_order_counts_once_whatever_repeats_come(
+    cluster: Any, with_rest: Callable[..., Any], start_receiver: Callable[..., Any]
+) -> None:
+    receiver = await start_receiver()
+    async with with_rest(settings_repeat_s=0.1) as api:
+        ident = await subscribed(api.admin, receiver.url)
+        answer = await api.admin.post(f"{SUBSCRIPTIONS}/{ident}/test")
+        event = answer.json()["event"]
+        await until_deliveries(api.admin, ident, [(event, "sent")], "event", "state")
+    async with with_rest(settings_repeat_s=0.1) as api:  # reads all orders anew
+        await cluster.job("j1", 1, JobState.FAILED)
+        await receiver.wait_for(2)
+        await until_deliveries(api.admin, ident, [("sent",)] * 2, "state")
+    types = [json.loads(request.body)["type"] for request in receiver.requests]
+    assert types == ["receiver.test", "job.failed"]
+
+
+async def test_a_test_tries_a_disabled_receiver_again(
+    with_rest: Callable[..., Any], start_receiver: Callable[..., Any]
+) -> None:
+    receiver = await start_receiver(status=410)
+    async with with_rest() as api:
+        ident = await subscribed(api.admin, receiver.url)
+        path = f"{SUBSCRIPTIONS}/{ident}"
+        await api.admin.post(f"{path}/test")
+        await until_deliveries(api.admin, ident, [("given-up", "gone")], "state", "why")
+        health = (await api.admin.get(f"{path}/deliveries")).json()["receiver"]
+        assert health["disabled"] == "HTTP 410"
+        receiver.status = 204
+        await api.admin.post(f"{path}/test")
+        states = [("sent",), ("given-up",)]
+        await until_deliveries(api.admin, ident, states, "state")
+        health = (await api.admin.get(f"{path}/deliveries")).json()["receiver"]
+        assert health == {"failures": 0, "pausedUntil": None, "disabled": None}
+
+
+async def test_orders_are_bounded_and_checked(
+    with_rest: Callable[..., Any], start_receiver: Callable[..., Any]
+) -> None:
+    receiver = await start_receiver()
+    async with with_rest() as api:
+        ident = await subscribed(api.admin, receiver.url)
+        path = f"{SUBSCRIPTIONS}/{ident}"
+        for body in ({}, {"deliveries": ["x"]}, {"since": "2026-01-01T00:00:00"}):
+            assert (await api.admin.post(f"{path}/replay", json=body)).status_code == 400
+        codes = [(await api.admin.post(f"{path}/test")).status_code for _ in range(11)]
+        assert codes == [202] * 10 + [429]
+
+
+async def test_the_command_line_subscribes_tests_lists_and_replays(
+    with_rest: Callable[..., Any], start_receiver: Callable[..., Any], tmp_path: Path
+) -> None:
+    receiver = await start_receiver(status=403, body=b"broken")
+    async with with_rest() as api:
+
+        async def muster(*words: str, text: str = "") -> Ran:
+            return await asyncio.to_thread(run_cli, tmp_path, *words, text=text, MUSTER_URL=api.url)
+
+        assert (await muster("login", "admin", text="correct-horse\n")).code == 0
+        url = receiver.url + "/topic"
+        made = await muster("subscriptions", "add", "job-failed", "--to", "ntfy", text=f"{url}\n")
+        assert made.code == 0, made.err
+        ident = made.out.strip()
+        failed = await muster("subscriptions", "test", ident)
+        assert (failed.code, "HTTP 403: broken" in failed.err) == (9, True)
+        receiver.status = 200
+        tested = await muster("subscriptions", "test", ident)
+        assert tested.out == "The receiver has the test message.\n"
+        listed = await muster("subscriptions", "deliveries", ident, "-o", "json")
+        (newest, _) = json.loads(listed.out)["deliveries"]
+        replayed = await muster("subscriptions", "replay", ident, "--delivery", newest["id"])
+        assert replayed.code == 0
+        await receiver.wait_for(3)
+        shown = await muster("subscriptions", "deliveries", ident)
+        assert "HTTP 403: broken" in shown.out
+        listed = await muster("subscriptions")
+        assert "ntfy (127.0.0.1)" in listed.out
+        assert url not in listed.out
+        assert (await muster("subscriptions", "remove", ident)).code == 0
+    assert json.loads(receiver.requests[-1].body)["topic"] == "topic"
