@@ -115,6 +115,7 @@ TABLE = [
     Ask(ADMINS, "POST", "/api/v2/cluster/config/versions/1/what-if"),
     Ask(ADMINS, "POST", "/api/v2/cluster/config/rollback", {"version": 1}),
     Ask(USERS, "GET", "/api/v2/alerts"),
+    Ask(USERS, "GET", "/api/v2/events"),
     Ask(USERS, "GET", "/api/v2/alerts/subscriptions"),
     Ask(USERS, "POST", "/api/v2/alerts/subscriptions", WISH),
     Ask(ADMINS, "POST", "/api/v2/alerts/subscriptions", WISH | {"events": ["node-lost"]}),

@@ -48,6 +48,9 @@ class RestMetrics:
             registry=registry,
         )
         self.streams = Gauge("muster_rest_log_streams", "Logs read or followed.", registry=registry)
+        self.event_streams = Gauge(
+            "muster_rest_event_streams", "Followed streams of events.", registry=registry
+        )
         self.peer_failures = Counter(
             "muster_rest_peer_failures",
             "Failed reads of agents, the Scheduler, Alerting and Kubernetes, by peer.",

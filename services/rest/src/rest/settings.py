@@ -209,6 +209,10 @@ class RestSettings(DatabaseSettings, ClusterKeySettings, JobNamespaceSettings):
         20, description="Logs read or followed at a time; then 429."
     )
     log_streams_of_all: PositiveInt = Field(500, description="Of all users together.")
+    event_streams_per_user: PositiveInt = Field(
+        5, description="Streams of events at a time; then 429. Each is a reader of the bus."
+    )
+    event_streams_of_all: PositiveInt = Field(100, description="Of all users together.")
     log_tail_bytes: PositiveInt = Field(16 * 1024, description="What tail-mode shows.")
     log_bytes: PositiveInt = Field(16 * 1024 * 1024, description="Of one plain answer.")
     stream_heartbeat_s: PositiveFloat = Field(

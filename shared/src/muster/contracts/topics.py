@@ -251,8 +251,13 @@ _ALL = [
         senders=(Service.REST,),
         readers=(Service.ALERTING,),
     ),
-    Topic("alert-raised", AlertNotice, "alert", "An alert fires.", (Service.ALERTING,)),
-    Topic("alert-resolved", AlertNotice, "alert", "The alert is resolved.", (Service.ALERTING,)),
+    *(
+        Topic(name, AlertNotice, "alert", meaning, (Service.ALERTING,), (Service.REST,))
+        for name, meaning in (
+            ("alert-raised", "An alert fires."),
+            ("alert-resolved", "The alert is resolved."),
+        )
+    ),
     Topic(
         "settings-changed",
         SettingChanged,

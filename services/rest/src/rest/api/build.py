@@ -17,6 +17,7 @@ from rest.api import (
     cluster,
     config,
     errors,
+    events,
     info,
     jobs,
     logs,
@@ -69,6 +70,7 @@ TAGS = [
     {"name": "users", "description": "Users, their virtual clusters and their highest priorities."},
     {"name": "cluster", "description": "Nodes, virtual clusters, cells, the queue, configuration."},
     {"name": "storages", "description": "Storages that tasks mount."},
+    {"name": "events", "description": "Follow events of jobs, nodes and alerts."},
     {"name": "audit", "description": "The log of all writes."},
     {"name": "alerts", "description": "Alerts, and subscriptions by webhook or e-mail."},
 ]
@@ -111,7 +113,7 @@ def _routes() -> Sequence[BaseRoute]:
     asked for first, which takes half a second.
     """
     router = APIRouter(generate_unique_id_function=operation_id)
-    others = (cluster, config, storages, subscriptions, alerts, alert_rules, alertmanager)
+    others = (cluster, config, events, storages, subscriptions, alerts, alert_rules, alertmanager)
     for module in (jobs, logs, info, tokens, users, *others):
         router.include_router(module.router, prefix=PREFIX, responses=REFUSALS)
     return tuple(router.routes)

@@ -1,0 +1,95 @@
+"""Events for outsiders: server-sent CloudEvents, which a client goes on with where it left off."""
+
+import json
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Header, Query
+from fastapi.responses import Response, StreamingResponse
+from muster.errors import Transient
+from muster.record_stream import Batch, RecordStream, record_stream
+
+from rest.api.context import Context, Here, User
+from rest.api.logs import EventAnswer, Held, LogReader, Reader, until_stop
+from rest.domain.callers import Caller
+from rest.domain.event_stream import (
+    TOPICS,
+    cloud_event,
+    format_positions,
+    may_see,
+    parse_positions,
+)
+
+router = APIRouter(prefix="/events", tags=["events"])
+
+EventType = Literal["job-updated", "node-lost", "node-returned", "alert-raised", "alert-resolved"]
+
+
+@router.get("", response_class=StreamingResponse, responses=EventAnswer)
+async def follow_events(
+    here: Here,
+    caller: User,
+    reader: Reader,
+    type_: Annotated[
+        list[EventType] | None,
+        Query(alias="type", description="Only this type; may be given again."),
+    ] = None,
+    last_event_id: Annotated[
+        str | None,
+        Header(max_length=8192, description="The id of the last event that was received."),
+    ] = None,
+) -> Response:
+    """Follow events of jobs, nodes and alerts from now on by server-sent events, each a CloudEvent
+    in JSON. With ``Last-Event-ID`` the stream goes on after that event; an event `gap` comes first
+    where some since then are gone. Users see the alerts of their own jobs only, admins all.
+    """
+    topics = tuple(dict.fromkeys(type_ or TOPICS))
+    positions = parse_positions(last_event_id or "")
+    async with AsyncExitStack() as stack:
+        stack.enter_context(_place(here, caller.username))
+        opened = await stack.enter_async_context(
+            record_stream(here.settings, topics, positions, here.settings.bus_timeout_s)
+        )
+        events = _events(here, caller, reader, opened)
+        return Held(stack.pop_all(), events, "text/event-stream", {})
+
+
+@contextmanager
+def _place(here: Context, username: str) -> Iterator[None]:
+    """Raises TooManyRequests where the user's streams, or those of all, are taken."""
+    settings = here.settings
+    with (
+        here.limits.place("event streams of this user", username, settings.event_streams_per_user),
+        here.limits.place("event streams of all users", "", settings.event_streams_of_all),
+        here.metrics.event_streams.track_inprogress(),
+    ):
+        yield
+
+
+async def _events(
+    here: Context, caller: Caller, reader: LogReader, opened: RecordStream
+) -> AsyncIterator[bytes]:
+    if opened.has_gap:
+        yield _event(format_positions(opened.start), "gap", {})
+    else:
+        yield f"id: {format_positions(opened.start)}\n: following\n\n".encode()
+    try:
+        async for batch in until_stop(here, opened.batches, reader):
+            yield b": still here\n\n" if batch is None else b"".join(_shown(caller, batch))
+    except Transient as error:  # the client comes again, with Last-Event-ID
+        yield f": {error}\n\n".encode()
+
+
+def _shown(caller: Caller, batch: Batch) -> Sequence[bytes]:
+    found = []
+    for record, positions in batch:
+        event = cloud_event(record.topic, record.headers, record.value, record.event_id)
+        if event is not None and may_see(caller, record.topic, event["data"]):
+            found.append(_event(format_positions(positions), record.topic, event))
+    return found
+
+
+def _event(ident: str, name: str, data: object) -> bytes:
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    return f"id: {ident}\nevent: {name}\ndata: {text}\n\n".encode()

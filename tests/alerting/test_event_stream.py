@@ -1,0 +1,141 @@
+"""Outsiders follow events: by server-sent events of REST, and with a plain Kafka client."""
+
+import asyncio
+import json
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cloudevents.core.formats.json import JSONFormat
+from cloudevents.core.v1.event import CloudEvent
+from muster.contracts.jobs import JobState
+from muster.contracts.nodes import NodeLost
+
+pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
+
+EVENTS = "/api/v2/events"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "consume_events.py"
+DEADLINE_S = 60.0
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Following:
+    """One stream: its events as they come. The first is where it begins."""
+
+    def __init__(self, lines: AsyncIterator[str]) -> None:
+        self._lines = lines
+
+    async def event(self) -> dict[str, str]:
+        """The next event that is more than a comment."""
+        found: dict[str, str] = {}
+        async with asyncio.timeout(DEADLINE_S):
+            async for line in self._lines:
+                if line.startswith(":"):
+                    continue
+                if line:
+                    name, _, value = line.partition(": ")
+                    found[name] = value
+                elif found:
+                    return found
+        raise AssertionError("the stream has ended")
+
+    async def jobs(self, count: int) -> list[tuple[str, str]]:
+        """The jobs of so many events, with the ids after them."""
+        events = [await self.event() for _ in range(count)]
+        return [(json.loads(it["data"])["data"]["job"], it["id"]) for it in events]
+
+
+async def test_events_are_cloudevents_and_go_on_where_a_client_left_off(
+    cluster: Any, with_rest: Callable[..., Any]
+) -> None:
+    async with with_rest() as api:
+        await cluster.job("before", 1, JobState.WAITING)
+        async with api.admin.stream("GET", EVENTS) as response:
+            assert response.headers["content-type"].startswith("text/event-stream")
+            stream = Following(response.aiter_lines())
+            begun = await stream.event()
+            await cluster.job("j1", 1, JobState.WAITING)
+            event = await stream.event()
+            judged = JSONFormat().read(CloudEvent, event["data"])
+            assert (event["event"], judged.get_type()) == ("job-updated", "muster.job-updated.v1")
+            assert judged.get_data()["job"] == "j1"
+        for job in ("j2", "j3"):
+            await cluster.job(job, 1, JobState.WAITING)
+        for last, wanted in ((begun["id"], ["j1", "j2", "j3"]), (event["id"], ["j2", "j3"])):
+            headers = {"Last-Event-ID": last}
+            async with api.admin.stream("GET", EVENTS, headers=headers) as response:
+                stream = Following(response.aiter_lines())
+                await stream.event()
+                jobs = await stream.jobs(len(wanted))
+            assert [job for job, _ in jobs] == wanted
+
+
+async def test_only_the_asked_types_come_and_alerts_only_to_whom_they_concern(
+    cluster: Any, with_rest: Callable[..., Any]
+) -> None:
+    query = {"type": ["alert-raised", "node-lost"]}
+    async with (
+        with_rest(stuck_after_s=0.2) as api,
+        await api.log_in("ada") as ada,
+        ada.stream("GET", EVENTS, params=query) as hers,
+        api.admin.stream("GET", EVENTS, params=query) as all_,
+    ):
+        streams = [Following(it.aiter_lines()) for it in (hers, all_)]
+        for stream in streams:
+            await stream.event()
+        await cluster.job("j1", 1, JobState.STOPPING, user="eve")
+        raised = await streams[1].event()
+        assert json.loads(raised["data"])["data"]["labels"]["job"] == "j1"
+        await cluster.job("j2", 1, JobState.STOPPING, user="ada")
+        raised = await streams[0].event()
+        assert json.loads(raised["data"])["data"]["labels"]["job"] == "j2"
+        lost = NodeLost(node="n1", lease=1, since=NOW, silent_s=30, pods=())
+        await cluster.publish("node-lost", "n1", lost)
+        assert (await streams[0].event())["event"] == "node-lost"
+
+
+async def test_streams_of_one_user_are_bounded(with_rest: Callable[..., Any]) -> None:
+    async with (
+        with_rest(event_streams_per_user=1) as api,
+        api.admin.stream("GET", EVENTS) as response,
+    ):
+        await Following(response.aiter_lines()).event()
+        assert (await api.admin.get(EVENTS)).status_code == 429
+
+
+async def test_what_is_gone_is_a_gap_and_what_is_no_position_is_refused(
+    cluster: Any, with_rest: Callable[..., Any]
+) -> None:
+    async with with_rest() as api:
+        await cluster.job("j1", 1, JobState.WAITING)
+        async with api.admin.stream("GET", EVENTS) as response:
+            begun = await Following(response.aiter_lines()).event()
+        far = ",".join(f"{it.rsplit(':', 1)[0]}:999999" for it in begun["id"].split(","))
+        async with api.admin.stream("GET", EVENTS, headers={"Last-Event-ID": far}) as response:
+            stream = Following(response.aiter_lines())
+            assert (await stream.event())["event"] == "gap"
+            assert [job for job, _ in await stream.jobs(1)] == ["j1"]
+        for wrong in ("x", "node-heartbeat:0:1", "job-updated:0"):
+            answer = await api.admin.get(EVENTS, headers={"Last-Event-ID": wrong})
+            assert (answer.status_code, answer.json()["code"]) == (400, "InvalidParametersError")
+
+
+async def test_the_example_follows_events_with_a_plain_kafka_client(cluster: Any) -> None:
+    command = (sys.executable, str(EXAMPLE), cluster.broker.bootstrap, "alert-raised")
+    async with cluster.alerting(stuck_after_s=0.2):
+        await cluster.job("j1", 1, JobState.STOPPING)
+        await cluster.received("alert-raised", 1)
+        process = await asyncio.create_subprocess_exec(*command, stdout=PIPE)
+        assert process.stdout is not None
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                line = (await process.stdout.readline()).decode()
+        finally:
+            process.kill()
+            await process.wait()
+    assert line.startswith("muster.alert-raised.v1 ")
+    assert "'job': 'j1'" in line
