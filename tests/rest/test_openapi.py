@@ -60,6 +60,7 @@ ANSWER: dict[str, Any] = {
     "state": "none",
     "alerts": [],
     "actions": [],
+    "trial": [],
 }
 """The Scheduler's and Alerting's, whatever they are asked."""
 

@@ -103,8 +103,18 @@ def rules(
     kind = {"Content-Type": "text/yaml"}
     if check:
         answer = server.call("POST", f"{API}/alerts/rules/check", text, kind).json()
-        print_line(answer["message"])
+        print_line("The rules can be set.")
+        _print_trial(answer["trial"])
         return
     path = f"{API}/alerts/rules?{urlencode({'comment': comment})}"
     made = server.call("PUT", path, text, kind).json()
     print_line(f"Version {made['version']} of the rules holds.")
+    _print_trial(made["trial"])
+
+
+def _print_trial(trial: list[dict[str, Any]]) -> None:
+    for each in trial:
+        failed = f"; it could not evaluate {each['failed']} events" if each["failed"] else ""
+        print_line(
+            f"{each['rule']} would have fired {each['fired']} times on the last day{failed}."
+        )

@@ -21,9 +21,20 @@ from muster.telemetry import current_traceparent, span
 from opentelemetry.trace import SpanKind
 from pydantic import ValidationError
 
-from alerting.domain import actions, clashes, deadletters, drifts, external, health, jobs, nodes
+from alerting.domain import (
+    actions,
+    clashes,
+    deadletters,
+    drifts,
+    event_rules,
+    external,
+    health,
+    jobs,
+    nodes,
+)
 from alerting.domain.actions import Action
-from alerting.domain.deliveries import Delivery, deliveries
+from alerting.domain.deliveries import ALERTS, Delivery, deliveries
+from alerting.domain.event_rules import Match
 from alerting.domain.events import Alert, Event
 from alerting.domain.jobs import Watch
 from alerting.domain.nodes import NodeWatch
@@ -35,6 +46,7 @@ from alerting.rules import KnownRules
 from alerting.store import actions as action_store
 from alerting.store import alerts as alert_store
 from alerting.store import deliveries as delivery_store
+from alerting.store import rules as rule_store
 from alerting.store import watches
 from alerting.store.deliveries import Listed
 from alerting.store.repeated import CLASH_WATCHES, DEAD_LETTER_WATCHES, DRIFT_WATCHES, TABLES, Table
@@ -123,6 +135,7 @@ class Listener:
         await batch.load_due(opened.conn, limit, removed)
         batch.pass_time(removed)
         silent = await alert_store.silent_alerts(opened.conn, self._policy.external_over_s, limit)
+        silent += await rule_store.over(opened.conn, limit)
         batch.notify(it.resolved(opened.now) for it in silent)
         if nodes is not None:
             known = await alert_store.alerts_of_nodes(opened.conn)
@@ -155,8 +168,45 @@ class Listener:
                 reason=each.reason,
             )
 
+    async def _follow_rules(self, opened: Transaction, batch: "_Batch") -> None:
+        """Let new events count for the alerts of rules. Alerts' own events do not: no rule can make
+        itself fire.
+        """
+        conn, rules = opened.conn, self._rules.now.events
+        events = {
+            event.key: event_rules.shown(event)
+            for event, _ in batch.notified.events
+            if event.name not in ALERTS
+        }
+        new = await rule_store.note_events(conn, events)
+        found = event_rules.matches(rules, [(key, events[key]) for key in new], opened.now)
+        if not found:
+            return
+        counts = await rule_store.count_matches(conn, found)
+        due = {it.alert.fingerprint: it for it in found if counts[it.alert.fingerprint] >= it.count}
+        known = await rule_store.firing(conn, list(due))
+        fresh = [it for ident, it in due.items() if ident not in known]
+        made = await rule_store.made_lately(conn, sorted({it.alert.name for it in fresh}))
+        begun: list[Alert] = []
+        floods: dict[str, Match] = {}
+        for each in fresh:
+            name = each.alert.name
+            made[name] = made.get(name, 0) + 1
+            if made[name] <= event_rules.MOST_AN_HOUR:
+                begun.append(each.alert)
+            else:
+                alert = event_rules.flooding(name, opened.now)
+                floods[name] = Match(alert, each.event_key, 1, 3600.0)
+        if floods:
+            await rule_store.count_matches(conn, list(floods.values()))
+            idents = [it.alert.fingerprint for it in floods.values()]
+            known = await rule_store.firing(conn, idents)
+            begun += [it.alert for it in floods.values() if it.alert.fingerprint not in known]
+        batch.notify(begun)
+
     async def _save(self, opened: Transaction, batch: "_Batch") -> None:
         await batch.save(opened.conn)
+        await self._follow_rules(opened, batch)
         notified = batch.notified
         entries = list(self._subscriptions.entries())
         subscriptions = [entry.subscription for entry in entries]

@@ -2,13 +2,15 @@
 has published it.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 import structlog
 from muster.contracts.alerts import ALERT_RULES_SETTING, AlertRulesConfig, Do
 from muster.contracts.model import Model
 from muster.contracts.notices import SettingChanged
+from muster.contracts.subscriptions import AlertEvent
 from muster.errors import Problem
 from muster.newest import Newest
 from muster.protocol.document import Limits as FileLimits
@@ -17,7 +19,11 @@ from muster.protocol.problems import ProtocolError
 from muster.records import Received
 from pydantic import ConfigDict, Field, ValidationError
 
+from alerting.conditions import EVENT, Condition
 from alerting.domain.actions import ActionRule, Limits
+from alerting.domain.deliveries import ALERTS
+from alerting.domain.event_rules import MOST_AN_HOUR, PRESETS, By, EventRule, Trial
+from alerting.domain.events import Severity
 from alerting.places import problem_at
 
 _log = structlog.get_logger()
@@ -57,6 +63,38 @@ class ActionText(_Strict):
         )
 
 
+class EventRuleText(_Strict):
+    """An event rule as operators write it."""
+
+    name: Annotated[str, Field(pattern=NAME)]
+    event: AlertEvent
+    when: str | None = None
+    count: Annotated[int, Field(ge=1, le=10_000)] = 1
+    window_seconds: Annotated[float, Field(ge=1, le=86_400)] = 3600.0
+    by: By = By.NOTHING
+    severity: Severity = Severity.WARNING
+    summary: Annotated[str, Field(max_length=500)] | None = None
+    runbook: Annotated[str, Field(max_length=2048)] | None = None
+
+    def rule(self) -> EventRule:
+        """The same for decisions. Raises ValueError where the condition can't be compiled."""
+        return EventRule(
+            name=self.name,
+            event=self.event.value,
+            severity=self.severity,
+            holds=_always if self.when is None else Condition(self.when).holds,
+            count=self.count,
+            window_s=self.window_seconds,
+            by=self.by,
+            runbook=self.runbook,
+            summary=self.summary,
+        )
+
+
+def _always(_event: Mapping[str, Any]) -> bool:
+    return True
+
+
 class LimitsText(_Strict):
     """The limits of actions on nodes."""
 
@@ -67,6 +105,8 @@ class LimitsText(_Strict):
 class RulesText(_Strict):
     """The whole file."""
 
+    rules: Annotated[tuple[EventRuleText, ...], Field(max_length=200)] = ()
+    presets_off: tuple[str, ...] = ()
     actions: Annotated[tuple[ActionText, ...], Field(max_length=200)] = ()
     limits: LimitsText = LimitsText()
 
@@ -75,16 +115,18 @@ class RulesText(_Strict):
 class Rules:
     """What holds now."""
 
+    events: tuple[EventRule, ...] = PRESETS
     actions: tuple[ActionRule, ...] = ()
     limits: Limits = field(default_factory=Limits)
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Of a text: its content, or its faults."""
+    """Of a text: its content, or its faults. ``rules``: its event rules, each with its place."""
 
     content: dict[str, Any] | None
     problems: tuple[Problem, ...] = ()
+    rules: tuple[tuple[EventRule, Problem], ...] = ()
 
 
 def check(data: bytes) -> Checked:
@@ -98,12 +140,56 @@ def check(data: bytes) -> Checked:
     except ValidationError as error:
         return Checked(None, tuple(problem_at(root, it["loc"], it["msg"]) for it in error.errors()))
     problems = list(_faults(root, text))
+    rules: list[tuple[EventRule, Problem]] = []
+    for number, each in enumerate(text.rules):
+        try:
+            rules.append((each.rule(), problem_at(root, ("rules", number, "when"), "")))
+        except ValueError as error:
+            problems.append(problem_at(root, ("rules", number, "when"), str(error)))
     content = root.value if isinstance(root.value, dict) else {}
-    return Checked(None if problems else content, tuple(problems))
+    return Checked(None if problems else content, tuple(problems), tuple(rules))
+
+
+def after_trial(checked: Checked, trials: Sequence[Trial]) -> Checked:
+    """A text that would do harm is refused: its rules flood people, or can evaluate no event."""
+    found = []
+    for (rule, place), trial in zip(checked.rules, trials, strict=True):
+        fault = None
+        if trial.most_in_an_hour > MOST_AN_HOUR:
+            fault = (
+                f"would have fired {trial.fired} times in the last day, {trial.most_in_an_hour}"
+                f" of them within an hour; at most {MOST_AN_HOUR} are allowed: narrow the condition"
+            )
+        elif trial.failed and not trial.events:
+            fault = (
+                f"could evaluate none of the last day's {trial.failed} events {rule.event}:"
+                f" {trial.failure}; ask has(event.…) before a field that may be missing"
+            )
+        if fault is not None:
+            found.append(replace(place, message=fault))
+    return Checked(None, tuple(found)) if found else checked
 
 
 def _faults(root: Node, text: RulesText) -> list[Problem]:
     found = []
+    presets = {it.name for it in PRESETS}
+    taken = set(presets - set(text.presets_off))
+    for number, rule in enumerate(text.rules):
+        place: tuple[str | int, ...] = ("rules", number)
+        if rule.name in taken:
+            fault = "another rule or preset has this name; presetsOff switches a preset off"
+            found.append(problem_at(root, (*place, "name"), fault))
+        taken.add(rule.name)
+        if rule.event in (*ALERTS, AlertEvent.UNKNOWN):
+            known = ", ".join(it for it in AlertEvent if it not in (*ALERTS, AlertEvent.UNKNOWN))
+            found.append(problem_at(root, (*place, "event"), f"choose one of {known}"))
+        if rule.when is not None and EVENT not in rule.when:
+            fault = "does not read `event`: it holds for all events or none. Leave it out for all"
+            found.append(problem_at(root, (*place, "when"), fault))
+    for number, name in enumerate(text.presets_off):
+        if name not in presets:
+            fault = f"there is no such preset; presets are {', '.join(sorted(presets))}"
+            found.append(problem_at(root, ("presetsOff", number), fault))
     names: set[str] = set()
     for number, action in enumerate(text.actions):
         place = ("actions", number)
@@ -118,10 +204,15 @@ def _faults(root: Node, text: RulesText) -> list[Problem]:
 
 
 def rules_of(content: dict[str, Any]) -> Rules:
-    """The rules of a checked content. Raises ValidationError."""
+    """The rules of a checked content. Raises ValueError."""
     text = RulesText.model_validate(content)
     limits = Limits(text.limits.nodes_per_hour, text.limits.nodes_share)
-    return Rules(tuple(each.rule() for each in text.actions), limits)
+    presets = [each for each in PRESETS if each.name not in text.presets_off]
+    return Rules(
+        (*presets, *(each.rule() for each in text.rules)),
+        tuple(each.rule() for each in text.actions),
+        limits,
+    )
 
 
 class KnownRules:
@@ -140,9 +231,9 @@ class KnownRules:
             return
         try:
             self.now = rules_of(AlertRulesConfig.model_validate(model.value).content)
-        except ValidationError as error:
+        except ValueError as error:  # a ValidationError is one
             # Of a newer version: what held before goes on.
-            _log.error("the rules for alerts can't be used", faults=error.error_count())
+            _log.error("the rules for alerts can't be used", reason=str(error)[:500])
             return
         self._newest.note(model.setting, model.revision)
         _log.info("rules for alerts hold", actions=len(self.now.actions))

@@ -1,5 +1,6 @@
 """The routes: authorization, parsing, and answers from the database. Any replica answers."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any
@@ -13,9 +14,11 @@ from starlette.routing import Route
 
 from alerting.domain.actions import Action
 from alerting.domain.deliveries import Receiver
+from alerting.domain.event_rules import tried
 from alerting.domain.events import Alert
-from alerting.rules import check
+from alerting.rules import after_trial, check
 from alerting.store import actions, alerts, deliveries
+from alerting.store import rules as rule_store
 from alerting.store.alerts import Wanted
 from alerting.store.deliveries import ShownDelivery
 
@@ -51,8 +54,19 @@ def routes(pool: Pool, guard: TokenGuard) -> list[Route]:
 
     async def check_rules(request: Request) -> Response:
         checked = check(await request.body())
+        trials = []
+        if checked.content is not None:
+            for rule, _ in checked.rules:
+                async with pool.acquire() as conn:
+                    events = await rule_store.recent_events(conn, rule.event)
+                trials.append(await asyncio.to_thread(tried, rule, events))
+            checked = after_trial(checked, trials)
         errors = [_shown_problem(each) for each in checked.problems]
-        return JSONResponse({"content": checked.content, "errors": errors})
+        shown = [
+            {"rule": it.rule, "fired": it.fired, "events": it.events, "failed": it.failed}
+            for it in trials
+        ]
+        return JSONResponse({"content": checked.content, "errors": errors, "trial": shown})
 
     async def list_deliveries(request: Request) -> Response:
         query = request.query_params

@@ -78,7 +78,7 @@ async def alerts_of_nodes(conn: Connection) -> list[Alert] | None:
     sql = "SELECT pg_try_advisory_xact_lock(hashtext($1))"
     if not await conn.fetchval(sql, HEALTH_KEY):
         return None
-    return [_alert(row) for row in await conn.fetch(_OF_NODES)]
+    return [alert_of(row) for row in await conn.fetch(_OF_NODES)]
 
 
 _KNOWN = """
@@ -99,14 +99,14 @@ async def known_alerts(conn: Connection, messages: Sequence[ReceivedAlert]) -> l
     """
     idents = sorted({each.fingerprint for each in messages})
     starts = sorted({each.starts_at for each in messages})
-    found = [_alert(row) for row in await conn.fetch(_KNOWN, idents, starts)]
+    found = [alert_of(row) for row in await conn.fetch(_KNOWN, idents, starts)]
     await conn.execute(_REPEATED, idents)
     return found
 
 
 async def silent_alerts(conn: Connection, over_s: float, limit: int) -> list[Alert]:
     """Those of Alertmanager's that it has not repeated for so long, locked."""
-    return [_alert(row) for row in await conn.fetch(_SILENT, over_s, limit)]
+    return [alert_of(row) for row in await conn.fetch(_SILENT, over_s, limit)]
 
 
 MOST_FIRING = 20_000
@@ -116,7 +116,7 @@ MOST_FIRING = 20_000
 async def firing_alerts(conn: Connection) -> list[Alert]:
     """All that fire."""
     sql = "SELECT * FROM alert WHERE ends_at IS NULL ORDER BY starts_at DESC LIMIT $1"
-    return [_alert(row) for row in await conn.fetch(sql, MOST_FIRING)]
+    return [alert_of(row) for row in await conn.fetch(sql, MOST_FIRING)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +153,11 @@ async def list_alerts(
     """Firing alerts, then resolved ones, each newest first; and how many there are in all."""
     terms = astuple(wanted)
     total: int = await conn.fetchval(f"SELECT count(*) {_WANTED}", *terms)
-    return [_alert(row) for row in await conn.fetch(_LIST, *terms, offset, limit)], total
+    return [alert_of(row) for row in await conn.fetch(_LIST, *terms, offset, limit)], total
 
 
-def _alert(row: asyncpg.Record) -> Alert:
+def alert_of(row: asyncpg.Record) -> Alert:
+    """An alert, from its row."""
     return Alert(
         name=row["name"],
         severity=Severity(row["severity"]),

@@ -58,6 +58,19 @@ _STATEMENTS = (
     )
     """,
     """
+    DELETE FROM recent_event WHERE key IN (
+        SELECT key FROM recent_event WHERE at < greatest(now() - interval '1 day', coalesce(
+            (SELECT at FROM recent_event ORDER BY at DESC OFFSET 200000 LIMIT 1), '-infinity'))
+        AND $1::float8 > 0 ORDER BY at LIMIT $2
+    )
+    """,
+    """
+    DELETE FROM rule_match WHERE (fingerprint, event_key) IN (
+        SELECT fingerprint, event_key FROM rule_match
+        WHERE at < now() - least($1::float8, 2) * interval '1 day' ORDER BY at LIMIT $2
+    )
+    """,
+    """
     DELETE FROM action WHERE action IN (
         SELECT action FROM action WHERE at < now() - $1 * interval '1 day'
         AND state NOT IN ('held', 'requested', 'done', 'undo-requested') LIMIT $2

@@ -1,4 +1,4 @@
-"""Actions on alerts: what administrators set, in versions; what was done, and its undo."""
+"""Rules and actions: what administrators set, in versions; what was done, and its undo."""
 
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
@@ -68,6 +68,29 @@ class RulesRollback(BaseModel):
     comment: Annotated[str, Field(max_length=MAX_COMMENT)] = ""
 
 
+class ShownTrial(BaseModel):
+    """What a rule would have done on the last day: the alerts that it would have made, the events
+    that it counted, and those that it could not evaluate.
+    """
+
+    rule: str
+    fired: int
+    events: int
+    failed: int
+
+
+class CheckedRules(BaseModel):
+    """The rules can be set."""
+
+    trial: list[ShownTrial]
+
+
+class AcceptedRules(WholeVersion):
+    """A version that was made, and what its rules would have done on the last day."""
+
+    trial: list[ShownTrial]
+
+
 class ShownAction(BaseModel):
     """An action on an alert. ``state``: `held` (``reason`` has the limit), `requested`, `dry-run`,
     `done`, `refused`, `undo-requested` or `undone`.
@@ -108,20 +131,22 @@ async def list_alert_rules_versions(here: Here, _caller: Admin, page: Paging) ->
     return JSONResponse({"versions": versions, "total": total})
 
 
-@router.post("/rules/check", response_model=Done, openapi_extra=_TEXT)
-async def check_alert_rules(request: Request, here: Here, _caller: Admin) -> Done:
-    """Check rules; nothing is set."""
-    await here.alert_rules.check(await request.body())
-    return Done(message="The rules can be set.")
+@router.post("/rules/check", response_model=CheckedRules, openapi_extra=_TEXT)
+async def check_alert_rules(request: Request, here: Here, _caller: Admin) -> Response:
+    """Check rules, and try them on the last day's events; nothing is set."""
+    checked = await here.alert_rules.check(await request.body())
+    return JSONResponse({"trial": checked.trial})
 
 
-@router.put("/rules", status_code=202, response_model=WholeVersion, openapi_extra=_TEXT)
+@router.put("/rules", status_code=202, response_model=AcceptedRules, openapi_extra=_TEXT)
 async def set_alert_rules(
     request: Request, here: Here, who: Annotated[Who, Depends(_who)]
 ) -> Response:
-    """Set all rules, as YAML or JSON. Alerting checks them, and adopts them a moment later."""
-    made, _ = await here.alert_rules.set(await request.body(), who)
-    return JSONResponse(shown_version(made), 202)
+    """Set all rules, as YAML or JSON. Alerting checks them and tries them on the last day's events.
+    It adopts them a moment later.
+    """
+    made, checked = await here.alert_rules.set(await request.body(), who)
+    return JSONResponse(shown_version(made) | {"trial": checked.trial}, 202)
 
 
 @router.post("/rules/rollback", status_code=202, response_model=WholeVersion)

@@ -26,6 +26,8 @@ policy: {backfill: true}
 """
 
 ALERT_RULES_FILE = """\
+rules:
+  - {name: SpeechFails, event: job-failed, when: event.job.virtualCluster == 'speech', count: 3}
 actions:
   - {name: bad-gpus, alerts: [GpuXid, GpuMissing], do: cordon, mode: "on"}
 limits: {nodesPerHour: 2, nodesShare: 0.1}
@@ -165,6 +167,7 @@ _VERSION: dict[str, Any] = {
     "comment": "two nodes for nlp",
     "rolledBackTo": None,
 }
+_TRIAL = {"rule": "CheckpointsFail", "fired": 4, "events": 13, "failed": 0}
 _RULES = _VERSION | {
     "content": {"actions": [{"name": "bad-gpus", "alerts": ["GpuXid"], "do": "cordon"}]}
 }
@@ -457,6 +460,8 @@ EXAMPLES: dict[str, Any] = {
     "AcceptedVersion": _WHOLE | {"warnings": [], "whatIf": _NOTHING},
     "ShownComparison": _NOTHING | {"warnings": []},
     "Rollback": {"version": 2, "comment": "too early", "whatIf": True, "acceptDelays": False},
+    "CheckedRules": {"trial": [_TRIAL]},
+    "AcceptedRules": _RULES | {"trial": [_TRIAL]},
     "RulesNow": {"newest": _RULES},
     "RulesVersions": {"versions": [_VERSION], "total": 1},
     "RulesRollback": {"version": 2, "comment": "too early"},

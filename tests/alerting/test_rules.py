@@ -1,0 +1,170 @@
+"""Event rules: their conditions, their check and trial, and the alerts that they make."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from alerting.conditions import Condition
+from alerting.domain.event_rules import MOST_AN_HOUR, By, EventRule, matches, tried
+from alerting.domain.events import Severity
+from alerting.rules import after_trial, check, rules_of
+from muster.contracts.jobs import JobState
+from muster.contracts.verdicts import Behavior, Fault, Verdict
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+FAILED = {
+    "name": "job-failed",
+    "title": "Job ada~j FAILED",
+    "job": {"user": "ada", "virtualCluster": "speech", "name": "j"},
+    "data": {"job": "j1", "attempt": 2},
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("1 +", "can't be read"),
+        ("event.name", None),
+        ("1 + 1", "is no condition"),
+        ("evnt.name == 'a'", "undeclared reference"),
+        ("x" * 2000, "has more than 1000 characters"),
+        ("(" * 300 + "true" + ")" * 300, "recursion limit"),
+    ],
+)
+def test_a_condition_is_compiled_or_refused(text: str, fault: str | None) -> None:
+    if fault is None:
+        Condition(text)
+        return
+    with pytest.raises(ValueError, match=fault):
+        Condition(text)
+
+
+def test_conditions_read_events_within_bounds() -> None:
+    assert Condition("event.job.user == 'ada' && event.data.attempt > 1").holds(FAILED)
+    assert not Condition("has(event.data.verdict) && event.data.verdict.code > 1").holds(FAILED)
+    with pytest.raises(ValueError, match="not found"):
+        Condition("event.data.verdict.code > 1").holds(FAILED)
+    long = "[" + ",".join("1" for _ in range(100)) + "]"
+    endless = f"{long}.all(a, {long}.all(b, {long}.all(c, a + b + c > 0)))"
+    with pytest.raises(ValueError, match="budget"):
+        Condition(endless).holds(FAILED)
+
+
+def test_a_rule_counts_by_subject_and_a_failing_one_is_an_alert() -> None:
+    rule = EventRule("r", "job-failed", Severity.WARNING, lambda _: True, by=By.JOB)
+    (match,) = matches([rule], [("k", FAILED)], NOW)
+    assert match.alert.labels == {
+        "rule": "r",
+        "job": "j1",
+        "user": "ada",
+        "virtualCluster": "speech",
+        "jobName": "j",
+    }
+    fails = EventRule("r", "job-failed", Severity.INFO, Condition("event.data.x == 1").holds)
+    (failing,) = matches([fails], [("k", FAILED)], NOW)
+    assert (failing.alert.name, failing.alert.labels) == ("RuleFails", {"rule": "r"})
+    assert matches([rule], [("k", FAILED | {"name": "job-finished"})], NOW) == ()
+
+
+def test_a_trial_says_how_often_a_rule_would_have_fired() -> None:
+    rule = EventRule("r", "job-failed", Severity.INFO, lambda _: True, count=2, window_s=600)
+    minutes = (0, 5, 6, 60, 65, 200)
+    events = [(NOW + timedelta(minutes=it), FAILED) for it in minutes]
+    trial = tried(rule, events)
+    assert (trial.fired, trial.events, trial.failed) == (2, 6, 0)
+
+
+def test_rules_that_flood_or_evaluate_nothing_are_refused_with_their_place() -> None:
+    text = b"""rules:
+- {name: floods, event: job-failed, when: event.title != '', by: job}
+- {name: fails, event: job-failed, when: event.data.none == 1}
+"""
+    checked = check(text)
+    events = [
+        (NOW + timedelta(seconds=it), FAILED | {"data": {"job": f"j{it}"}})
+        for it in range(MOST_AN_HOUR + 1)
+    ]
+    refused = after_trial(checked, [tried(rule, events) for rule, _ in checked.rules])
+    assert refused.content is None
+    assert [(it.path, it.line) for it in refused.problems] == [
+        ("rules.0.when", 2),
+        ("rules.1.when", 3),
+    ]
+    assert "would have fired 101 times" in refused.problems[0].message
+    assert "could evaluate none" in refused.problems[1].message
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("rules: [{name: a, event: job-failed, when: 'true'}]", "rules.0.when"),
+        ("rules: [{name: a, event: job-failed, when: 'event.'}]", "rules.0.when"),
+        ("rules: [{name: a, event: alert-raised}]", "rules.0.event"),
+        ("rules: [{name: a, event: nonsense}]", "rules.0.event"),
+        ("rules: [{name: JobRetriedOften, event: job-failed}]", "rules.0.name"),
+        ("presetsOff: [Nothing]", "presetsOff.0"),
+    ],
+)
+def test_wrong_rules_are_refused(text: str, place: str) -> None:
+    assert [it.path for it in check(text.encode()).problems] == [place]
+
+
+def test_presets_hold_until_they_are_switched_off() -> None:
+    assert [it.name for it in rules_of({}).events] == ["JobRetriedOften"]
+    own = {"rules": [{"name": "JobRetriedOften", "event": "job-retried"}]}
+    (rule,) = rules_of(own | {"presetsOff": ["JobRetriedOften"]}).events
+    assert rule.count == 1
+
+
+VERDICT = Verdict(
+    code=7, phrase="Failed", rule="r", fault=Fault.USER, behavior=Behavior.PERMANENT, cause="why"
+)
+RULES = """rules:
+- name: SpeechFails
+  event: job-failed
+  when: event.job.virtualCluster == 'speech' && event.data.verdict.code == 7
+  count: 2
+  by: user
+  severity: critical
+  windowSeconds: %s
+  runbook: https://runbook.example
+"""
+
+
+@pytest.mark.postgres
+@pytest.mark.kafka
+async def test_a_rule_is_tried_set_fires_and_is_over(
+    cluster: Any, with_rest: Callable[..., Any]
+) -> None:
+    speech = {"virtual_cluster": "speech", "verdict": VERDICT}
+    path = "/api/v2/alerts/rules"
+    async with with_rest() as api:
+        for number in range(2):
+            await cluster.job(f"before-{number}", 1, JobState.FAILED, **speech)
+        await cluster.job("other", 1, JobState.FAILED)
+        await cluster.until("SELECT count(*) FROM recent_event", [(3,)])
+        tried_ = await api.admin.post(f"{path}/check", content=RULES % 600)
+        assert tried_.json()["trial"] == [
+            {"rule": "SpeechFails", "fired": 1, "events": 2, "failed": 0}
+        ]
+        assert await api.alerts() == []  # a trial changes nothing
+        made = await api.admin.put(path, content=RULES % 2)
+        assert made.status_code == 202, made.text
+        number = 0
+        async with asyncio.timeout(60):
+            while not await api.alerts(name="SpeechFails"):
+                number += 1  # Alerting may not have read the rules yet
+                await cluster.job(f"j{number}", 1, JobState.FAILED, **speech)
+                await asyncio.sleep(0.05)
+        (alert,) = await api.alerts(name="SpeechFails")
+        assert (alert["source"], alert["severity"]) == ("rule", "critical")
+        assert alert["labels"] == {"rule": "SpeechFails", "user": "ada"}
+        assert alert["runbook"] == "https://runbook.example"
+        await api.until_alerts([("resolved",)], "state", name="SpeechFails")
+        for attempt in range(1, 5):
+            await cluster.job("r", attempt, JobState.RUNNING, attempt=attempt)
+        await api.until_alerts([("firing",)], "state", name="JobRetriedOften", job="r")
+        await cluster.job("odd", 1, JobState.FAILED, virtual_cluster="speech")
+        await api.until_alerts([("warning",)], "severity", name="RuleFails")
