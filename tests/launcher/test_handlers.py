@@ -12,7 +12,7 @@ import pytest
 from launcher import store
 from launcher.domain.model import JobWithTasks, Placement, StopCause, Task
 from launcher.domain.states import JobPhase, TaskPhase
-from launcher.handlers import RECEIVED_TOPICS, Housekeeping
+from launcher.handlers import RECEIVED_TOPICS, Counting, Housekeeping
 from launcher_peers import FakeAgents, FakeScheduler, failure, stopped
 from muster.aggregates import Aggregate
 from muster.contracts.gangs import GangRequest
@@ -421,7 +421,8 @@ async def test_jobs_that_ended_long_ago_are_forgotten_and_open_ones_are_counted(
             timedelta(days=launcher.settings.kept_days + 1),
         )
 
-    await Housekeeping(pool, launcher.settings, launcher.metrics).clean()
+    await Housekeeping(pool, launcher.settings).clean()
+    await Counting(pool, launcher.settings, launcher.metrics).count()
 
     async with pool.acquire() as conn:
         kept = {row["id"] for row in await conn.fetch("SELECT id FROM job")}

@@ -156,7 +156,7 @@ async def test_all_old_jobs_are_forgotten_however_many(
     await launcher.receive([make_request(name).model_copy(update=stop) for name in names])
     await pool.execute("UPDATE job SET completed_at = completed_at - interval '30 days'")
     few = launcher.settings.model_copy(update={"clean_jobs": 3})
-    await Housekeeping(pool, few, launcher.metrics).clean()
+    await Housekeeping(pool, few).clean()
     assert await pool.fetchval("SELECT count(*) FROM job") == 0
 
 
@@ -170,7 +170,7 @@ async def test_a_lost_nodes_messages_are_repeated_for_some_days_only(
     live = peers.agents.start("j-0-worker-0-0", peers.request.submitted_at)
     await launcher.receive([live, *peers.scheduler.lose("n1")])
     await launcher.published()
-    housekeeping = Housekeeping(pool, launcher.settings, launcher.metrics)
+    housekeeping = Housekeeping(pool, launcher.settings)
     await housekeeping.clean()
     assert {w.pod for w in await launcher.repeats() if isinstance(w, PodRequest)} == {live.pod}
     days = timedelta(days=launcher.settings.lost_messages_days)

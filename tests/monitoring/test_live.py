@@ -127,6 +127,7 @@ async def test_every_panel_and_every_rule_has_data(
     }
     each["runtime_agent"] |= {"fake_gpus": None, "device_look_s": 1.0, "cpu": 64}
     each["rest"] |= {"webhook_key": "key"}
+    each["launcher"] |= {"count_jobs_every_s": 1.0}
     each["alerting"] |= {"webhook_key": "key", "webhook_allow_networks": "127.0.0.0/8"}
     folder, gate, begun = tmp_path / "prometheus", tmp_path / "gate", time.time()
     folder.mkdir()

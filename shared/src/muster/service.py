@@ -240,8 +240,8 @@ METRICS_REFUSED = (
 def health_routes(runtime: Runtime) -> list[BaseRoute]:
     """``/healthz``: the process is alive. ``/readyz``: bus and database answer. Both are public and
     show nothing else but the service's facts. ``/metrics`` has names of virtual clusters, topics
-    and nodes, of an agent also of users and jobs: only this machine's processes may read it, or,
-    where it is set, senders of MUSTER_METRICS_TOKEN.
+    and nodes, of an agent also of users and jobs, of the Launcher also of users: only this
+    machine's processes may read it, or, where it is set, senders of MUSTER_METRICS_TOKEN.
     """
     token = runtime.settings.metrics_token.get_secret_value()
 

@@ -16,7 +16,7 @@ from launcher.domain.messages import final_verdict
 from launcher.domain.model import JobWithTasks
 from launcher.domain.spans import ended_spans
 from launcher.domain.states import JOB_SHOWN
-from launcher.handlers import RECEIVED_TOPICS, Housekeeping, Timers, jobs
+from launcher.handlers import RECEIVED_TOPICS, Counting, Housekeeping, Timers, jobs
 from launcher.metrics import LauncherMetrics
 from launcher.secrets import resealing
 from launcher.settings import LauncherSettings, keys_in
@@ -46,7 +46,8 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
     consumer = runtime.consumer(RECEIVED_TOPICS, messages_of(aggregate, runtime.bus), received)
     runtime.spawn("consumer", consumer.run)
     runtime.spawn("timers", ring)
-    runtime.spawn("housekeeping", Housekeeping(runtime.pool, settings, metrics).run)
+    runtime.spawn("counting", Counting(runtime.pool, settings, metrics).run)
+    runtime.spawn("housekeeping", Housekeeping(runtime.pool, settings).run)
     yield
 
 

@@ -20,6 +20,7 @@ from launcher import store
 from launcher.domain.decide import decide
 from launcher.domain.model import JobWithTasks, Policy, wake_at
 from launcher.domain.states import JOB
+from launcher.domain.users import Share, bounded
 from launcher.metrics import LauncherMetrics
 from launcher.settings import LauncherSettings
 
@@ -180,13 +181,46 @@ class _Rung:
     next_at: datetime | None
 
 
-class Housekeeping:
-    """Counts open jobs; deletes jobs that ended long ago, and messages to agents that are gone."""
+class Counting:
+    """Counts open jobs, and their GPUs by user. Names of users are exported only to holders of the
+    metrics' token: without one every process of this machine reads metrics.
+    """
 
     def __init__(self, pool: Pool, settings: LauncherSettings, metrics: LauncherMetrics) -> None:
         self._pool = pool
         self._settings = settings
         self._metrics = metrics
+        self._shows_users = bool(settings.metrics_token.get_secret_value())
+
+    async def run(self) -> None:
+        """Count until cancelled; retry transient failures."""
+        while True:
+            try:
+                await self.count()
+            except Exception as error:
+                if not is_transient(error):
+                    raise
+                _log.warning("counting is retried", error=str(error) or type(error).__name__)
+            await asyncio.sleep(self._settings.count_jobs_every_s)
+
+    async def count(self) -> None:
+        """One round."""
+        gpus: Mapping[Share, int] = {}
+        async with self._pool.acquire() as conn:
+            open_jobs = await store.count_open(conn)
+            if self._shows_users:
+                gpus = bounded(await store.gpus_of_users(conn), self._settings.metrics_users)
+        for phase in JOB_PHASES_OPEN:
+            self._metrics.jobs_open.labels(phase.value).set(open_jobs.get(phase, 0))
+        self._metrics.note_users(gpus)
+
+
+class Housekeeping:
+    """Deletes jobs that ended long ago, and messages to agents that are gone."""
+
+    def __init__(self, pool: Pool, settings: LauncherSettings) -> None:
+        self._pool = pool
+        self._settings = settings
 
     async def run(self) -> None:
         """Clean until cancelled; retry transient failures."""
@@ -208,15 +242,12 @@ class Housekeeping:
                 gone += found
             while found := await store.forget_unreceived(conn, repeats, settings.clean_jobs):
                 silent += found
-            open_jobs = await store.count_open(conn)
         if gone:
             _log.info("old jobs were forgotten", jobs=gone)
         if silent:
             _log.warning(
                 "messages on pods were never acknowledged: their nodes are gone", pods=silent
             )
-        for phase in JOB_PHASES_OPEN:
-            self._metrics.jobs_open.labels(phase.value).set(open_jobs.get(phase, 0))
 
 
 JOB_PHASES_OPEN = tuple(phase for phase in type(JOB.start) if phase not in JOB.final)

@@ -1,11 +1,12 @@
 """Every metric of the Launcher."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from muster.metrics import SECONDS, BoundedLabel
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from launcher.domain.spans import Span
+from launcher.domain.users import Share
 
 ENDS = ("SUCCEEDED", "FAILED", "STOPPED")
 LONG = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 86400.0, 7 * 86400.0)
@@ -62,6 +63,12 @@ class LauncherMetrics:
             Span.RUN: self.run_seconds,
         }
         self._virtual_clusters = BoundedLabel()
+        self.user_gpus = Gauge(
+            "muster_user_gpus",
+            "GPUs that the open jobs of a user ask for, by the phase of the job.",
+            ["virtual_cluster", "user", "phase"],
+            registry=registry,
+        )
         self.timers = Counter(
             "muster_launcher_timers", "Due timers of jobs that were handled.", registry=registry
         )
@@ -75,6 +82,13 @@ class LauncherMetrics:
             "Seconds between the due time and the handling of the last timer.",
             registry=registry,
         )
+
+    def note_users(self, gpus: Mapping[Share, int]) -> None:
+        """Replace the GPUs of all users."""
+        self.user_gpus.clear()
+        for share, count in gpus.items():
+            labels = share.virtual_cluster, share.user, share.phase.value
+            self.user_gpus.labels(*labels).set(count)
 
     def note_spans(self, virtual_cluster: str, ended: Iterable[tuple[Span, float]]) -> None:
         """Parts of a job attempt have ended."""

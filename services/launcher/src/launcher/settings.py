@@ -82,6 +82,14 @@ class LauncherSettings(DatabaseSettings):
     timer_postpone_s: PositiveFloat = Field(
         60.0, description="The delay of a due job whose decision fails."
     )
+    count_jobs_every_s: PositiveFloat = Field(
+        30.0, description="How often open jobs, and their GPUs by user, are counted for metrics."
+    )
+    metrics_users: PositiveInt = Field(
+        100,
+        description="The most users with metrics of their own, those with the most GPUs; others"
+        " are summed up.",
+    )
     clean_jobs_every_s: PositiveFloat = Field(600.0, description="How often old jobs are deleted.")
     clean_jobs: PositiveInt = Field(1000, description="The most jobs deleted at once.")
     kept_days: PositiveInt = Field(

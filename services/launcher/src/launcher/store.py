@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 
 from launcher.domain.model import Job, JobWithTasks, Task, TaskKey, wake_at
 from launcher.domain.states import JobPhase
+from launcher.domain.users import Share
 
 _JOB = TypeAdapter(Job)
 _TASK = TypeAdapter(Task)
@@ -89,6 +90,14 @@ async def count_open(conn: Connection) -> dict[JobPhase, int]:
     return {JobPhase(row["phase"]): row["count"] for row in await conn.fetch(_COUNT_OPEN)}
 
 
+async def gpus_of_users(conn: Connection) -> dict[Share, int]:
+    """The GPUs that users' open jobs ask for, all tasks together."""
+    return {
+        Share(row["virtual_cluster"], row["user"], JobPhase(row["phase"])): row["gpus"]
+        for row in await conn.fetch(_GPUS_OF_USERS)
+    }
+
+
 async def forget(conn: Connection, days: int, limit: int) -> int:
     """Delete jobs that ended this many days ago; returns how many."""
     return len(await conn.fetch(_FORGET, float(days), limit))
@@ -140,6 +149,13 @@ _POSTPONE = "UPDATE job SET wake_at = $2 WHERE id = $1"
 _COUNT_OPEN = """
     SELECT phase, count(*) FROM job WHERE phase NOT IN ('succeeded', 'failed', 'stopped')
     GROUP BY phase
+"""
+_GPUS_OF_USERS = """
+    SELECT spec ->> 'virtualCluster' AS virtual_cluster, state ->> 'user' AS "user", phase,
+           sum(role.instances * role.gpus) AS gpus
+    FROM job, jsonb_to_recordset(spec -> 'taskRoles') AS role (instances bigint, gpus bigint)
+    WHERE phase NOT IN ('succeeded', 'failed', 'stopped')
+    GROUP BY 1, 2, 3
 """
 _FORGET = """
     DELETE FROM job WHERE id IN (

@@ -239,6 +239,14 @@ VIRTUAL_CLUSTERS = Dashboard(
                     "{{virtual_cluster}} {{username}}", "stack",
                 ),
                 Panel(
+                    "GPUs asked for, by user", "none",
+                    "max by (virtual_cluster, user, phase) (muster_user_gpus"
+                    f"{{{_OF_CLUSTER}}})",
+                    "GPUs of each user's open jobs, by the phase of the job.",
+                    "`waiting` far above the quota: the user asks for more than there is.",
+                    "{{virtual_cluster}} {{user}} {{phase}}", "stack",
+                ),
+                Panel(
                     "GPU utilisation", "percent",
                     f"avg by (virtual_cluster) (task_gpu_percent{{{_OF_CLUSTER}}})",
                     "How busy the GPUs of its tasks are.",
