@@ -1,7 +1,8 @@
 """Which subscription is notified, when a delivery is retried, and when a receiver is paused."""
 
 from collections import Counter
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, time, timedelta
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from alerting.domain.deliveries import (
 from alerting.domain.events import Event, JobLabels, Severity
 from hypothesis import given
 from hypothesis import strategies as st
-from muster.contracts.subscriptions import AlertEvent, Subscription, SubscriptionFilter
+from muster.contracts.subscriptions import AlertEvent, QuietHours, Subscription, SubscriptionFilter
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 POLICY = DeliveryPolicy()
@@ -48,6 +49,9 @@ def a_subscription(**fields: Any) -> Subscription:
     [
         ({}, True),
         ({"enabled": False}, False),
+        ({"least_severity": "info"}, True),
+        ({"least_severity": "from-the-future"}, True),
+        ({"least_severity": "warning"}, False),
         ({"events": ("job-finished", "from-the-future")}, False),
         ({"filter": SubscriptionFilter(users=("bob", "ada"))}, True),
         ({"filter": SubscriptionFilter(users=("bob",))}, False),
@@ -59,19 +63,69 @@ def a_subscription(**fields: Any) -> Subscription:
 def test_only_a_subscription_that_matches_is_notified(
     fields: dict[str, Any], is_notified: bool
 ) -> None:
-    assert bool(deliveries([a_subscription(**fields)], an_event())) == is_notified
+    assert bool(deliveries([a_subscription(**fields)], an_event(), now=NOW)) == is_notified
 
 
 def test_a_filter_of_jobs_lets_events_of_nodes_pass() -> None:
     asked = a_subscription(events=("node-lost",), filter=SubscriptionFilter(users=("bob",)))
-    assert deliveries([asked], an_event(AlertEvent.NODE_LOST, job=None))
+    assert deliveries([asked], an_event(AlertEvent.NODE_LOST, job=None), now=NOW)
 
 
 def test_an_event_makes_one_delivery_for_each_subscription_whatever_repeats_come() -> None:
     both = [a_subscription(), a_subscription(id="s2")]
-    first, second = (deliveries(both, an_event()) for _ in range(2))
+    first, second = (deliveries(both, an_event(), now=NOW) for _ in range(2))
     assert first == second
     assert len({delivery.id for delivery in first}) == 2
+
+
+def test_an_end_counts_as_much_as_the_alert_that_it_ends() -> None:
+    critical = a_subscription(events=tuple(AlertEvent), least_severity="critical")
+
+    def resolved(severity: str) -> Event:
+        data: dict[str, Any] = {"alerts": [{"severity": "info"}, {"severity": severity}]}
+        event = an_event(AlertEvent.ALERT_RESOLVED, job=None)
+        return replace(event, data=data)
+
+    for event, is_notified in (
+        (an_event(AlertEvent.NODE_RETURNED, job=None), True),
+        (an_event(AlertEvent.JOB_UNSTUCK), False),
+        (resolved("critical"), True),
+        (resolved("warning"), False),
+    ):
+        assert bool(deliveries([critical], event, now=NOW)) == is_notified, event.name
+
+
+NIGHT = QuietHours(start=time(22), end=time(7), time_zone="Europe/Berlin")
+NOON = QuietHours(start=time(12), end=time(13, 30), time_zone="UTC")
+
+
+@pytest.mark.parametrize(
+    ("hours", "now", "until"),
+    [
+        (NIGHT, "2026-01-15T20:59:59+00:00", None),
+        (NIGHT, "2026-01-15T21:00:00+00:00", "2026-01-16T06:00:00+00:00"),
+        (NIGHT, "2026-01-16T05:59:59+00:00", "2026-01-16T06:00:00+00:00"),
+        (NIGHT, "2026-01-16T06:00:00+00:00", None),
+        (NIGHT, "2026-03-28T22:00:00+00:00", "2026-03-29T05:00:00+00:00"),  # summer begins
+        (NIGHT, "2026-07-15T20:30:00+00:00", "2026-07-16T05:00:00+00:00"),
+        (NOON, "2026-01-15T12:00:00+00:00", "2026-01-15T13:30:00+00:00"),
+        (NOON, "2026-01-15T13:30:00+00:00", None),
+        (NOON.model_copy(update={"time_zone": "No/Where"}), "2026-01-15T12:00:00+00:00", None),
+    ],
+)
+def test_quiet_hours_end_by_the_clock_of_their_time_zone(
+    hours: QuietHours, now: str, until: str | None
+) -> None:
+    asked = a_subscription(quiet_hours=hours)
+    (made,) = deliveries([asked], an_event(), now=datetime.fromisoformat(now))
+    assert made.not_before == (None if until is None else datetime.fromisoformat(until))
+
+
+def test_a_critical_event_is_sent_in_quiet_hours_too() -> None:
+    asked = a_subscription(quiet_hours=NIGHT, events=("node-lost",))
+    event = replace(an_event(AlertEvent.NODE_LOST, job=None), severity=Severity.CRITICAL)
+    (made,) = deliveries([asked], event, now=datetime(2026, 1, 15, 23, tzinfo=UTC))
+    assert made.not_before is None
 
 
 def follow(answer: Answer, attempts: int, age_s: float = 0.0, jitter: float = 0.0) -> Next:

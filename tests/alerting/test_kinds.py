@@ -82,3 +82,22 @@ async def test_a_receiver_of_another_key_is_not_sent_to_and_says_why(
             [("the text is sealed for another key, or was changed",)],
         )
     assert receiver.connections == 0
+
+
+async def test_in_quiet_hours_a_delivery_waits_for_their_end(
+    cluster: Any, start_receiver: Callable[..., Any]
+) -> None:
+    receiver = await start_receiver()
+    zone = {"time_zone": "UTC"}
+    quiet = {"start": "00:00", "end": "23:59:59.999999", **zone}  # a test at 24:00 would be rare
+    await cluster.subscribe(webhook_url=receiver.url, quiet_hours=quiet)
+    await cluster.subscribe(id="awake", webhook_url=receiver.url)
+    async with cluster.alerting():
+        await cluster.job("j1", 1, JobState.FAILED)
+        await receiver.wait_for(1)
+        waits = (
+            "SELECT subscription, attempts, next_at > now() FROM delivery WHERE state = 'waiting'"
+        )
+        await cluster.until(waits, [("s1", 0, True)])
+        await cluster.rows("UPDATE delivery SET next_at = now()")  # the night passes
+        await receiver.wait_for(2)

@@ -137,7 +137,9 @@ async def test_the_command_line_subscribes_tests_lists_and_replays(
 
         assert (await muster("login", "admin", text="correct-horse\n")).code == 0
         url = receiver.url + "/topic"
-        made = await muster("subscriptions", "add", "job-failed", "--to", "ntfy", text=f"{url}\n")
+        quiet = ("--quiet", "22:00-07:00@Europe/Berlin", "--severity", "warning")
+        words = ("add", "job-failed", "--to", "ntfy", *quiet)
+        made = await muster("subscriptions", *words, text=f"{url}\n")
         assert made.code == 0, made.err
         ident = made.out.strip()
         failed = await muster("subscriptions", "test", ident)

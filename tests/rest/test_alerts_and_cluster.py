@@ -214,6 +214,19 @@ async def test_a_wrong_receiver_is_refused_with_its_field(
     assert field in answer.text
 
 
+async def test_severity_and_quiet_hours_are_kept_and_checked(rest: Any) -> None:
+    quiet = {"start": "22:00", "end": "07:00", "timeZone": "Europe/Berlin"}
+    wanted = WEBHOOK | {"leastSeverity": "warning", "quietHours": quiet}
+    made = (await rest.client.post(SUBSCRIPTIONS, json=wanted)).json()
+    shown = (await rest.client.get(f"{SUBSCRIPTIONS}/{made['id']}")).json()
+    assert (shown["leastSeverity"], shown["quietHours"]) == ("warning", quiet)
+    for wrong in ({"start": "24:00"}, {"timeZone": "Europe/Nowhere"}, {"end": "22:00"}):
+        body = WEBHOOK | {"quietHours": quiet | wrong}
+        answer = await rest.client.post(SUBSCRIPTIONS, json=body)
+        assert answer.status_code == 400
+        assert "quietHours" in answer.text
+
+
 async def test_subscriptions_are_published_without_secrets(start_rest: Any, bootstrap: str) -> None:
     async with start_rest(kafka_bootstrap=bootstrap, settings_repeat_s=0.2) as rest:
         consumer = await reader(bootstrap, "receivers-changed")

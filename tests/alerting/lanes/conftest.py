@@ -67,7 +67,7 @@ class Post:
             Event(f"job-failed/{job}", AlertEvent.JOB_FAILED, NOW, Severity.INFO, "t", "x", job, {})
             for job in jobs
         ]
-        wanted = [it for e in events for it in made_from(self.by_id.values(), e)]
+        wanted = [it for e in events for it in made_from(self.by_id.values(), e, now=NOW)]
         listed = {it.id: Listed(it.owner, version) for it in self.by_id.values()}
         async with transaction(self.pool) as conn:
             await add_deliveries(conn, [(event, None) for event in events], wanted, listed)

@@ -67,7 +67,7 @@ def list_(*, output: Output = Format.TABLE) -> None:
 
 
 @app.command
-def add(
+def add(  # noqa: PLR0913 - these are the command's options
     event: Annotated[list[str], Parameter(help="An event, as job-failed; more may follow.")],
     *,
     email: Annotated[str | None, Parameter(help="Mail to this address.")] = None,
@@ -77,9 +77,21 @@ def add(
         Parameter(help="Send there; its address or key is a secret, and is asked for."),
     ] = None,
     job: Annotated[list[str] | None, Parameter(help="Only jobs of this name, as train-*.")] = None,
+    severity: Annotated[
+        Literal["info", "warning", "critical"], Parameter(help="Only from this severity.")
+    ] = "info",
+    quiet: Annotated[
+        str | None,
+        Parameter(help="Only critical events in this time: 22:00-07:00@Europe/Berlin."),
+    ] = None,
 ) -> None:
     """Subscribe to events: one receiver must be named."""
     body: dict[str, Any] = {"events": event, "filter": {"jobNames": job or []}}
+    body["leastSeverity"] = severity
+    if quiet is not None:
+        hours, _, zone = quiet.partition("@")
+        start, _, end = hours.partition("-")
+        body["quietHours"] = {"start": start, "end": end, "timeZone": zone}
     body |= {} if email is None else {"email": email}
     body |= {} if webhook is None else {"webhookUrl": webhook}
     if to is not None:

@@ -211,7 +211,9 @@ class Listener:
         entries = list(self._subscriptions.entries())
         subscriptions = [entry.subscription for entry in entries]
         notified.deliveries = [
-            it for event, _ in notified.events for it in deliveries(subscriptions, event)
+            it
+            for event, _ in notified.events
+            for it in deliveries(subscriptions, event, now=opened.now)
         ]
         listed = {
             entry.subscription.id: Listed(entry.subscription.owner, entry.version)

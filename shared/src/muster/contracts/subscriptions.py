@@ -3,7 +3,7 @@ and as Alerting reads it. It never holds a secret in clear: see muster.webhook_s
 muster.receiver_secrets.
 """
 
-from datetime import datetime
+from datetime import datetime, time
 from typing import Self
 
 from pydantic import Field, model_validator
@@ -63,6 +63,25 @@ class SealedReceiver(Model):
     sealed: str
 
 
+class LeastSeverity(OpenEnum):
+    """The severity from which events are sent. A reader takes an unknown one as INFO."""
+
+    INFO = "info"
+    WARNING = "warning"
+    CRITICAL = "critical"
+    UNKNOWN = "unknown"
+
+
+class QuietHours(Model):
+    """The time of each day in which nothing but critical events is sent: from ``start`` to ``end``,
+    by the clock of ``time_zone``. What comes meanwhile is sent at the end.
+    """
+
+    start: time
+    end: time
+    time_zone: str
+
+
 class OrderKind(OpenEnum):
     """What an owner orders of a subscription: a test message, or deliveries once more."""
 
@@ -97,6 +116,8 @@ class Subscription(Model):
     enabled: bool = True
     events: tuple[AlertEvent, ...]
     filter: SubscriptionFilter = SubscriptionFilter()
+    least_severity: LeastSeverity = LeastSeverity.INFO
+    quiet_hours: QuietHours | None = None
     webhook_url: str | None = Field(default=None, max_length=2048)
     email: str | None = Field(default=None, max_length=320)
     receiver: SealedReceiver | None = None

@@ -5,7 +5,7 @@ that it does not delay others; one that answers 410 Gone is disabled.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -21,13 +21,21 @@ from muster.contracts.subscriptions import (
     SubscriptionFilter,
 )
 
-from alerting.domain.events import Event
+from alerting.domain.events import Event, Severity
+from alerting.domain.quiet import quiet_until
 
 SCHEDULE_S = (0, 5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400)
 """Seconds before each attempt, from the last one: the example of Standard Webhooks 1.0."""
 
 ALERTS = (AlertEvent.ALERT_RAISED, AlertEvent.ALERT_RESOLVED)
 """A filter for jobs takes no alerts about anything else: users get those of their own jobs only."""
+
+WEIGHTS = {
+    AlertEvent.JOB_UNSTUCK: Severity.WARNING,
+    AlertEvent.NODE_RETURNED: Severity.CRITICAL,
+    AlertEvent.NODE_REMOVED: Severity.CRITICAL,
+}
+"""The severities of the alerts that these events end."""
 
 JITTER = 0.1
 """A delay is stretched by up to this part of itself."""
@@ -44,12 +52,15 @@ class Channel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One event for one subscription. ``id`` is the same for every repeat of the event."""
+    """One event for one subscription. ``id`` is the same for every repeat of the event.
+    ``not_before``: None, it may be sent at once.
+    """
 
     id: str
     subscription: str
     channel: Channel
     event: Event
+    not_before: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,18 +160,47 @@ class Receiver:
     disabled: str | None = None
 
 
-def deliveries(subscriptions: Iterable[Subscription], event: Event) -> tuple[Delivery, ...]:
+def deliveries(
+    subscriptions: Iterable[Subscription], event: Event, *, now: datetime
+) -> tuple[Delivery, ...]:
     """The deliveries that an event makes."""
     return tuple(
-        Delivery(delivery_id(it.id, event.key), it.id, channel(it), event)
+        Delivery(
+            delivery_id(it.id, event.key), it.id, channel(it), event, _not_before(it, event, now)
+        )
         for it in subscriptions
         if wants(it, event)
     )
 
 
+def _not_before(subscription: Subscription, event: Event, now: datetime) -> datetime | None:
+    """The end of quiet hours. A critical event is sent at once, and so is the end of a critical
+    alert: it would be told too late.
+    """
+    if subscription.quiet_hours is None or weight(event) is Severity.CRITICAL:
+        return None
+    return quiet_until(subscription.quiet_hours, now)
+
+
+def weight(event: Event) -> Severity:
+    """How much an event matters: the end of an alert as much as the alert."""
+    of_alerts = event.data.get("alerts")
+    if event.name is AlertEvent.ALERT_RESOLVED and isinstance(of_alerts, Sequence):
+        named = {it.get("severity") for it in of_alerts if isinstance(it, Mapping)}
+        return max((it for it in Severity if it.value in named), key=_rank, default=event.severity)
+    return WEIGHTS.get(event.name, event.severity)
+
+
+def _rank(severity: Severity) -> int:
+    return list(Severity).index(severity)
+
+
 def wants(subscription: Subscription, event: Event) -> bool:
     """Whether a subscription asks for an event."""
     if not subscription.enabled or event.name not in subscription.events:
+        return False
+    least = subscription.least_severity.value
+    if least in set(Severity) and _rank(weight(event)) < _rank(Severity(least)):
         return False
     if event.job is None and event.name in ALERTS:
         return subscription.filter == SubscriptionFilter()

@@ -77,9 +77,10 @@ _ADD_RECEIVERS = """
     WHERE (receiver.version, receiver.owner) <> (excluded.version, excluded.owner)
 """
 _ADD_DELIVERIES = """
-    INSERT INTO delivery (id, subscription, channel, event_key)
-    SELECT n.* FROM unnest($1::text[], $2::text[], $3::text[], $4::text[])
-        AS n (id, subscription, channel, event_key)
+    INSERT INTO delivery (id, subscription, channel, event_key, next_at)
+    SELECT n.id, n.subscription, n.channel, n.event_key, coalesce(n.not_before, now())
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::timestamptz[])
+        AS n (id, subscription, channel, event_key, not_before)
     WHERE NOT EXISTS (SELECT 1 FROM receiver r
                       WHERE r.subscription = n.subscription AND r.disabled IS NOT NULL)
     ON CONFLICT DO NOTHING
@@ -103,7 +104,9 @@ async def add_deliveries(
     channels = {it.subscription: it.channel.value for it in deliveries}
     await _note_receivers(conn, channels, listed)
     ordered = sorted(deliveries, key=lambda it: it.id)
-    columns = [(it.id, it.subscription, it.channel.value, it.event.key) for it in ordered]
+    columns = [
+        (it.id, it.subscription, it.channel.value, it.event.key, it.not_before) for it in ordered
+    ]
     await conn.execute(_ADD_DELIVERIES, *map(list, zip(*columns, strict=True)))
 
 
@@ -117,7 +120,9 @@ async def add_confirmations(conn: Connection, entries: Mapping[str, Listed]) -> 
     await conn.execute(_ADD_CONFIRMATIONS, keys)
     await _note_receivers(conn, dict.fromkeys(keys, Channel.MAIL.value), entries)
     ids = [delivery_id(key, key) for key in keys]
-    await conn.execute(_ADD_DELIVERIES, ids, keys, [Channel.MAIL.value] * len(keys), keys)
+    await conn.execute(
+        _ADD_DELIVERIES, ids, keys, [Channel.MAIL.value] * len(keys), keys, [None] * len(keys)
+    )
 
 
 _ADD_TESTS = """
@@ -155,7 +160,7 @@ async def apply_orders(
             row = {"key": key, "name": message.name, "at": order.at, "message": message.to_json()}
             await conn.execute(_ADD_TESTS, [plain(row)])
             ident = delivery_id(subscription.id, key)
-            columns = ([ident], [subscription.id], [channel], [key])
+            columns = ([ident], [subscription.id], [channel], [key], [None])
             done: str = await conn.execute(_ADD_DELIVERIES, *columns)
         else:
             picked = (list(order.deliveries), order.since, order.until)

@@ -181,6 +181,8 @@ _NOTHING = {
 _SUBSCRIPTION: dict[str, Any] = {
     "events": ["job-failed", "job-stuck"],
     "filter": {"users": ["ann"], "virtualClusters": [], "jobNames": ["train-*"]},
+    "leastSeverity": "info",
+    "quietHours": {"start": "22:00", "end": "07:00", "timeZone": "Europe/Berlin"},
     "enabled": True,
     "webhookUrl": "https://example.org/hook",
     "email": None,

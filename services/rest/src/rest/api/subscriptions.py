@@ -4,15 +4,19 @@ import secrets
 import time
 from dataclasses import asdict
 from datetime import UTC, datetime
+from datetime import time as clock
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
+from zoneinfo import available_timezones
 
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import JSONResponse, Response
 from muster.contracts.subscriptions import (
     AlertEvent,
     DeliveryOrder,
+    LeastSeverity,
     OrderKind,
+    QuietHours,
     ReceiverKind,
     SealedReceiver,
     Subscription,
@@ -23,7 +27,7 @@ from muster.errors import Problem, Rejected, Transient
 from muster.ids import new_id
 from muster.receiver_secrets import ReceiverSecret, seal_receiver
 from muster.webhook_secrets import signing_secret
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from rest.api.context import Address, Context, Here, User
 from rest.api.paging import Paging
@@ -74,6 +78,7 @@ Event = Literal[
 ]
 RECEIVERS = ("webhookUrl", "email", "slack", "teams", "pagerduty", "ntfy")
 """The fields that name a receiver."""
+Clock = Annotated[str, Field(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$", examples=["22:00"])]
 SecretUrl = Annotated[str, Field(max_length=2048, pattern=r"^https://[^\s/?#@]+([/?#]\S*)?$")]
 Names = Annotated[list[Annotated[str, Field(max_length=255)]], Field(max_length=100)]
 
@@ -120,6 +125,31 @@ class NtfyReceiver(BaseModel):
     token: Annotated[str, Field(max_length=200, pattern=r"^[!-~]*$")] = ""
 
 
+class Quiet(BaseModel):
+    """The time of each day in which only critical events are sent, by the clock of a time zone of
+    the IANA's. What comes meanwhile is sent at its end.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    start: Clock
+    end: Clock
+    timeZone: Annotated[str, Field(max_length=64)]
+
+    @field_validator("timeZone")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        if name not in available_timezones():
+            raise ValueError("there is no such time zone; write it like Europe/Berlin")
+        return name
+
+    @model_validator(mode="after")
+    def _have_a_length(self) -> "Quiet":
+        if self.start == self.end:
+            raise ValueError("start and end are the same; leave quietHours out for none")
+        return self
+
+
 class SubscriptionRequest(BaseModel):
     """A subscription to be made or changed. It has one receiver. ``email`` is the confirmed address
     of the owner's account; an admin's own names any address. A change without a receiver keeps the
@@ -130,6 +160,8 @@ class SubscriptionRequest(BaseModel):
 
     events: Annotated[list[Event], Field(min_length=1, max_length=20)]
     filter: Filter = Filter()
+    leastSeverity: Literal["info", "warning", "critical"] = "info"
+    quietHours: Quiet | None = None
     enabled: bool = True
     webhookUrl: Annotated[
         str | None, Field(max_length=2048, pattern=r"^https?://[^\s/?#@]+([/?#]\S*)?$")
@@ -178,6 +210,8 @@ class ShownSubscription(BaseModel):
     enabled: bool
     events: list[str]
     filter: Filter
+    leastSeverity: str
+    quietHours: Quiet | None
     webhookUrl: str | None
     email: str | None
     receiver: ShownReceiver | None
@@ -266,6 +300,8 @@ class Secrets(BaseModel):
 
 def _shown(subscription: Subscription) -> ShownSubscription:
     content = subscription.model_dump(mode="json", by_alias=True)
+    if (quiet := subscription.quiet_hours) is not None:
+        content["quietHours"] |= {"start": f"{quiet.start:%H:%M}", "end": f"{quiet.end:%H:%M}"}
     return ShownSubscription.model_validate(content)
 
 
@@ -511,10 +547,17 @@ def _subscription(
         enabled=request.enabled,
         events=events,
         filter=filter_,
+        least_severity=LeastSeverity(request.leastSeverity),
+        quiet_hours=None if request.quietHours is None else _quiet(request.quietHours),
         webhook_url=request.webhookUrl,
         email=request.email,
         receiver=receiver,
     )
+
+
+def _quiet(asked: Quiet) -> QuietHours:
+    start, end = clock.fromisoformat(asked.start), clock.fromisoformat(asked.end)
+    return QuietHours(start=start, end=end, time_zone=asked.timeZone)
 
 
 def _receiver(
