@@ -505,4 +505,4 @@ def test_policies_open_the_ports_that_exist(
                 of = workload(objects, labels["app.kubernetes.io/name"])
                 assert of.main["ports"][0]["containerPort"] == port["port"], name
                 opened += 1
-    assert opened == 4
+    assert opened == 5

@@ -29,6 +29,8 @@ pytestmark = [pytest.mark.prometheus, pytest.mark.system]
 
 SCRAPE_S = 1
 DATA_S = 120.0
+FELL_OFF_THE_BUS = 79
+"""An Xid."""
 NUMBERS = itertools.count()
 QUIET = {"__range_s": "15", "__rate_interval": "15s", "__range": "15s"}
 """Grafana's own variables, for a run that is some seconds long."""
@@ -112,7 +114,7 @@ async def a_busy_cluster(muster: Muster, receiver: str, gate: Path) -> str:
     return running
 
 
-async def test_every_panel_and_every_rule_has_data(
+async def test_every_panel_and_every_rule_has_data_and_a_fatal_xid_is_an_alert(
     database_url: str,
     fresh_broker: EmbeddedBroker,
     tmp_path: Path,
@@ -151,6 +153,12 @@ async def test_every_panel_and_every_rule_has_data(
 
                 await until_all_have_data(muster, list(queries()), has_range)
                 await until_all_have_data(muster, list(selectors()), has_series)
+                recording.xids.append(FELL_OFF_THE_BUS)
+                fires = 'ALERTS{alertname="GpuXidFatal", alertstate="firing"}'
+                (alert,) = await eventually(
+                    lambda: asyncio.to_thread(prometheus.query, fires), bool, DATA_S
+                )
+                assert (alert["metric"]["node"], alert["metric"]["gpu"]) == ("node-1", "0")
                 groups = (await asyncio.to_thread(prometheus.ask, "rules"))["groups"]
                 rules = [rule for group in groups for rule in group["rules"]]
                 assert len(rules) >= sum(len(group.rules) for group in GROUPS)
