@@ -1,5 +1,6 @@
 """The list of alerts, as REST shows it."""
 
+import asyncio
 import datetime
 from collections.abc import Callable
 from typing import Any
@@ -69,3 +70,45 @@ async def test_without_alerting_the_list_says_so(with_rest: Callable[..., Any]) 
 
 def a_loss(node: str) -> NodeLost:
     return NodeLost(node=node, lease=2, since=right_now(), silent_s=30, pods=("p1",))
+
+
+async def test_a_mute_holds_messages_back_until_it_ends(
+    cluster: Any, with_rest: Callable[..., Any], start_receiver: Callable[..., Any]
+) -> None:
+    receiver = await start_receiver()
+    path = "/api/v2/alerts/mutes"
+    until = (right_now() + datetime.timedelta(hours=1)).isoformat()
+    async with with_rest() as api, await api.log_in("ada") as ada:
+        await api.subscribe(receiver.url, "node-lost", "job-failed", "alert-raised")
+        late = await api.admin.post(
+            path, json={"alert": "NodeLost", "until": "2020-01-01T00:00:00Z"}
+        )
+        assert (late.status_code, late.json()["errors"][0]["path"]) == (400, "until")
+        wanted = {"alert": "NodeLost", "until": until}
+        mute = (await api.admin.post(path, json=wanted)).json()
+        assert (mute["owner"], mute["by"]) == (None, "admin")
+        own = (await ada.post(path, json={"job": "ada~train", "until": until})).json()
+        assert own["owner"] == "ada"  # the admin's messages about it go out
+        assert (await ada.delete(f"{path}/{mute['id']}")).status_code == 403
+        assert (await api.admin.get(path)).json()["total"] == 2
+        assert [it["id"] for it in (await ada.get(path)).json()["mutes"]] == [own["id"]]
+        number = 0
+        for is_muted in (True, False):
+            heard = True
+            async with asyncio.timeout(60):
+                while heard is is_muted:  # until Alerting has read what was set
+                    number += 1
+                    node = f"n{number}"
+                    await cluster.publish("node-lost", node, a_loss(node))
+                    await cluster.job(f"j{number}", 1, JobState.FAILED)
+                    await until_told(receiver, f"j{number}")
+                    heard = any(f'"node":"{node}"' in it.body for it in receiver.requests)
+            if is_muted:
+                assert await api.alerts(node=node)  # it is listed still
+                assert (await api.admin.delete(f"{path}/{mute['id']}")).status_code == 200
+
+
+async def until_told(receiver: Any, job: str) -> None:
+    async with asyncio.timeout(60):
+        while not any(f'"job":"{job}"' in it.body for it in receiver.requests):
+            await asyncio.sleep(0.02)

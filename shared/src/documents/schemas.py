@@ -7,7 +7,7 @@ known values beside the type instead of closing it.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from muster.contracts.alerts import AlertRulesConfig
+from muster.contracts.alerts import AlertRulesConfig, Mute
 from muster.contracts.confirmations import Confirmation
 from muster.contracts.node_orders import NodeOrder
 from muster.contracts.scheduling import SchedulingConfig
@@ -29,7 +29,7 @@ PUBLISHED: Mapping[str, Topic] = {**TOPICS, "dead-letter": dead_letter_topic("{t
 def published_models() -> list[type[BaseModel]]:
     """The records of all topics, and the values of settings, by name."""
     models: set[type[BaseModel]] = {topic.model for topic in PUBLISHED.values()}
-    models |= {AlertRulesConfig, Confirmation, NodeOrder, SchedulingConfig, Subscription}
+    models |= {AlertRulesConfig, Confirmation, Mute, NodeOrder, SchedulingConfig, Subscription}
     return sorted(models, key=lambda model: model.__name__)
 
 

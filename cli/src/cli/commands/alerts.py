@@ -1,13 +1,15 @@
 """`muster alerts`: what fires now, and what was resolved in the last days; actions on alerts."""
 
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
 from cyclopts import App, Parameter
 
-from cli.client import API
-from cli.commands.session import Output, client, read_given
+from cli.client import API, CommandError, Exit
+from cli.commands.session import Output, client, full_name, read_given, seconds
 from cli.output import Format, length, milliseconds, print_json, print_line, print_table, when
 
 app = App(
@@ -118,3 +120,53 @@ def _print_trial(trial: list[dict[str, Any]]) -> None:
         print_line(
             f"{each['rule']} would have fired {each['fired']} times on the last day{failed}."
         )
+
+
+@app.command
+def mute(
+    *,
+    alert: Annotated[
+        str | None, Parameter(help="An alert's name or identity, or an event's name.")
+    ] = None,
+    job: Annotated[str | None, Parameter(help="A job, as user~name.")] = None,
+    for_: Annotated[str, Parameter(name="--for", help="How long, as 30m, 2h or 1d.")] = "1h",
+    comment: Annotated[str, Parameter(help="Why.")] = "",
+) -> None:
+    """Hold messages about an alert or a job back. An admin's mute is for everybody."""
+    length_s = seconds(for_)
+    if length_s is None:
+        raise CommandError(Exit.USAGE, f"{for_} is no length of time: write 30m, 2h or 1d.")
+    until = datetime.fromtimestamp(time.time() + length_s, UTC).isoformat()
+    given = {"alert": alert, "job": None if job is None else full_name(job)}
+    body = {key: value for key, value in given.items() if value is not None}
+    made = client().send("POST", "/alerts/mutes", body | {"until": until, "comment": comment})
+    print_line(f"Muted until {made.json()['until']}; `muster alerts unmute {made.json()['id']}`.")
+
+
+@app.command
+def mutes(*, output: Output = Format.TABLE) -> None:
+    """The mutes that stand: one's own, for admins all."""
+    found = client().get("/alerts/mutes").json()
+    if output is Format.JSON:
+        print_json(found)
+        return
+    rows = [
+        (
+            it["id"],
+            it["alert"] or it["job"],
+            it["owner"] or "everybody",
+            when(milliseconds(it["until"])),
+            it["by"],
+            it["comment"],
+        )
+        for it in found["mutes"]
+    ]
+    headings = ("MUTE", "ALERT OR JOB", "FOR", "UNTIL (UTC)", "BY", "COMMENT")
+    print_table(headings, rows, ends_in_text=True)
+
+
+@app.command
+def unmute(ident: Annotated[str, Parameter(help="As `muster alerts mutes` has it.")]) -> None:
+    """End a mute."""
+    path = f"/alerts/mutes/{quote(ident, safe='')}"
+    print_line(client().call("DELETE", f"{API}{path}").json()["message"])

@@ -24,13 +24,13 @@ from alerting.domain.messages import Message, confirmation_message
 from alerting.domain.rendering import FORMS
 from alerting.domain.rendering.forms import Sending
 from alerting.domain.rendering.mail import render
-from alerting.handlers import RECEIVED_TOPICS, Listener, Notified
+from alerting.handlers import RECEIVED_TOPICS, KnownSettings, Listener, Notified
 from alerting.lanes import Lane, LaneLimits, Sender
 from alerting.metrics import AlertingMetrics
 from alerting.receivers.http import HttpMessage, HttpReceiver, private_authority
 from alerting.receivers.mail import MailMessage, MailReceiver
 from alerting.reported import REPORTED, ReportedNodes
-from alerting.rules import SETTINGS, KnownRules
+from alerting.rules import SETTINGS
 from alerting.settings import AlertingSettings
 from alerting.store import alerts, deliveries
 from alerting.store.deliveries import Claim, Listed
@@ -104,8 +104,8 @@ def _listen(
         if notified.alerts:
             nodes.changed.set()  # rules may act on them
 
-    nodes, rules = ReportedNodes(), KnownRules()
-    takers = {REPORTED: nodes.on_record, SETTINGS: rules.on_record}
+    nodes, known = ReportedNodes(), KnownSettings()
+    takers = {REPORTED: nodes.on_record, SETTINGS: known.on_record}
 
     def on_record(record: Received, model: Model | None) -> None:
         takers.get(record.topic, subscriptions.on_record)(record, model)
@@ -118,7 +118,7 @@ def _listen(
         await _keep_subscriptions(runtime, subscriptions, metrics, wake)
 
     follower = runtime.follow(TOPICS_FOLLOWED, on_record)
-    listener = Listener(subscriptions, known_nodes, rules, settings.policy())
+    listener = Listener(subscriptions, known_nodes, known, settings.policy())
     timers = Timers(runtime, subscriptions, listener, metrics, after)
     consumer = runtime.consumer(RECEIVED_TOPICS, listener.receive, after, LINGER_S)
     runtime.spawn("consumer", consume_after(follower, consumer, settings.subscriptions_wait_s))

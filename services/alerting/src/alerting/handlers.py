@@ -37,10 +37,12 @@ from alerting.domain.deliveries import ALERTS, Delivery, deliveries
 from alerting.domain.event_rules import Match
 from alerting.domain.events import Alert, Event
 from alerting.domain.jobs import Watch
+from alerting.domain.mutes import is_muted
 from alerting.domain.nodes import NodeWatch
 from alerting.domain.notices import events_of
 from alerting.domain.policy import Policy
 from alerting.domain.repeated import Key, Repeated, RepeatedOutcome
+from alerting.mutes import KnownMutes
 from alerting.reported import ReportedNodes
 from alerting.rules import KnownRules
 from alerting.store import actions as action_store
@@ -87,6 +89,19 @@ class Notified:
         self.alerts += [(alert, trace) for alert in alerts]
 
 
+@dataclass(frozen=True, slots=True)
+class KnownSettings:
+    """What people have set, as it is now."""
+
+    rules: KnownRules = field(default_factory=KnownRules)
+    mutes: KnownMutes = field(default_factory=KnownMutes)
+
+    def on_record(self, record: Received, model: Model | None) -> None:
+        """Take a setting."""
+        self.rules.on_record(record, model)
+        self.mutes.on_record(record, model)
+
+
 class Listener:
     """Takes messages and the time. ``nodes`` gives the nodes as they are reported; None while that
     is not known.
@@ -96,12 +111,13 @@ class Listener:
         self,
         subscriptions: Subscriptions,
         nodes: Callable[[], ReportedNodes | None],
-        rules: KnownRules,
+        settings: KnownSettings,
         policy: Policy,
     ) -> None:
         self._subscriptions = subscriptions
         self._nodes = nodes
-        self._rules = rules
+        self._rules = settings.rules
+        self._mutes = settings.mutes
         self._policy = policy
 
     async def receive(self, opened: Transaction, records: Sequence[Received]) -> Notified:
@@ -210,10 +226,20 @@ class Listener:
         notified = batch.notified
         entries = list(self._subscriptions.entries())
         subscriptions = [entry.subscription for entry in entries]
+        names = {alert.fingerprint: alert.name for alert, _ in notified.alerts}
+        mutes = list(self._mutes.all())
+        heard = {
+            event.key: [
+                it
+                for it in subscriptions
+                if not is_muted(event, it.owner, mutes, names, now=opened.now)
+            ]
+            for event, _ in notified.events
+        }
         notified.deliveries = [
             it
             for event, _ in notified.events
-            for it in deliveries(subscriptions, event, now=opened.now)
+            for it in deliveries(heard[event.key], event, now=opened.now)
         ]
         listed = {
             entry.subscription.id: Listed(entry.subscription.owner, entry.version)

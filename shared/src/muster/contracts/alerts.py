@@ -93,3 +93,21 @@ class ActionAnswered(Model):
     reason: str
     by: str | None = None
     at: datetime
+
+
+MUTE_SETTING = "mute/"
+"""The prefix of settings whose values are mutes; the mute's id follows."""
+
+
+class Mute(Model):
+    """No messages about an alert (its name or identity, or an event's name), or about a job
+    (``user~name``), until a time. ``owner``: whose subscriptions are silent; None: everybody's.
+    """
+
+    id: str = Field(min_length=1, max_length=64)
+    owner: str | None = None
+    alert: str | None = None
+    job: str | None = None
+    until: datetime
+    by: str
+    comment: str = ""

@@ -21,6 +21,7 @@ from rest.api import (
     info,
     jobs,
     logs,
+    mutes,
     storages,
     subscriptions,
     tokens,
@@ -113,7 +114,17 @@ def _routes() -> Sequence[BaseRoute]:
     asked for first, which takes half a second.
     """
     router = APIRouter(generate_unique_id_function=operation_id)
-    others = (cluster, config, events, storages, subscriptions, alerts, alert_rules, alertmanager)
+    others = (
+        cluster,
+        config,
+        events,
+        storages,
+        subscriptions,
+        alerts,
+        alert_rules,
+        alertmanager,
+        mutes,
+    )
     for module in (jobs, logs, info, tokens, users, *others):
         router.include_router(module.router, prefix=PREFIX, responses=REFUSALS)
     return tuple(router.routes)

@@ -167,6 +167,15 @@ _VERSION: dict[str, Any] = {
     "comment": "two nodes for nlp",
     "rolledBackTo": None,
 }
+_MUTE = {
+    "id": "0k3v9x",
+    "owner": None,
+    "alert": "GpuHot",
+    "job": None,
+    "until": "2026-02-01T08:00:00.000Z",
+    "by": "admin",
+    "comment": "known",
+}
 _TRIAL = {"rule": "CheckpointsFail", "fired": 4, "events": 13, "failed": 0}
 _RULES = _VERSION | {
     "content": {"actions": [{"name": "bad-gpus", "alerts": ["GpuXid"], "do": "cordon"}]}
@@ -462,6 +471,9 @@ EXAMPLES: dict[str, Any] = {
     "AcceptedVersion": _WHOLE | {"warnings": [], "whatIf": _NOTHING},
     "ShownComparison": _NOTHING | {"warnings": []},
     "Rollback": {"version": 2, "comment": "too early", "whatIf": True, "acceptDelays": False},
+    "MuteRequest": {"alert": "GpuHot", "until": "2026-02-01T08:00:00Z", "comment": "known"},
+    "MutePage": {"mutes": [_MUTE], "total": 1},
+    "ShownMute": _MUTE,
     "CheckedRules": {"trial": [_TRIAL]},
     "AcceptedRules": _RULES | {"trial": [_TRIAL]},
     "RulesNow": {"newest": _RULES},

@@ -16,6 +16,7 @@ from rest.store import (
     audit,
     confirmations,
     jobs,
+    mutes,
     node_orders,
     password_failures,
     subscriptions,
@@ -55,3 +56,4 @@ async def clean_up(conn: Connection, settings: RestSettings) -> None:
     await subscriptions.forget_removed(conn, days)
     await node_orders.forget_over(conn, days)
     await actions.forget_old(conn, days)
+    await mutes.forget_over(conn, days)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import asyncpg
-from muster.contracts.alerts import ALERT_RULES_SETTING, AlertRulesConfig
+from muster.contracts.alerts import ALERT_RULES_SETTING, MUTE_SETTING, AlertRulesConfig
 from muster.contracts.confirmations import CONFIRMATION_SETTING
 from muster.contracts.node_orders import NODE_SETTING, NodeOrder
 from muster.contracts.scheduling import SCHEDULING_SETTING, SchedulingConfig
@@ -24,7 +24,7 @@ VERSIONED: Mapping[str, tuple[type[SchedulingConfig | AlertRulesConfig], Version
 """Settings that are the newest of several versions."""
 RECEIVER_PREFIXES = (SUBSCRIPTION_SETTING, CONFIRMATION_SETTING)
 """What the settings begin with that name receivers of alerts."""
-PREFIXES = (*RECEIVER_PREFIXES, NODE_SETTING)
+PREFIXES = (*RECEIVER_PREFIXES, NODE_SETTING, MUTE_SETTING)
 """What most settings of REST's begin with."""
 
 
@@ -58,7 +58,8 @@ async def load_published(conn: Connection) -> list[Published]:
         for setting, (model, versions) in VERSIONED.items()
         if (newest := await versions.newest(conn)) is not None
     ]
-    return [*versioned, *orders, *to_confirm, *subscriptions]
+    mutes = await fetch(Published, conn, _MUTES, MUTE_SETTING)
+    return [*versioned, *orders, *mutes, *to_confirm, *subscriptions]
 
 
 def _versioned(
@@ -95,6 +96,7 @@ async def lift_revisions(conn: Connection, revisions: Mapping[str, int]) -> None
         (SUBSCRIPTION_SETTING, _LIFT_SUBSCRIPTIONS),
         (CONFIRMATION_SETTING, _LIFT_CONFIRMATIONS),
         (NODE_SETTING, _LIFT_ORDERS),
+        (MUTE_SETTING, _LIFT_MUTES),
     ):
         found = {
             setting.removeprefix(prefix): revision
@@ -122,6 +124,15 @@ _LIFT_CONFIRMATIONS = """
     UPDATE confirmation AS c SET revision = n.revision
     FROM unnest($1::text[], $2::bigint[]) AS n (id, revision)
     WHERE c.id = n.id AND c.revision < n.revision
+"""
+_MUTES = """
+    SELECT $1 || id AS setting, revision, CASE WHEN removed_at IS NULL THEN content END AS content
+    FROM mute ORDER BY id
+"""
+_LIFT_MUTES = """
+    UPDATE mute AS m SET revision = n.revision
+    FROM unnest($1::text[], $2::bigint[]) AS n (id, revision)
+    WHERE m.id = n.id AND m.revision < n.revision
 """
 _LIFT_ORDERS = """
     UPDATE node_order AS o SET revision = n.revision

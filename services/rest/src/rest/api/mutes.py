@@ -1,0 +1,139 @@
+"""Mutes: no messages about an alert or a job until a time. The list of alerts shows them still."""
+
+import secrets
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Self
+
+from fastapi import APIRouter, Path
+from muster.contracts.alerts import Mute
+from muster.db import transaction
+from muster.errors import Problem, Rejected
+from muster.ids import new_id
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+
+from rest.api.context import Address, Here, User
+from rest.api.paging import Paging
+from rest.api.tokens import Done
+from rest.domain.callers import Caller, check_owner
+from rest.domain.times import iso
+from rest.store import accounts, audit, mutes
+
+router = APIRouter(prefix="/alerts/mutes", tags=["alerts"])
+
+MAX_MUTES = 100
+"""Of one user, and of all administrators for everybody."""
+LONGEST = timedelta(days=90)
+
+Text = Annotated[str, Field(min_length=1, max_length=255)]
+
+
+class MuteRequest(BaseModel):
+    """What is muted: ``alert``, its name or identity or an event's name, or ``job``, as
+    ``user~name``.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    alert: Text | None = None
+    job: Text | None = None
+    until: AwareDatetime
+    comment: Annotated[str, Field(max_length=1000)] = ""
+
+    @model_validator(mode="after")
+    def _has_one(self) -> Self:
+        if (self.alert is None) == (self.job is None):
+            raise ValueError("name one thing: either alert or job")
+        return self
+
+
+class ShownMute(BaseModel):
+    """A mute. ``owner``: whose messages it holds back; null: everybody's."""
+
+    id: str
+    owner: str | None
+    alert: str | None
+    job: str | None
+    until: str
+    by: str
+    comment: str
+
+
+class MutePage(BaseModel):
+    """A page of mutes, oldest first, and how many there are in all."""
+
+    mutes: list[ShownMute]
+    total: int
+
+
+@router.get("", response_model=MutePage)
+async def list_mutes(here: Here, caller: User, page: Paging) -> MutePage:
+    """One's own mutes; an admin sees all."""
+    owner = None if caller.is_admin else caller.username
+    async with here.pool.acquire() as conn:
+        found = await mutes.list_mutes(conn, owner, page.offset, page.limit)
+        total = await mutes.count_mutes(conn, owner)
+    return MutePage(mutes=[_shown(each) for each in found], total=total)
+
+
+@router.post("", status_code=201, response_model=ShownMute)
+async def create_mute(wanted: MuteRequest, here: Here, caller: User, address: Address) -> ShownMute:
+    """Hold messages back until a time. An admin's mute is for everybody, a user's for their own
+    subscriptions.
+    """
+    owner = None if caller.is_admin else caller.username
+    async with transaction(here.pool) as conn:
+        await accounts.check_rights(conn, caller)
+        _check_time(wanted.until, await conn.fetchval("SELECT now()"))
+        if await mutes.count_mutes(conn, owner) >= MAX_MUTES:
+            message = f"There are {MAX_MUTES} mutes, the limit; remove one."
+            raise Rejected("InvalidParametersError", message)
+        mute = Mute(
+            id=new_id(time.time_ns() // 1_000_000, secrets.randbits(80)),
+            owner=owner,
+            alert=wanted.alert,
+            job=wanted.job,
+            until=wanted.until.astimezone(UTC),
+            by=caller.username,
+            comment=wanted.comment,
+        )
+        await mutes.insert_mute(conn, mute)
+        what = mute.alert or mute.job or ""
+        await audit.record(conn, [audit.Entry(caller.username, "mute.create", what, address)])
+    here.publisher.wake()
+    return _shown(mute)
+
+
+@router.delete("/{ident}", response_model=Done)
+async def delete_mute(
+    ident: Annotated[str, Path(max_length=64, description="The mute's id.")],
+    here: Here,
+    caller: User,
+    address: Address,
+) -> Done:
+    """End a mute before its time."""
+    async with transaction(here.pool) as conn:
+        await accounts.check_rights(conn, caller)
+        mute = await mutes.lock_mute(conn, ident)
+        if mute is None:
+            raise Rejected("NoMuteError", f"There is no mute {ident}.")
+        _check_may(caller, mute)
+        await mutes.remove_mute(conn, ident)
+        what = mute.alert or mute.job or ""
+        await audit.record(conn, [audit.Entry(caller.username, "mute.remove", what, address)])
+    here.publisher.wake()
+    return Done(message="The mute has ended.")
+
+
+def _check_time(until: datetime, now: datetime) -> None:
+    if not now < until <= now + LONGEST:
+        problem = Problem("until", f"must be within the next {LONGEST.days} days")
+        raise Rejected("InvalidParametersError", f"`until` {problem.message}.", (problem,))
+
+
+def _check_may(caller: Caller, mute: Mute) -> None:
+    check_owner(caller, mute.owner or "everybody", "The mute")
+
+
+def _shown(mute: Mute) -> ShownMute:
+    return ShownMute(**mute.model_dump(exclude={"until"}), until=iso(mute.until) or "")
