@@ -535,4 +535,25 @@ EXAMPLES: dict[str, Any] = {
     "ShownSubscription": _SHOWN_SUBSCRIPTION,
     "CreatedSubscription": _SHOWN_SUBSCRIPTION | {"secrets": _SECRETS},
     "Secrets": {"secrets": _SECRETS},
+    "DeliveryPage": {
+        "receiver": {"failures": 1, "pausedUntil": None, "disabled": None},
+        "deliveries": [
+            {
+                "id": "msg_9f86d081884c7d659a2feaa0c55ad015",
+                "event": "job-failed/0193f0c2b0ab",
+                "type": "job-failed",
+                "title": "Job ann~train FAILED",
+                "at": "2026-01-31T13:00:00.000Z",
+                "state": "waiting",
+                "attempts": 1,
+                "nextAt": "2026-01-31T13:00:05.000Z",
+                "endedAt": None,
+                "why": None,
+                "reason": "HTTP 500",
+            }
+        ],
+        "total": 1,
+    },
+    "ReplayRequest": {"since": "2026-01-31T12:00:00Z", "until": "2026-01-31T13:00:00Z"},
+    "Ordered": {"order": "0193f0c2b0ac", "event": None},
 }
