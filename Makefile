@@ -111,6 +111,9 @@ bench: .venv/.installed ## Measure latency, throughput, memory and idle CPU besi
 bench-scheduler: .venv/.installed ## Measure the scheduler's core (BENCH=--quick: for a minute; --help: more)
 	$(BIN)/python tests/bench/bench_scheduler.py $(BENCH)
 
+bench-alerting: .venv/.installed ## Measure seconds from an event to its receiver, and deliveries amid kills (BENCH="--deliveries 100000": more)
+	$(BIN)/python tests/bench/bench_alerting.py $(BENCH)
+
 bench-k8s: install kube ## Measure pods bound a second on 1,000 simulated Kubernetes nodes (BENCH="--nodes 96 --gangs 50 --large-gangs 12": fewer)
 	$(BIN)/python tests/support/kube_programs.py kwok
 	$(BIN)/python tests/bench/bench_k8s.py $(BENCH)
@@ -148,4 +151,4 @@ images-lock: .venv/.installed ## Pin the images' Debian packages at the versions
 clean: ## Remove what make installed and made
 	rm -rf .venv .uv .kafka .images uv.lock .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
-.PHONY: help install lock check fmt fmt-check lint types contracts deps generated words generate test test-deep test-chaos test-kafka test-k8s test-kubelet test-installation test-prometheus prometheus kube bench bench-scheduler bench-k8s experiment-sharing experiment-run-times experiment-judgement run demo kafka images images-lock clean
+.PHONY: help install lock check fmt fmt-check lint types contracts deps generated words generate test test-deep test-chaos test-kafka test-k8s test-kubelet test-installation test-prometheus prometheus kube bench bench-scheduler bench-alerting bench-k8s experiment-sharing experiment-run-times experiment-judgement run demo kafka images images-lock clean

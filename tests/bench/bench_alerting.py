@@ -1,0 +1,254 @@
+"""`make bench-alerting`: seconds from an event on the bus to the first attempt at a receiver, idle
+or under load, and what kills of Alerting do to deliveries.
+
+It runs the real Alerting over an embedded PostgreSQL (with fsync) and an embedded broker. The
+receiver and the sender of events are in this process, so both times are of one clock. Figures are
+printed; nothing is asserted.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from asyncio.subprocess import DEVNULL, Process
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import asyncpg
+from aiokafka import AIOKafkaProducer
+from cli.embedded.broker import EmbeddedBroker
+from cli.embedded.postgres import EmbeddedPostgres
+from muster.contracts.jobs import JobState, JobStatus
+from muster.contracts.notices import SettingChanged
+from muster.contracts.subscriptions import AlertEvent, Subscription
+from muster.contracts.topics import EVERY_TOPIC
+
+USERS = 200
+"""Each has one subscription, to their own jobs."""
+PARTITIONS = 4
+LOOK_S = 0.2
+WAIT_S = 300.0
+KILL_S = (1.0, 4.0)
+"""The least and the longest time between a start and the next kill."""
+LEASE_S, TIMEOUT_S = 3.0, 2.0
+"""Of deliveries, so that those of a killed process are soon taken again."""
+ALIVE_S = 60.0
+
+
+@dataclass
+class Receiver:
+    """Answers every webhook at once, and notes when each came first and how often."""
+
+    first_at: dict[str, float] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    port: int = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).lower()
+                length = int(head.partition(b"content-length:")[2].partition(b"\r\n")[0])
+                job = json.loads(await reader.readexactly(length))["data"]["job"]
+                self.first_at.setdefault(job, time.perf_counter())
+                self.counts[job] += 1
+                writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+                await writer.drain()
+        writer.close()
+
+
+@dataclass
+class World:
+    """The servers, the receiver and the sender of events."""
+
+    database_url: str
+    bootstrap: str
+    receiver: Receiver
+    producer: AIOKafkaProducer
+    sent_at: dict[str, float] = field(default_factory=dict)
+
+    async def subscribe(self) -> None:
+        """One webhook for each user."""
+        for number in range(USERS):
+            user = f"user-{number}"
+            subscription = Subscription(
+                id=user,
+                owner=user,
+                events=(AlertEvent.JOB_FAILED,),
+                filter={"users": (user,)},  # type: ignore[arg-type]  # pydantic makes it
+                webhook_url=f"http://127.0.0.1:{self.receiver.port}/{user}",
+            )
+            setting = f"subscription/{user}"
+            value = subscription.model_dump(mode="json", by_alias=True)
+            notice = SettingChanged(setting=setting, revision=1, value=value)
+            content = notice.model_dump_json().encode()
+            await self.producer.send_and_wait("receivers-changed", content, key=setting.encode())
+
+    async def fail(self, job: str) -> None:
+        """A job of some user fails."""
+        now = datetime.fromtimestamp(time.time(), UTC)
+        status = JobStatus(
+            job=job,
+            name=job,
+            user=f"user-{len(self.sent_at) % USERS}",
+            virtual_cluster="default",
+            submitted_at=now,
+            completed_at=now,
+            revision=1,
+            state=JobState.FAILED,
+        )
+        self.sent_at[job] = time.perf_counter()
+        await self.producer.send("job-updated", status.model_dump_json().encode(), key=job.encode())
+
+    async def until_received(self, count: int) -> None:
+        """Wait until the receiver has had so many jobs."""
+        async with asyncio.timeout(WAIT_S):
+            while len(self.receiver.first_at) < count:
+                await asyncio.sleep(0.005)
+
+    def waits(self, prefix: str) -> list[float]:
+        """Seconds from sending to the first attempt, of jobs that are named so."""
+        received = self.receiver.first_at
+        return [received[job] - at for job, at in self.sent_at.items() if job.startswith(prefix)]
+
+    async def value(self, sql: str) -> int:
+        """One number of Alerting's tables."""
+        settings = {"search_path": "alerting"}
+        conn = await asyncpg.connect(self.database_url, server_settings=settings)
+        try:
+            return int(await conn.fetchval(sql))
+        finally:
+            await conn.close()
+
+    async def start(self) -> Process:
+        """Start Alerting."""
+        environment = os.environ | {
+            "MUSTER_DATABASE_URL": self.database_url,
+            "MUSTER_KAFKA_BOOTSTRAP": self.bootstrap,
+            "MUSTER_HTTP_PORT": "0",
+            "MUSTER_GROUP_SESSION_S": "1",
+            "MUSTER_WEBHOOK_KEY": "bench",
+            "MUSTER_WEBHOOK_ALLOW_NETWORKS": "127.0.0.0/8",
+            "MUSTER_WEBHOOK_TIMEOUT_S": str(TIMEOUT_S),
+            "MUSTER_SMTP_TIMEOUT_S": str(TIMEOUT_S),
+            "MUSTER_DELIVERY_LEASE_S": str(LEASE_S),
+        }
+        command = (sys.executable, "-m", "alerting")
+        return await asyncio.create_subprocess_exec(
+            *command, env=environment, stdout=DEVNULL, stderr=DEVNULL
+        )
+
+
+@contextlib.asynccontextmanager
+async def world(home: Path) -> AsyncIterator[World]:
+    """Servers of this run's own."""
+    with (
+        EmbeddedPostgres(home / "postgres") as postgres,
+        EmbeddedBroker(EVERY_TOPIC, partitions=PARTITIONS) as broker,
+    ):
+        migrate = (sys.executable, "-m", "muster.migrate", "--database-url", postgres.dsn)
+        subprocess.run(migrate, check=True)  # noqa: ASYNC221  nothing runs yet
+        receiver = Receiver()
+        server = await asyncio.start_server(receiver.serve, "127.0.0.1", 0)
+        receiver.port = server.sockets[0].getsockname()[1]
+        producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap, linger_ms=2)
+        await producer.start()
+        try:
+            yield World(postgres.dsn, broker.bootstrap, receiver, producer)
+        finally:
+            await producer.stop()
+            server.close()
+
+
+async def bench(asked: argparse.Namespace, home: Path) -> None:
+    """Idle, load, kills."""
+    async with world(home) as here:
+        await here.subscribe()
+        process = await here.start()
+        await here.fail("first")
+        await here.until_received(1)
+        total = 1
+        for number in range(asked.idle):
+            total += 1
+            await here.fail(f"idle-{number}")
+            await here.until_received(total)
+            await asyncio.sleep(random.uniform(0.05, LOOK_S))
+        show(f"idle, {asked.idle} events", here.waits("idle"), "aim: P95 under 1 s")
+        started = time.perf_counter()
+        for number in range(asked.rate * asked.seconds):
+            await here.fail(f"load-{number}")
+            ahead_s = number / asked.rate - (time.perf_counter() - started)
+            if ahead_s > 0:
+                await asyncio.sleep(ahead_s)
+        took_s = time.perf_counter() - started
+        total += asked.rate * asked.seconds
+        await here.until_received(total)
+        rate = asked.rate * asked.seconds / took_s
+        what = f"{rate:.0f} events/s for {took_s:.0f} s, {USERS} receivers"
+        show(what, here.waits("load"), "aim: P95 under 5 s at 500 events/s")
+        await kills(here, process, asked.deliveries)
+
+
+async def kills(here: World, process: Process, count: int) -> None:
+    """Kill Alerting at random until it has made ``count`` deliveries."""
+    before = sum(here.receiver.counts.values())
+    for number in range(count):
+        await here.fail(f"kill-{number}")
+    await here.producer.flush()
+    killed, all_ = 0, len(here.sent_at)
+    ended = "SELECT count(*) FROM delivery WHERE state = 'sent'"
+    while await here.value(ended) < all_:
+        await asyncio.sleep(random.uniform(*KILL_S))
+        process.send_signal(signal.SIGKILL)
+        await process.wait()
+        killed += 1
+        process = await here.start()
+        if killed % 5 == 0:  # it must get somewhere
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ALIVE_S):
+                    while await here.value(ended) < all_:
+                        await asyncio.sleep(LOOK_S)
+    process.terminate()
+    await process.wait()
+    came = {job: n for job, n in here.receiver.counts.items() if job.startswith("kill")}
+    lost = count - len(came)
+    twice = sum(n - 1 for n in came.values())
+    print(
+        f"{count} deliveries, {killed} kills: {lost} lost, {twice} attempts repeated"
+        f" ({sum(here.receiver.counts.values()) - before} attempts); each kill loses the answers of"
+        " those under way"
+    )
+
+
+def show(what: str, waits: Sequence[float], aim: str) -> None:
+    """One line of figures."""
+    p95 = statistics.quantiles(waits, n=20)[-1]
+    p50, most = statistics.median(waits), max(waits)
+    print(f"{what}: P50 {p50:.3f} s, P95 {p95:.3f} s, longest {most:.3f} s ({aim})", flush=True)
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--idle", type=int, default=100, help="events, one after another")
+    parser.add_argument("--rate", type=int, default=500, help="events a second under load")
+    parser.add_argument("--seconds", type=int, default=30, help="how long the load lasts")
+    parser.add_argument("--deliveries", type=int, default=5_000, help="to be made despite kills")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir="/tmp") as home:
+        Path(home).chmod(0o755)
+        asyncio.run(bench(asked, Path(home)))
+
+
+if __name__ == "__main__":
+    main()
