@@ -38,6 +38,10 @@ USERS = 200
 """Each has one subscription, to their own jobs."""
 PARTITIONS = 4
 LOOK_S = 0.2
+BATCH_MS = 50
+"""How long the sender gathers events: the embedded broker gives a reader one batch of a partition
+at a time, so lone events would come no faster than some 40 a second.
+"""
 WAIT_S = 300.0
 KILL_S = (1.0, 4.0)
 """The least and the longest time between a start and the next kill."""
@@ -76,6 +80,7 @@ class World:
     receiver: Receiver
     producer: AIOKafkaProducer
     sent_at: dict[str, float] = field(default_factory=dict)
+    process: Process | None = None
 
     async def subscribe(self) -> None:
         """One webhook for each user."""
@@ -130,7 +135,7 @@ class World:
         finally:
             await conn.close()
 
-    async def start(self) -> Process:
+    async def start(self) -> None:
         """Start Alerting."""
         environment = os.environ | {
             "MUSTER_DATABASE_URL": self.database_url,
@@ -144,9 +149,16 @@ class World:
             "MUSTER_DELIVERY_LEASE_S": str(LEASE_S),
         }
         command = (sys.executable, "-m", "alerting")
-        return await asyncio.create_subprocess_exec(
+        self.process = await asyncio.create_subprocess_exec(
             *command, env=environment, stdout=DEVNULL, stderr=DEVNULL
         )
+
+    async def kill(self) -> None:
+        """Kill Alerting."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGKILL)
+            await self.process.wait()
+            self.process = None
 
 
 @contextlib.asynccontextmanager
@@ -161,11 +173,13 @@ async def world(home: Path) -> AsyncIterator[World]:
         receiver = Receiver()
         server = await asyncio.start_server(receiver.serve, "127.0.0.1", 0)
         receiver.port = server.sockets[0].getsockname()[1]
-        producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap, linger_ms=2)
+        producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap, linger_ms=BATCH_MS)
         await producer.start()
+        made = World(postgres.dsn, broker.bootstrap, receiver, producer)
         try:
-            yield World(postgres.dsn, broker.bootstrap, receiver, producer)
+            yield made
         finally:
+            await made.kill()
             await producer.stop()
             server.close()
 
@@ -174,7 +188,7 @@ async def bench(asked: argparse.Namespace, home: Path) -> None:
     """Idle, load, kills."""
     async with world(home) as here:
         await here.subscribe()
-        process = await here.start()
+        await here.start()
         await here.fail("first")
         await here.until_received(1)
         total = 1
@@ -196,10 +210,10 @@ async def bench(asked: argparse.Namespace, home: Path) -> None:
         rate = asked.rate * asked.seconds / took_s
         what = f"{rate:.0f} events/s for {took_s:.0f} s, {USERS} receivers"
         show(what, here.waits("load"), "aim: P95 under 5 s at 500 events/s")
-        await kills(here, process, asked.deliveries)
+        await kills(here, asked.deliveries)
 
 
-async def kills(here: World, process: Process, count: int) -> None:
+async def kills(here: World, count: int) -> None:
     """Kill Alerting at random until it has made ``count`` deliveries."""
     before = sum(here.receiver.counts.values())
     for number in range(count):
@@ -209,17 +223,14 @@ async def kills(here: World, process: Process, count: int) -> None:
     ended = "SELECT count(*) FROM delivery WHERE state = 'sent'"
     while await here.value(ended) < all_:
         await asyncio.sleep(random.uniform(*KILL_S))
-        process.send_signal(signal.SIGKILL)
-        await process.wait()
+        await here.kill()
         killed += 1
-        process = await here.start()
+        await here.start()
         if killed % 5 == 0:  # it must get somewhere
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(ALIVE_S):
                     while await here.value(ended) < all_:
                         await asyncio.sleep(LOOK_S)
-    process.terminate()
-    await process.wait()
     came = {job: n for job, n in here.receiver.counts.items() if job.startswith("kill")}
     lost = count - len(came)
     twice = sum(n - 1 for n in came.values())

@@ -15,6 +15,7 @@ from typing import assert_never
 from muster.contracts.subscriptions import (
     AlertEvent,
     DeliveryOrder,
+    LeastSeverity,
     OrderKind,
     ReceiverKind,
     Subscription,
@@ -36,6 +37,9 @@ WEIGHTS = {
     AlertEvent.NODE_REMOVED: Severity.CRITICAL,
 }
 """The severities of the alerts that these events end."""
+
+RANKS = {severity.value: rank for rank, severity in enumerate(Severity)}
+EVERY_SEVERITY = frozenset({LeastSeverity.INFO, LeastSeverity.UNKNOWN})
 
 JITTER = 0.1
 """A delay is stretched by up to this part of itself."""
@@ -187,24 +191,23 @@ def weight(event: Event) -> Severity:
     of_alerts = event.data.get("alerts")
     if event.name is AlertEvent.ALERT_RESOLVED and isinstance(of_alerts, Sequence):
         named = {it.get("severity") for it in of_alerts if isinstance(it, Mapping)}
-        return max((it for it in Severity if it.value in named), key=_rank, default=event.severity)
+        return next((it for it in reversed(Severity) if it.value in named), event.severity)
     return WEIGHTS.get(event.name, event.severity)
 
 
-def _rank(severity: Severity) -> int:
-    return list(Severity).index(severity)
-
-
 def wants(subscription: Subscription, event: Event) -> bool:
-    """Whether a subscription asks for an event."""
+    """Whether a subscription asks for an event. What few pass is asked first: each event is held
+    against each subscription.
+    """
     if not subscription.enabled or event.name not in subscription.events:
         return False
-    least = subscription.least_severity.value
-    if least in set(Severity) and _rank(weight(event)) < _rank(Severity(least)):
+    if event.job is None:
+        if event.name in ALERTS and subscription.filter != SubscriptionFilter():
+            return False
+    elif not _passes(subscription.filter, event):
         return False
-    if event.job is None and event.name in ALERTS:
-        return subscription.filter == SubscriptionFilter()
-    return event.job is None or _passes(subscription.filter, event)
+    least = subscription.least_severity
+    return least in EVERY_SEVERITY or RANKS[weight(event).value] >= RANKS[least.value]
 
 
 def channel(subscription: Subscription) -> Channel:
