@@ -79,7 +79,10 @@ def fit(state: State, workload: Workload, rules: Rules | None) -> Fit | No:
 
 def _by_downgrades(state: State, workload: Workload, rules: Rules) -> Fit | None:
     """The smallest ones lose their cells: as few as serve, of these those that can't be spared."""
-    lazy = sorted(rules.lazy(workload), key=lambda each: (each.gpus, each.name))[:DOWNGRADED]
+    every = list(rules.lazy(workload))
+    if not every or not _fits_beside_all(state, workload):
+        return None
+    lazy = sorted(every, key=lambda each: (each.gpus, each.name))[:DOWNGRADED]
     lazy = _fewest(lazy, lambda few: bool(_without_cells(state, workload, few, is_kept=False)))
     if not lazy:
         return None
@@ -89,6 +92,13 @@ def _by_downgrades(state: State, workload: Workload, rules: Rules) -> Fit | None
             lazy = rest
     when = _without_cells(state, workload, lazy, is_kept=True)
     return Fit((), is_waiting=when is When.SOON, downgraded=tuple(lazy))
+
+
+def _fits_beside_all(state: State, workload: Workload) -> bool:
+    """It would fit on what is idle, in whosever cells: who is downgraded keeps its GPUs."""
+    with state.trial():
+        state.be_opportunistic(workload)
+        return Placer(state, workload, When.SOON).place()
 
 
 def _fewest(
