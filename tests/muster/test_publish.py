@@ -24,6 +24,8 @@ from muster.contracts.services import SERVICE_STARTED
 from muster.contracts.topics import DEAD_LETTER, TOPICS, Service, dead_letter_topic
 from muster.records import headers
 from rest.cluster import TOPICS as rest_cluster
+from rest.domain.event_stream import TOPICS as rest_streamed
+from rest.handlers.act import REQUESTED as rest_requested
 from rest.handlers.publish import TOPICS as rest_settings
 from rest.handlers.updates import TOPICS as rest_updates
 from scheduler.handlers import RECEIVED_TOPICS as scheduler_topics
@@ -124,7 +126,10 @@ def test_each_topic_is_a_channel_with_its_senders_and_its_readers() -> None:
     [
         (Service.ALERTING, (*alerting_topics, *alerting_followed)),
         (Service.LAUNCHER, launcher_topics),
-        (Service.REST, (*rest_updates, *rest_cluster, *rest_settings)),
+        (
+            Service.REST,
+            (*rest_updates, *rest_cluster, *rest_settings, *rest_streamed, rest_requested),
+        ),
         (Service.SCHEDULER, (*scheduler_topics, REPORTED, HEARTBEAT, SETTINGS)),
     ],
 )
