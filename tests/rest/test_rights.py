@@ -1,8 +1,9 @@
 """Every route of REST, asked by every kind of caller, beside one table of rights."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from fastapi.routing import APIRoute
@@ -190,7 +191,7 @@ class World:
             assert (await ann.post("/api/v2/jobs", content=content)).status_code == 202
             made = (await ann.post("/api/v2/alerts/subscriptions", json=WISH)).json()
             await pool.execute("UPDATE subscription SET id = 'anns' WHERE id = $1", made["id"])
-            until = (datetime.now(UTC) + timedelta(days=1)).isoformat()
+            until = datetime.fromtimestamp(time.time() + 86_400, UTC).isoformat()
             wish = {"alert": "NodeLost", "until": until}
             made = (await ann.post("/api/v2/alerts/mutes", json=wish)).json()
             await pool.execute("UPDATE mute SET id = 'anns' WHERE id = $1", made["id"])
