@@ -95,7 +95,7 @@ def _by_downgrades(state: State, workload: Workload, rules: Rules) -> Fit | None
 
 
 def _fits_beside_all(state: State, workload: Workload) -> bool:
-    """It would fit on what is idle, in whosever cells: who is downgraded keeps its GPUs."""
+    """It would fit on idle GPUs in any cells: gangs that are downgraded keep their GPUs."""
     with state.trial():
         state.be_opportunistic(workload)
         return Placer(state, workload, When.SOON).place()

@@ -251,7 +251,7 @@ class RestoredUsage:
 @dataclass(frozen=True, slots=True)
 class RestoredPreemption:
     """A gang of ``job`` was told to leave for one of ``for_job``, ``at`` seconds, inside a virtual
-    cluster; None, in old files: as a guest, for a guarantee. That counts for no budget.
+    cluster; None, in old files: an opportunistic gang, for a guarantee. It counts for no budget.
     """
 
     at: float
