@@ -18,14 +18,16 @@ ORDER = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
 
 def events_of(alerts: Iterable[Alert], cause: str = "") -> tuple[Event, ...]:
     """One event for those that fire and one for those that are resolved, of each cause: the same
-    node or job, or what the caller names.
+    node or job, or what the caller names. Alerts of different jobs are apart: users get their own.
     """
 
-    def key(alert: Alert) -> tuple[str, bool]:
-        return cause or _cause(alert), alert.ends_at is not None
+    def key(alert: Alert) -> tuple[str, bool, tuple[str, ...]]:
+        labels = _labels(alert.labels)
+        whose = (labels.user, labels.virtual_cluster, labels.name) if labels is not None else ()
+        return cause or _cause(alert), alert.ends_at is not None, whose
 
     return tuple(
-        _event(name, list(same)) for (name, _), same in groupby(sorted(alerts, key=key), key)
+        _event(name, list(same)) for (name, *_), same in groupby(sorted(alerts, key=key), key)
     )
 
 
@@ -58,7 +60,7 @@ def _event(cause: str, alerts: Sequence[Alert]) -> Event:
             "alerts": [_data(it) for it in alerts[:NAMED]],
             "count": len(alerts),
         },
-        job=_job(alerts),
+        job=_labels(first.labels),
     )
 
 
@@ -71,14 +73,8 @@ def _data(alert: Alert) -> dict[str, JsonValue]:
     return alert.notice().model_dump(mode="json", by_alias=True)
 
 
-def _job(alerts: Sequence[Alert]) -> JobLabels | None:
-    """What subscriptions filter by, if all alerts are about one user's jobs."""
-    found = {_labels(it.labels) for it in alerts}
-    return found.pop() if len(found) == 1 else None
-
-
 def _labels(labels: Mapping[str, str]) -> JobLabels | None:
-    """Alerts of metrics have OpenPAI's names of labels."""
+    """What subscriptions filter by. Alerts of metrics have OpenPAI's names of labels."""
     user = labels.get("user") or labels.get("username")
     if not user:
         return None
