@@ -435,14 +435,26 @@ def test_prometheus_labels_services_and_nodes_as_dashboards_and_rules_know_them(
 ) -> None:
     objects = with_components("monitoring", "fence")
     (endpoint,) = named(objects, "PodMonitor", "muster")["spec"]["podMetricsEndpoints"]
-    set_ = {each["targetLabel"]: each["sourceLabels"] for each in endpoint["relabelings"]}
-    assert set_ == {
-        "service": ["__meta_kubernetes_pod_label_app_kubernetes_io_name"],
-        "node": ["__meta_kubernetes_pod_node_name"],
-    }
     for of in workloads(objects):
         if of.name in WITH_FENCE and of.kind != "Job":
-            assert of.template["metadata"]["labels"]["app.kubernetes.io/name"] == of.name
+            name = of.template["metadata"]["labels"]["app.kubernetes.io/name"]
+            discovered = {
+                "__meta_kubernetes_pod_label_app_kubernetes_io_name": name,
+                "__meta_kubernetes_pod_node_name": "node-7",
+            }
+            node = {"node": "node-7"} if name == "runtime-agent" else {}
+            assert relabelled(endpoint["relabelings"], discovered) == {"service": of.name} | node
+
+
+def relabelled(relabelings: Sequence[Json], discovered: dict[str, str]) -> dict[str, str]:
+    """The labels that Prometheus's action `replace` sets."""
+    made = {}
+    for each in relabelings:
+        assert each.keys() <= {"sourceLabels", "targetLabel", "regex"}
+        value = ";".join(discovered[label] for label in each["sourceLabels"])
+        if found := re.fullmatch(each.get("regex", "(.*)"), value):
+            made[each["targetLabel"]] = found.group(1)
+    return made
 
 
 def test_rules_and_dashboards_are_objects_of_the_cluster(

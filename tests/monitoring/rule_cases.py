@@ -54,7 +54,7 @@ CASES: dict[str, Case] = {
     "GpuXidProgram": gauge(
         'muster_agent_gpu_xids_total{node="a", gpu="0", tier="program"}', "0+1x60", "0+0x50 3+0x9"
     ),
-    "GpuUnhealthy": gauge(f"muster_agent_gpus_unhealthy{NODE}", ONE, ZERO),
+    "GpusUnhealthy": gauge(f"muster_agent_gpus_unhealthy{NODE}", ONE, ZERO),
     "GpuDriverAway": gauge(f"muster_agent_gpu_driver_up{NODE}", "1+0x50 0+0x20", "0+0x50 1+0x20"),
     "GpuUncorrectedEcc": gauge(
         f'nvidiasmi_ecc_error_count{{{ON[1:-1]}, type="volatile_double"}}', LATELY, "7+0x60"
@@ -75,8 +75,8 @@ CASES: dict[str, Case] = {
     ),
     "GpuThrottledByHardware": gauge(REASONS, "68+0x60", "5+0x60"),
     "GpuHot": gauge(f"DCGM_FI_DEV_GPU_TEMP{ON}", "95+0x60", "85+0x60"),
-    "NodeLost": gauge("muster_scheduler_nodes_lost_total", LATELY, LONG_AGO),
-    "NodeUnhealthy": Case(
+    "NodesLost": gauge("muster_scheduler_nodes_lost_total", LATELY, LONG_AGO),
+    "NodesUnhealthy": Case(
         {'muster_scheduler_nodes{state="unhealthy"}': ONE},
         {
             'muster_scheduler_nodes{state="unhealthy"}': ZERO,
@@ -84,8 +84,8 @@ CASES: dict[str, Case] = {
         },
     ),
     "NodesWithheld": gauge("muster_scheduler_nodes_withheld", ONE, ZERO),
-    "NodeNameClash": gauge("muster_scheduler_node_name_clashes", ONE, ZERO),
-    "NodeDiskFull": Case(
+    "NodeNamesClash": gauge("muster_scheduler_node_name_clashes", ONE, ZERO),
+    "NodeDiskNearlyFull": Case(
         {
             f"muster_agent_node_disk_bytes{NODE}": "100+0x60",
             f"muster_agent_node_disk_available_bytes{NODE}": "14+0x60",

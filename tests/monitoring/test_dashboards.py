@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 
 import pytest
+from alerting.domain import clashes, deadletters, drifts, event_rules, health, jobs, nodes
 from alerting.metrics import AlertingMetrics
 from documents.monitoring import files, grafana
 from documents.monitoring.dashboards import DASHBOARDS
@@ -33,6 +34,13 @@ REGISTRIES: tuple[Callable[[CollectorRegistry], object], ...] = (
     lambda registry: GCCollector(registry=registry),
 )  # fmt: skip
 OF_PROMETHEUS = {"up", "scrape_duration_seconds", "ALERTS"}
+OWN_ALERTS = {
+    *(name for name, _ in (*health.OF_GPUS.values(), *health.OF_NODES.values())),
+    *(name for name, _ in (health.BAD_GPU, health.BAD_NODE)),
+    *(each.name for each in event_rules.PRESETS),
+    nodes.LOST, clashes.CLASHED, drifts.DRIFTED, jobs.STUCK, deadletters.RECORDS_REJECTED,
+    event_rules.FAILS, event_rules.FLOODS,
+}  # fmt: skip
 BURN = "1h"
 """Burn rates are of a time of their own."""
 OVER_TIME = re.compile(r"\b(?:rate|irate)\([^\[\]]*\[([^\]]*)\]")
@@ -87,6 +95,12 @@ def test_every_rule_has_a_runbook_heading_of_its_own() -> None:
         for rule in files.rule_group(group)["rules"]
     ]
     assert {f"{files.RUNBOOK}#{heading.lower()}" for heading in headings} == set(linked)
+
+
+def test_no_rule_has_the_name_of_an_alert_that_muster_raises_itself() -> None:
+    """Mutes and actions know alerts by their names."""
+    names = {rule.name for group in GROUPS for rule in group.rules}
+    assert not names & OWN_ALERTS
 
 
 @pytest.mark.parametrize("board", DASHBOARDS, ids=lambda board: board.uid)

@@ -36,7 +36,7 @@ GPU = Group(
             " node is drained.",
         ),
         Rule(
-            name="GpuUnhealthy",
+            name="GpusUnhealthy",
             severity="warning",
             expr="muster_agent_gpus_unhealthy > 0",
             wait="5m",
@@ -162,7 +162,7 @@ NODES = Group(
     tells="Nodes and their agents.",
     rules=(
         Rule(
-            name="NodeLost",
+            name="NodesLost",
             severity="critical",
             expr="increase(muster_scheduler_nodes_lost_total[10m]) > 0",
             keep="10m",
@@ -173,7 +173,7 @@ NODES = Group(
             openpai=("NodeNotReady",),
         ),
         Rule(
-            name="NodeUnhealthy",
+            name="NodesUnhealthy",
             severity="warning",
             expr='muster_scheduler_nodes{state="unhealthy"} > 0',
             wait="10m",
@@ -193,7 +193,7 @@ NODES = Group(
             " Scheduler's runbook.",
         ),
         Rule(
-            name="NodeNameClash",
+            name="NodeNamesClash",
             severity="critical",
             expr="muster_scheduler_node_name_clashes > 0",
             wait="1m",
@@ -203,7 +203,7 @@ NODES = Group(
             " name.",
         ),
         Rule(
-            name="NodeDiskFull",
+            name="NodeDiskNearlyFull",
             severity="warning",
             expr="muster_agent_node_disk_available_bytes / muster_agent_node_disk_bytes < 0.15",
             wait="5m",
