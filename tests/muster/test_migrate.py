@@ -1,10 +1,12 @@
 """Migrations: from empty to head, twice, and never an edited file."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import asyncpg
 import pytest
+from muster import migrate as migrating
 from muster import migration_files
 from muster.errors import Broken
 from muster.migrate import SERVICES, migrate
@@ -35,6 +37,34 @@ async def test_a_file_that_was_edited_after_it_ran_is_refused(
     copy.write_text(original.read_text() + "\n-- one more line")
     with pytest.raises(Broken, match="changed after it ran"):
         await migrate(empty_database_url, ("rest",))
+
+
+OLDER_EVENT = """
+    INSERT INTO alerting.event (key, name, at, body, subject, text, html, thread)
+    VALUES ($1, 'job-failed', now(), $2, 's', 't', 'h', 't')
+"""
+
+
+async def test_older_alerting_writes_to_newer_tables_and_its_events_are_kept(
+    empty_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    title = "NUL \0\0, \\\0 and \\u0000"
+    body = json.dumps({"data": {"severity": "info", "title": title, "text": ""}})
+    older = [it for it in migrations_of("alerting") if it.revision < "0036"]
+    with monkeypatch.context() as patch:
+        patch.setattr(migrating, "migrations_of", lambda _: older)
+        await migrate(empty_database_url, ("alerting",))
+    conn = await asyncpg.connect(empty_database_url)
+    try:
+        await conn.execute(OLDER_EVENT, "k1", body)
+        await migrate(empty_database_url, ("alerting",))
+        await conn.execute(OLDER_EVENT, "k2", body)
+        found = await conn.fetchval(
+            "SELECT message ->> 'title' FROM alerting.event WHERE key = 'k1'"
+        )
+    finally:
+        await conn.close()
+    assert found == title.replace("\0", "\ufffd")
 
 
 async def test_each_service_has_the_tables_of_the_exchange(database_url: str) -> None:

@@ -2,6 +2,10 @@
 -- A mail that confirms an address has none: its text has a secret, and is made when it is sent.
 ALTER TABLE event ADD COLUMN message jsonb;
 
+-- jsonb takes no NUL character.
+UPDATE event SET body = regexp_replace(body, '(?<!\\)((?:\\\\)*)\\u0000', '\1\\ufffd', 'g')
+WHERE strpos(body, '\u0000') > 0;
+
 UPDATE event SET message = jsonb_build_object(
     'key', key,
     'name', name,
@@ -15,5 +19,6 @@ UPDATE event SET message = jsonb_build_object(
     'alert', body::jsonb #>> '{data,alert}'
 ) WHERE body <> '';
 
-ALTER TABLE event DROP COLUMN body, DROP COLUMN subject, DROP COLUMN text, DROP COLUMN html,
-    DROP COLUMN thread;
+-- The older Alerting still writes and reads these; a later release drops them.
+ALTER TABLE event ALTER body DROP NOT NULL, ALTER subject DROP NOT NULL, ALTER text DROP NOT NULL,
+    ALTER html DROP NOT NULL, ALTER thread DROP NOT NULL;
