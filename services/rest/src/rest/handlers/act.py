@@ -7,6 +7,7 @@ Every replica follows the requests, and the database lets one of them carry each
 
 import asyncio
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import structlog
@@ -34,6 +35,10 @@ ME = "(alerting)"
 """By this name actions are in the audit log and in orders. No user can have it."""
 WAITING = 1000
 """Requests in memory; Alerting repeats the others."""
+REQUESTS_HOLD = timedelta(minutes=10)
+"""Older requests are not carried out: a start reads the topic from its beginning. Alerting repeats
+each unanswered one every minute, with a new time.
+"""
 
 ORDERS = {Do.CORDON: Order.CORDON, Do.DRAIN: Order.DRAIN}
 
@@ -82,6 +87,8 @@ class Actions:
         return answer
 
     async def _carry_out(self, opened: Transaction, request: ActionRequested) -> None:
+        if request.at < opened.now - REQUESTS_HOLD:
+            return
         detail: dict[str, Any] = {
             "action": request.action,
             "rule": request.rule,

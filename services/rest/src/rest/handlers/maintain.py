@@ -55,5 +55,5 @@ async def clean_up(conn: Connection, settings: RestSettings) -> None:
     await confirmations.forget_ended(conn, days)
     await subscriptions.forget_removed(conn, days)
     await node_orders.forget_over(conn, days)
-    await actions.forget_old(conn, days)
+    await actions.forget_old(conn, days + settings.topic_retention_days)
     await mutes.forget_over(conn, days)

@@ -64,7 +64,8 @@ async def finish(conn: Connection, action: str, outcome: Outcome, reason: str) -
 async def note_undone(conn: Connection, action: str, by: str, reason: str) -> None:
     """Write that it was taken back."""
     await conn.execute(
-        "UPDATE alert_action SET outcome = $2, undone_by = $3, reason = $4 WHERE action = $1",
+        "UPDATE alert_action SET outcome = $2, undone_by = $3, reason = $4, answered_at = now()"
+        " WHERE action = $1",
         action,
         Outcome.UNDONE.value,
         by,
@@ -73,7 +74,7 @@ async def note_undone(conn: Connection, action: str, by: str, reason: str) -> No
 
 
 async def forget_old(conn: Connection, days: int) -> None:
-    """Forget actions that are old enough; those that still hold a node are kept."""
+    """Forget actions whose newest change is old enough; those that still hold a node are kept."""
     await conn.execute(
         "DELETE FROM alert_action WHERE answered_at < now() - $1 * interval '1 day'"
         " AND NOT (outcome = 'done' AND \"do\" <> 'stop-job')",

@@ -1,0 +1,75 @@
+"""REST carries out what Alerting requests because of alerts, and takes it back."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+from muster.contracts.alerts import ActionRequested, Do, Outcome
+from muster.contracts.node_orders import Order
+from muster.db import transaction
+from rest.handlers.act import REQUESTS_HOLD
+from rest.handlers.maintain import clean_up
+from rest.settings import RestSettings
+from rest.store import actions, node_orders
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def requested(action: str, node: str, at: datetime, do: Do = Do.CORDON) -> ActionRequested:
+    return ActionRequested(
+        action=action, do=do, target=node, rule="r", alert="a", summary="it is bad", at=at
+    )
+
+
+async def send(bootstrap: str, *requests: ActionRequested) -> None:
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap)
+    await producer.start()
+    for each in requests:
+        value = each.model_dump_json().encode()
+        await producer.send_and_wait("action-requested", value, key=each.action.encode())
+    await producer.stop()
+
+
+async def test_a_start_carries_out_no_old_request(start_rest: Any, fresh_broker: Any) -> None:
+    bootstrap = fresh_broker.bootstrap
+    async with start_rest(kafka_bootstrap=bootstrap) as rest:
+        now = await rest.runtime.pool.fetchval("SELECT now()")
+        async with transaction(rest.runtime.pool) as conn:
+            for node in ("n1", "n2"):
+                await node_orders.give_order(conn, node, Order.NONE, "admin")
+        old = now - REQUESTS_HOLD - timedelta(minutes=1)
+        await send(bootstrap, requested("1", "n1", old), requested("2", "n2", now))
+
+        async def answered() -> list[str]:
+            rows = await rest.runtime.pool.fetch("SELECT target FROM alert_action")
+            return [row["target"] for row in rows]
+
+        await rest.eventually(answered, ["n2"])
+        async with transaction(rest.runtime.pool) as conn:
+            assert await node_orders.standing_orders(conn) == {"n2": Order.CORDON}
+
+
+async def test_an_action_is_known_for_longer_than_its_request(rest: Any) -> None:
+    pool = rest.runtime.pool
+    settings = RestSettings(database_url="postgresql://unused")
+    days = settings.topic_retention_days
+    async with transaction(pool) as conn:
+        for action in ("undone", "refused"):
+            await actions.take(conn, requested(action, "n1", NOW))
+        await actions.finish(conn, "undone", Outcome.DONE, "")
+        old = f"now() - {days + 10} * interval '1 day'"
+        await conn.execute(f"UPDATE alert_action SET answered_at = {old}")
+        await actions.note_undone(conn, "undone", "admin", "")
+
+    async def left(age_days: float) -> list[str]:
+        await pool.execute(
+            "UPDATE alert_action SET answered_at = answered_at - $1 * interval '1 day'", age_days
+        )
+        async with pool.acquire() as conn:
+            await clean_up(conn, settings)
+        rows = await pool.fetch("SELECT action FROM alert_action")
+        return [row["action"] for row in rows]
+
+    assert await left(0) == ["undone"]
+    assert await left(days + 0.5) == ["undone"]
+    assert await left(1) == []
