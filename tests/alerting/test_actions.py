@@ -76,6 +76,19 @@ def test_a_dry_run_takes_no_node_and_a_loop_is_held() -> None:
     assert "loop" in held.reason
 
 
+def test_a_node_with_two_bad_gpus_is_held_until_both_are_good() -> None:
+    gpus = [replace(xid("n1"), labels={"node": "n1", "gpu": gpu}) for gpu in "01"]
+    first = done(*decided(gpus[0]))
+    later = NOW + timedelta(minutes=5)
+    (second,) = decided(*gpus, known=first, bounds=Bounds(1, 1), now=later)
+    assert (second.state, second.target) == (State.REQUESTED, "n1")
+    known = (*first, *done(second))
+    (back,) = decided(gpus[1], known=known, now=later)
+    assert (back.action, back.state) == (first[0].action, State.UNDO_REQUESTED)
+    asked = decided(*gpus)
+    assert [it.state for it in asked] == [State.REQUESTED] * 2
+
+
 def test_an_alert_without_a_target_is_refused_and_jobs_are_named_by_user() -> None:
     stop = replace(RULE, do=Do.STOP_JOB, alerts=("Idle*",))
     idle = Alert("IdleGpus", Severity.WARNING, "idle", {"username": "ada", "job_name": "j"}, NOW)

@@ -225,18 +225,20 @@ def _held(
     """Why an action has to wait; None: it does not."""
     known = [it for it in known if not it.is_dry_run]
     acted = [it for it in known if it.state in ACTS or it.state is State.UNDONE]
-    for each in acted:
-        if (each.rule, each.target) == (rule.name, target) and each.asked_at > now - HOUR:
-            return (
-                f"The rule acted on {target} within the last hour. If the alert comes of the action"
-                " itself, change the rule: this is a loop."
-            )
+    own = [it for it in acted if (it.rule, it.target) == (rule.name, target)]
+    # Under an order that stands, another alert of the node adds a reason to keep it.
+    is_free = not any(_takes_a_node(it) for it in own)
+    if is_free and any(it.asked_at > now - HOUR for it in own):
+        return (
+            f"The rule acted on {target} within the last hour. If the alert comes of the action"
+            " itself, change the rule: this is a loop."
+        )
     if rule.do not in ON_NODES:
         return None
     lately = {it.target for it in acted if it.do in ON_NODES and it.asked_at > now - HOUR}
     if target not in lately and len(lately) >= bounds.per_hour:
         return f"{len(lately)} nodes were taken within the last hour, the limit."
-    held = {it.target for it in known if _holds_a_node(it) or it.state is State.REQUESTED}
+    held = {it.target for it in known if _takes_a_node(it)}
     if target not in held and len(held) >= bounds.at_once:
         return f"{len(held)} nodes are taken, the limit: release one."
     return None
@@ -244,6 +246,11 @@ def _held(
 
 def _holds_a_node(action: Action) -> bool:
     return action.state is State.DONE and action.do in ON_NODES
+
+
+def _takes_a_node(action: Action) -> bool:
+    is_asked = action.state is State.REQUESTED and action.do in ON_NODES
+    return is_asked or _holds_a_node(action)
 
 
 def _now(action: Action, state: State, reason: str, now: datetime) -> Action:
