@@ -94,6 +94,26 @@ async def test_an_order_counts_once_whatever_repeats_come(
     assert types == ["receiver.test", "job.failed"]
 
 
+async def test_a_change_of_a_subscription_repeats_no_replay(
+    cluster: Any, with_rest: Callable[..., Any], start_receiver: Callable[..., Any]
+) -> None:
+    receiver = await start_receiver()
+    asked = {"events": ["job-failed"], "webhookUrl": receiver.url}
+    async with with_rest() as api:
+        ident = await subscribed(api.admin, receiver.url)
+        body = {"since": "2025-01-01T00:00:00Z", "until": "2100-01-01T00:00:00Z"}
+        answer = await api.admin.post(f"{SUBSCRIPTIONS}/{ident}/replay", json=body)
+        assert answer.status_code == 202
+        await cluster.until("SELECT count(*) FROM receiver", [(1,)])
+        await cluster.job("j1", 1, JobState.FAILED)
+        await until_deliveries(api.admin, ident, [("sent",)], "state")
+        answer = await api.admin.put(f"{SUBSCRIPTIONS}/{ident}", json=asked | {"enabled": False})
+        assert answer.status_code == 200, answer.text
+        await cluster.until("SELECT value ->> 'enabled' FROM subscription", [("false",)])
+        assert await cluster.rows("SELECT replay FROM delivery") == [(None,)]
+    assert len(receiver.requests) == 1
+
+
 async def test_a_test_tries_a_disabled_receiver_again(
     with_rest: Callable[..., Any], start_receiver: Callable[..., Any]
 ) -> None:

@@ -130,6 +130,10 @@ _ADD_TESTS = """
     SELECT key, name, at, message FROM jsonb_populate_recordset(NULL::event, $1::jsonb)
     ON CONFLICT (key) DO NOTHING
 """
+_NOTE_REPLAY = """
+    UPDATE receiver SET replayed = $2
+    WHERE subscription = $1 AND (replayed IS NULL OR replayed < $2)
+"""
 _REPLAY = """
     UPDATE delivery AS d SET state = 'waiting', attempts = 0, next_at = now(), created_at = now(),
         replay = $2, lease = NULL, lease_until = NULL, why = NULL, reason = NULL, ended_at = NULL
@@ -163,6 +167,9 @@ async def apply_orders(
             columns = ([ident], [subscription.id], [channel], [key], [None])
             done: str = await conn.execute(_ADD_DELIVERIES, *columns)
         else:
+            noted: str = await conn.execute(_NOTE_REPLAY, subscription.id, order.id)
+            if noted == "UPDATE 0":
+                continue
             picked = (list(order.deliveries), order.since, order.until)
             done = await conn.execute(_REPLAY, subscription.id, order.id, *picked, most)
         made += int(done.split()[-1])

@@ -1,0 +1,2 @@
+-- The newest replay that was carried out: an order counts once.
+ALTER TABLE receiver ADD COLUMN replayed text;
