@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 from documents.monitoring import files
-from documents.monitoring.rules import GROUPS
+from documents.monitoring.rules import GROUPS, SERVICES
 from documents.monitoring.spec import Group
 from real_prometheus import MONITORING, check
 from rule_cases import CASES, Series
@@ -63,6 +63,15 @@ def test_a_missing_metric_is_an_alert(group: Group, tmp_path: Path) -> None:
     all_there = dict.fromkeys(twins, "0+0x60")
     tests = [firing(files.MISSING, {}, len(twins)), firing(files.MISSING, all_there, 0)]
     run(tmp_path, group, tests)
+
+
+def test_an_away_service_is_named(tmp_path: Path) -> None:
+    away = firing("ServiceAway", CASES["ServiceAway"].fires, 1)
+    labels = '{alertname="ServiceAway", service="alerting"}'
+    (asked,) = away["promql_expr_test"]
+    asked["expr"] = 'sum by (alertname, service) (ALERTS{alertname="ServiceAway"})'
+    asked["exp_samples"] = [{"labels": labels, "value": 1}]
+    run(tmp_path, SERVICES, [away])
 
 
 def test_promtool_finds_nothing_wrong(tmp_path: Path) -> None:

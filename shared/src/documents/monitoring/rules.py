@@ -405,7 +405,8 @@ SERVICES = Group(
             name="ServiceAway",
             severity="critical",
             expr=" or ".join(
-                f'absent(up{{service="{service}"}} == 1)'
+                f'label_replace(absent(up{{service="{service}"}} == 1),'
+                f' "service", "{service}", "", "")'
                 for service in ("rest", "launcher", "scheduler", "alerting")
             ),
             wait="5m",
