@@ -136,8 +136,12 @@ CASES: dict[str, Case] = {
     "ServiceAway": Case(
         {**dict.fromkeys(SERVICES[:3], ONE), SERVICES[3]: ZERO}, dict.fromkeys(SERVICES, ONE)
     ),
-    "ServiceMemory": gauge(
-        'process_resident_memory_bytes{service="runtime-agent"}', "2e9+0x60", "1e9+0x60"
+    "ServiceMemory": Case(
+        {'process_resident_memory_bytes{service="runtime-agent"}': "2e9+0x60"},
+        {
+            'process_resident_memory_bytes{service="runtime-agent"}': "1e9+0x60",
+            'process_resident_memory_bytes{service="kubernetes"}': "9e9+0x60",
+        },
     ),
     "BusAway": gauge('muster_bus_up{service="rest"}', ZERO, ONE),
     "BusRefuses": gauge('muster_bus_refusals{service="rest"}', ONE, ZERO),

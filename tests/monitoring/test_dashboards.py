@@ -34,6 +34,7 @@ REGISTRIES: tuple[Callable[[CollectorRegistry], object], ...] = (
     lambda registry: GCCollector(registry=registry),
 )  # fmt: skip
 OF_PROMETHEUS = {"up", "scrape_duration_seconds", "ALERTS"}
+OF_OTHERS_TOO = re.compile(r"\b((?:DCGM_|gpu_|nvidiasmi_|process_)\w+)((?:\{[^}]*\})?)")
 OWN_ALERTS = {
     *(name for name, _ in (*health.OF_GPUS.values(), *health.OF_NODES.values())),
     *(name for name, _ in (health.BAD_GPU, health.BAD_NODE)),
@@ -95,6 +96,15 @@ def test_every_rule_has_a_runbook_heading_of_its_own() -> None:
         for rule in files.rule_group(group)["rules"]
     ]
     assert {f"{files.RUNBOOK}#{heading.lower()}" for heading in headings} == set(linked)
+
+
+def test_metrics_that_others_also_export_are_asked_for_of_musters_own_processes_and_nodes() -> None:
+    queries = [rule.expr for group in GROUPS for rule in group.rules]
+    queries += [panel.query for board in DASHBOARDS for panel in board.panels]
+    found = [each for query in queries for each in OF_OTHERS_TOO.findall(query)]
+    assert found
+    for metric, matchers in found:
+        assert re.search("service" if metric.startswith("process_") else "node", matchers), metric
 
 
 def test_no_rule_has_the_name_of_an_alert_that_muster_raises_itself() -> None:

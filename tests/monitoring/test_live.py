@@ -63,7 +63,7 @@ def queries() -> Iterator[tuple[str, str]]:
         for panel in board.panels:
             query = panel.query
             for variable in board.variables:
-                query = query.replace(f'"${variable.name}"', '".*"')
+                query = query.replace(f'"${variable.name}"', '".+"')
             for name, value in QUIET.items():
                 query = query.replace(f"${name}", value)
             yield f"{board.title}: {panel.title}", query

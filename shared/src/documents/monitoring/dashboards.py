@@ -1,10 +1,20 @@
 """Every dashboard. Labels of tasks are OpenPAI's; `node` and `service` come from Prometheus."""
 
 from documents.monitoring.objectives import OBJECTIVES
-from documents.monitoring.spec import Dashboard, Objective, Panel, Row, Variable
+from documents.monitoring.spec import (
+    OF_OWN_NODES,
+    SERVICE_NAMES,
+    Dashboard,
+    Objective,
+    Panel,
+    Row,
+    Variable,
+)
 
 RATE = "[$__rate_interval]"
 NODE = Variable("node", "muster_agent_node_load1", "node_name")
+OWN = f"{{{OF_OWN_NODES}}}"
+OF_PROCESSES = f'{{service=~"{"|".join(SERVICE_NAMES)}|runtime-agent|fence"}}'
 OF_NODE = 'node_name=~"$node"'
 GPU = Variable("gpu", "gpu_utilization", "minor_number")
 OF_GPU = f'{OF_NODE}, minor_number=~"$gpu"'
@@ -33,13 +43,13 @@ def _node_rows(where: str, by: str) -> tuple[Row, Row]:
         return f"sum {by}({expression})"
 
     def of(name: str) -> str:
-        return f"{name}{{{where}}}" if where else name
+        return f"{name}{{{where}}}"
 
     def rate(name: str) -> str:
         return f"rate({of(name)}{RATE})"
 
     cpu = "muster_agent_node_cpu_seconds_total"
-    idle = f'{cpu}{{{where + ", " if where else ""}mode="idle"}}'
+    idle = f'{cpu}{{{where}, mode="idle"}}'
     memory, free = (
         of("muster_agent_node_memory_bytes"),
         of("muster_agent_node_memory_available_bytes"),
@@ -155,7 +165,7 @@ CLUSTER = Dashboard(
                     "Many failures at once: `muster why` on some of them.", "{{state}}", "stack",
                 ),
                 Panel(
-                    "GPUs by model", "none", "count by (modelName) (gpu_utilization)",
+                    "GPUs by model", "none", f"count by (modelName) (gpu_utilization{OWN})",
                     "GPUs that agents look at, by model.",
                     "Fewer than you have: a node is away, or a GPU fell off its bus.",
                     "{{modelName}}", "stack",
@@ -172,7 +182,7 @@ CLUSTER = Dashboard(
                 ),
             ),
         ),
-        *_node_rows("", ""),
+        *_node_rows(OF_OWN_NODES, ""),
     ),
 )  # fmt: skip
 
@@ -593,13 +603,13 @@ HEALTH = Dashboard(
                 ),
                 Panel(
                     "Uncorrected memory errors", "none",
-                    "sum by (node_name, minor_number) (DCGM_FI_DEV_ECC_DBE_AGG_TOTAL)",
+                    f"sum by (node_name, minor_number) (DCGM_FI_DEV_ECC_DBE_AGG_TOTAL{OWN})",
                     "Errors that ECC could not correct, ever.",
                     "A rise: drain the node, reset the GPU; again: replace it.",
                     "{{node_name}} {{minor_number}}",
                 ),
                 Panel(
-                    "Hottest GPUs", "celsius", "topk(10, DCGM_FI_DEV_GPU_TEMP)",
+                    "Hottest GPUs", "celsius", f"topk(10, DCGM_FI_DEV_GPU_TEMP{OWN})",
                     "The ten hottest GPUs.", "Above 85: look at the cooling.",
                     "{{node_name}} {{minor_number}}",
                 ),
@@ -731,7 +741,7 @@ EFFICIENCY = Dashboard(
                     "Low: talk to the owners of the jobs below.", "used",
                 ),
                 Panel(
-                    "Power", "watt", "sum(DCGM_FI_DEV_POWER_USAGE)", "Watts of all GPUs.",
+                    "Power", "watt", f"sum(DCGM_FI_DEV_POWER_USAGE{OWN})", "Watts of all GPUs.",
                     "Multiply by the price for what idle jobs cost.", "all",
                 ),
             ),
@@ -761,7 +771,7 @@ EFFICIENCY = Dashboard(
                 Panel(
                     "Tensor cores", "percentunit",
                     "bottomk(10, avg by (job_name)"
-                    ' (DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{job_name!=""}))',
+                    f' (DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{{job_name!="", {OF_OWN_NODES}}}))',
                     "The ten jobs that use tensor cores least; from Hopper on.",
                     "Near 0 in training: check the precision.", "{{job_name}}",
                 ),
@@ -864,18 +874,18 @@ BUS = Dashboard(
                 ),
                 Panel(
                     "CPU of services", "percentunit",
-                    f"sum by (service) (rate(process_cpu_seconds_total{RATE}))",
+                    f"sum by (service) (rate(process_cpu_seconds_total{OF_PROCESSES}{RATE}))",
                     "1: one processor.", "Near 1: the service needs more, or a replica.",
                     "{{service}}",
                 ),
                 Panel(
                     "Memory of services", "bytes",
-                    "max by (service) (process_resident_memory_bytes)",
+                    f"max by (service) (process_resident_memory_bytes{OF_PROCESSES})",
                     "Resident memory of the largest process.",
                     "Grows for days: report it with the service's log.", "{{service}}",
                 ),
                 Panel(
-                    "Open files", "none", "max by (service) (process_open_fds)",
+                    "Open files", "none", f"max by (service) (process_open_fds{OF_PROCESSES})",
                     "Files and connections.", "Near the limit: raise `LimitNOFILE`.",
                     "{{service}}",
                 ),

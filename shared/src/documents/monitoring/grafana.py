@@ -81,7 +81,7 @@ def _variable(variable: Variable, earlier: list[Variable]) -> dashboard.QueryVar
         .sort(models.VariableSort.ALPHABETICAL_ASC)
     )
     if variable.many:
-        made = made.multi(True).include_all(True).all_value(".*")
+        made = made.multi(True).include_all(True).all_value(".+")
     return made
 
 

@@ -3,9 +3,17 @@
 from collections.abc import Iterator
 
 from documents.monitoring.objectives import OBJECTIVES
-from documents.monitoring.spec import Group, Objective, Rule
+from documents.monitoring.spec import (
+    OF_OWN_NODES,
+    OF_SERVICES,
+    SERVICE_NAMES,
+    Group,
+    Objective,
+    Rule,
+)
 
 RARE = "it exists only while there is something to show"
+OWN = f"{{{OF_OWN_NODES}}}"
 AT_GPU = "GPU {{ $labels.minor_number }} of {{ $labels.node_name }}"
 
 GPU = Group(
@@ -59,7 +67,8 @@ GPU = Group(
         Rule(
             name="GpuUncorrectedEcc",
             severity="critical",
-            expr='increase(nvidiasmi_ecc_error_count{type="volatile_double"}[10m]) > 0',
+            expr='increase(nvidiasmi_ecc_error_count{type="volatile_double",'
+            f" {OF_OWN_NODES}}}[10m]) > 0",
             keep="30m",
             summary=f"{AT_GPU} has uncorrected memory errors",
             means="New errors that ECC could not correct. The program that met them has failed.",
@@ -70,7 +79,7 @@ GPU = Group(
         Rule(
             name="GpuRowsNotRemapped",
             severity="critical",
-            expr="DCGM_FI_DEV_ROW_REMAP_FAILURE > 0",
+            expr=f"DCGM_FI_DEV_ROW_REMAP_FAILURE{OWN} > 0",
             summary=f"{AT_GPU} can't remap a memory row",
             means="The GPU has no spare rows left.",
             action="Drain the node and replace the GPU.",
@@ -78,7 +87,7 @@ GPU = Group(
         Rule(
             name="GpuRowsToRemap",
             severity="warning",
-            expr="DCGM_FI_DEV_ROW_REMAP_PENDING > 0",
+            expr=f"DCGM_FI_DEV_ROW_REMAP_PENDING{OWN} > 0",
             wait="5m",
             summary=f"{AT_GPU} waits for a reset to remap memory rows",
             means="Rows of its memory had errors and are replaced by the next reset.",
@@ -87,7 +96,8 @@ GPU = Group(
         Rule(
             name="GpuMemoryLeft",
             severity="warning",
-            expr='gpu_mem_utilization > 5 and on (node) (muster_agent_pods{phase="running"} == 0)',
+            expr=f"gpu_mem_utilization{OWN} > 5 and on (node)"
+            ' (muster_agent_pods{phase="running"} == 0)',
             wait="10m",
             summary=f"{AT_GPU} has used memory, and no pod runs there",
             means="A process that is no pod's holds memory, or the driver has leaked it.",
@@ -97,7 +107,7 @@ GPU = Group(
         Rule(
             name="GpuUsedByOthers",
             severity="warning",
-            expr="sum by (node_name, minor_number) (gpu_used_by_external_process_count) > 0",
+            expr=f"sum by (node_name, minor_number) (gpu_used_by_external_process_count{OWN}) > 0",
             wait="5m",
             summary=f"{{{{ $value }}}} processes that are no task's use {AT_GPU}",
             means="Somebody uses the GPU past Muster, by `ssh` or `docker`, or an ended task's"
@@ -121,8 +131,8 @@ GPU = Group(
         Rule(
             name="GpuSlowUnderLoad",
             severity="warning",
-            expr="DCGM_FI_DEV_PSTATE >= 8 and DCGM_FI_DEV_CLOCK_THROTTLE_REASONS == 0"
-            " and gpu_utilization > 50",
+            expr=f"DCGM_FI_DEV_PSTATE{OWN} >= 8 and DCGM_FI_DEV_CLOCK_THROTTLE_REASONS{OWN} == 0"
+            f" and gpu_utilization{OWN} > 50",
             wait="5m",
             summary=f"{AT_GPU} works in the slow state P{{{{ $value }}}} without a reason",
             means="Kernels run, the clocks are low, and the driver has no reason for that. An idle"
@@ -134,9 +144,9 @@ GPU = Group(
             name="GpuThrottledByHardware",
             severity="warning",
             # 8: hardware slowdown; 64: heat; 128: power brake. PromQL has no bitwise "and".
-            expr="(floor(DCGM_FI_DEV_CLOCK_THROTTLE_REASONS / 8) % 2"
-            " + floor(DCGM_FI_DEV_CLOCK_THROTTLE_REASONS / 64) % 2"
-            " + floor(DCGM_FI_DEV_CLOCK_THROTTLE_REASONS / 128) % 2) > 0",
+            expr=f"(floor(DCGM_FI_DEV_CLOCK_THROTTLE_REASONS{OWN} / 8) % 2"
+            f" + floor(DCGM_FI_DEV_CLOCK_THROTTLE_REASONS{OWN} / 64) % 2"
+            f" + floor(DCGM_FI_DEV_CLOCK_THROTTLE_REASONS{OWN} / 128) % 2) > 0",
             wait="10m",
             summary=f"Hardware slows {AT_GPU}",
             means="Heat or the power supply keeps the clocks low; the whole job is as slow as this"
@@ -147,7 +157,7 @@ GPU = Group(
         Rule(
             name="GpuHot",
             severity="warning",
-            expr="DCGM_FI_DEV_GPU_TEMP > 90",
+            expr=f"DCGM_FI_DEV_GPU_TEMP{OWN} > 90",
             wait="5m",
             keep="10m",
             summary=f"{AT_GPU} has {{{{ $value }}}} degrees",
@@ -407,7 +417,7 @@ SERVICES = Group(
             expr=" or ".join(
                 f'label_replace(absent(up{{service="{service}"}} == 1),'
                 f' "service", "{service}", "", "")'
-                for service in ("rest", "launcher", "scheduler", "alerting")
+                for service in SERVICE_NAMES
             ),
             wait="5m",
             summary="No process of {{ $labels.service }} can be scraped",
@@ -420,7 +430,7 @@ SERVICES = Group(
             name="ServiceMemory",
             severity="warning",
             expr='process_resident_memory_bytes{service="runtime-agent"} > 1073741824'
-            " or process_resident_memory_bytes > 4294967296",
+            f" or process_resident_memory_bytes{{{OF_SERVICES}}} > 4294967296",
             wait="5m",
             summary="{{ $labels.service }} uses {{ $value | humanize1024 }}B of memory",
             means="Agents need less than 1 GiB, other services less than 4 GiB.",

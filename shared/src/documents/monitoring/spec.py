@@ -10,6 +10,11 @@ from typing import Literal
 Shape = Literal["lines", "stack", "value", "table"]
 Severity = Literal["critical", "warning", "info"]
 
+SERVICE_NAMES = ("rest", "launcher", "scheduler", "alerting")
+OF_SERVICES = f'service=~"{"|".join(SERVICE_NAMES)}"'
+OF_OWN_NODES = 'node_name!=""'
+"""Other software exports metrics of the same names: no series of its own has this label."""
+
 
 @dataclass(frozen=True, slots=True)
 class Panel:
