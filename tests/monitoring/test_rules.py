@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import yaml
 from documents.monitoring import files
-from documents.monitoring.rules import GROUPS, SERVICES
-from documents.monitoring.spec import Group
+from documents.monitoring.objectives import OBJECTIVES
+from documents.monitoring.rules import GROUPS, PROMISES, SERVICES
+from documents.monitoring.spec import Group, Objective
 from real_prometheus import MONITORING, check
 from rule_cases import CASES, Series
 
@@ -72,6 +73,15 @@ def test_an_away_service_is_named(tmp_path: Path) -> None:
     asked["expr"] = 'sum by (alertname, service) (ALERTS{alertname="ServiceAway"})'
     asked["exp_samples"] = [{"labels": labels, "value": 1}]
     run(tmp_path, SERVICES, [away])
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda each: each.name)
+def test_a_promise_is_broken_where_nothing_was_ever_good(
+    objective: Objective, tmp_path: Path
+) -> None:
+    failed = objective.total.removesuffix("}") + ', status="500"}'
+    series = {failed if objective.total.endswith("}") else objective.total: "0+100x60"}
+    run(tmp_path, PROMISES, [firing(f"{objective.name}BudgetBurnsFast", series, None)])
 
 
 def test_promtool_finds_nothing_wrong(tmp_path: Path) -> None:

@@ -101,8 +101,11 @@ class Objective:
     action: str
 
     def share(self, over: str) -> str:
-        """The kept share over a time; no data where nothing happened."""
-        return f"sum(rate({self.good}[{over}])) / sum(rate({self.total}[{over}]))"
+        """The kept share over a time; no data where nothing happened. A counter of good ones need
+        not exist before the first.
+        """
+        total = f"sum(rate({self.total}[{over}]))"
+        return f"(sum(rate({self.good}[{over}])) or 0 * {total}) / {total}"
 
     def burn_rate(self, over: str) -> str:
         """How many times faster than allowed failures come."""
