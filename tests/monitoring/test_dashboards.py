@@ -91,7 +91,7 @@ def test_every_rule_has_a_runbook_heading_of_its_own() -> None:
     made = files.generated(ROOT)
     headings = set(re.findall(r"^## (.*)$", made[ROOT / files.RUNBOOK], re.MULTILINE))
     linked = [
-        rule["annotations"]["runbook"]
+        rule["annotations"]["runbook_url"]
         for group in GROUPS
         for rule in files.rule_group(group)["rules"]
     ]

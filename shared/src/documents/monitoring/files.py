@@ -69,7 +69,7 @@ def _rule(rule: Rule) -> dict[str, Any]:
     made["annotations"] = {
         "summary": rule.summary,
         "description": f"{rule.means} {rule.action}",
-        "runbook": f"{RUNBOOK}#{rule.name.lower()}",
+        "runbook_url": f"{RUNBOOK}#{rule.name.lower()}",
     }
     return made
 
@@ -93,7 +93,7 @@ def _twins(group: Group) -> Iterator[dict[str, Any]]:
             "annotations": {
                 "summary": f"Prometheus has no {metric}: {', '.join(names)} can't fire",
                 "description": "No service is scraped that exports it.",
-                "runbook": f"{RUNBOOK}#{MISSING.lower()}",
+                "runbook_url": f"{RUNBOOK}#{MISSING.lower()}",
             },
         }
 
