@@ -84,6 +84,21 @@ def test_a_promise_is_broken_where_nothing_was_ever_good(
     run(tmp_path, PROMISES, [firing(f"{objective.name}BudgetBurnsFast", series, None)])
 
 
+@pytest.mark.parametrize(
+    ("rule", "metric"),
+    [
+        ("NodesUnhealthy", 'nodes{state="unhealthy", instance="%s"}'),
+        ("NodesWithheld", 'nodes_withheld{instance="%s"}'),
+        ("NodeNamesClash", 'node_name_clashes{instance="%s"}'),
+        ("PreemptionOverdue", 'overdue_gangs{instance="%s"}'),
+    ],
+)
+def test_two_schedulers_raise_one_alert(rule: str, metric: str, tmp_path: Path) -> None:
+    (group,) = [each for each in GROUPS if rule in {rule.name for rule in each.rules}]
+    series = {f"muster_scheduler_{metric % instance}": "1+0x60" for instance in "ab"}
+    run(tmp_path, group, [firing(rule, series, 1)])
+
+
 def test_promtool_finds_nothing_wrong(tmp_path: Path) -> None:
     check("check", "rules", *sorted(RULES.glob("*.yaml")))
     config = yaml.safe_load((MONITORING / "prometheus.yml").read_text())

@@ -234,7 +234,7 @@ VIRTUAL_CLUSTERS = Dashboard(
                 ),
                 Panel(
                     "Waiting GPUs", "none",
-                    "sum by (virtual_cluster, reason) (muster_scheduler_waiting_gpus"
+                    "max by (virtual_cluster, reason) (muster_scheduler_waiting_gpus"
                     f"{{{_OF_CLUSTER}}})",
                     "GPUs that waiting gangs ask for, by reason.",
                     "`muster why JOB` has what must happen first.",
@@ -666,7 +666,8 @@ SCHEDULER = Dashboard(
             (
                 Panel(
                     "Waiting GPUs by reason", "none",
-                    "sum by (reason) (muster_scheduler_waiting_gpus)",
+                    "sum by (reason) (max by (virtual_cluster, reason)"
+                    " (muster_scheduler_waiting_gpus))",
                     "GPUs that waiting gangs ask for.", "`muster why JOB` explains each.",
                     "{{reason}}", "stack",
                 ),
@@ -699,7 +700,7 @@ SCHEDULER = Dashboard(
             (
                 Panel(
                     "Idle blocks by size", "none",
-                    "sum by (chain, cell) (muster_scheduler_free_cells)",
+                    "max by (chain, cell) (muster_scheduler_free_cells)",
                     "Wholly free cells, by type.",
                     "No large ones while large gangs wait: small jobs are spread too widely.",
                     "{{chain}} {{cell}}",

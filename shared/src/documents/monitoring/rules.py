@@ -185,7 +185,7 @@ NODES = Group(
         Rule(
             name="NodesUnhealthy",
             severity="warning",
-            expr='muster_scheduler_nodes{state="unhealthy"} > 0',
+            expr='max(muster_scheduler_nodes{state="unhealthy"}) > 0',
             wait="10m",
             summary="{{ $value }} nodes are unhealthy",
             means="They get no new pods.",
@@ -195,7 +195,7 @@ NODES = Group(
         Rule(
             name="NodesWithheld",
             severity="critical",
-            expr="muster_scheduler_nodes_withheld > 0",
+            expr="max(muster_scheduler_nodes_withheld) > 0",
             wait="2m",
             summary="{{ $value }} nodes fell silent together",
             means="Too many fell silent at once, so the Scheduler declares none lost.",
@@ -205,7 +205,7 @@ NODES = Group(
         Rule(
             name="NodeNamesClash",
             severity="critical",
-            expr="muster_scheduler_node_name_clashes > 0",
+            expr="max(muster_scheduler_node_name_clashes) > 0",
             wait="1m",
             summary="{{ $value }} node names have reports from two machines",
             means="Two agents have the same name, as after a machine was cloned.",
@@ -390,7 +390,7 @@ SCHEDULER = Group(
         Rule(
             name="PreemptionOverdue",
             severity="warning",
-            expr="muster_scheduler_overdue_gangs > 0",
+            expr="max(muster_scheduler_overdue_gangs) > 0",
             wait="10m",
             summary="{{ $value }} preempted gangs hold their pods past the deadline",
             means="Gangs that preempted them wait for their cells.",
