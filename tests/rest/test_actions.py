@@ -49,6 +49,32 @@ async def test_a_start_carries_out_no_old_request(start_rest: Any, fresh_broker:
             assert await node_orders.standing_orders(conn) == {"n2": Order.CORDON}
 
 
+async def test_a_persons_order_stands_although_an_action_gave_the_same(
+    start_rest: Any, fresh_broker: Any
+) -> None:
+    bootstrap = fresh_broker.bootstrap
+    async with start_rest(kafka_bootstrap=bootstrap) as rest:
+        pool = rest.runtime.pool
+        async with transaction(pool) as conn:
+            await node_orders.give_order(conn, "n1", Order.NONE, "admin")
+
+        async def send_now(do: Do) -> None:
+            await send(bootstrap, requested("1", "n1", await pool.fetchval("SELECT now()"), do))
+
+        async def outcome() -> str | None:
+            found: str | None = await pool.fetchval("SELECT outcome FROM alert_action")
+            return found
+
+        await send_now(Do.CORDON)
+        await rest.eventually(outcome, "done")
+        path = "/api/v2/cluster/nodes/n1/order"
+        assert (await rest.client.put(path, json={"value": "cordon"})).status_code == 202
+        await send_now(Do.UNDO)
+        await rest.eventually(outcome, "undone")
+        async with transaction(pool) as conn:
+            assert await node_orders.lock_order(conn, "n1") == (Order.CORDON, "admin")
+
+
 async def test_an_action_is_known_for_longer_than_its_request(rest: Any) -> None:
     pool = rest.runtime.pool
     settings = RestSettings(database_url="postgresql://unused")

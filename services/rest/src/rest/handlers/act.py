@@ -31,8 +31,7 @@ from rest.store import actions, audit, node_orders
 _log = structlog.get_logger()
 
 REQUESTED, ANSWERED = "action-requested", "action-answered"
-ME = "(alerting)"
-"""By this name actions are in the audit log and in orders. No user can have it."""
+ME = node_orders.ALERTING
 WAITING = 1000
 """Requests in memory; Alerting repeats the others."""
 REQUESTS_HOLD = timedelta(minutes=10)
@@ -136,9 +135,8 @@ class Actions:
         self, opened: Transaction, request: ActionRequested, by: By
     ) -> tuple[Outcome, str]:
         conn, node, order = opened.conn, request.target, ORDERS[request.do]
-        standing = await node_orders.order_of(conn, node)
-        giver = await node_orders.ordered_by(conn, node)
-        if standing not in (None, Order.NONE) and giver != ME:
+        standing, giver = await node_orders.lock_order(conn, node) or (Order.NONE, ME)
+        if standing is not Order.NONE and giver != ME:
             return Outcome.REFUSED, f"{giver} has ordered {standing} of {node}: it stands."
         if standing is Order.DRAIN:
             order = Order.DRAIN  # a cordon by another rule does not end it
@@ -156,7 +154,8 @@ class Actions:
             return _answer(opened, action, Outcome.UNDONE, known.reason)
         if known.do not in ORDERS:
             return _answer(opened, action, Outcome.DONE, f"{known.do} can't be taken back.")
-        node, giver = known.target, await node_orders.ordered_by(conn, known.target)
+        node = known.target
+        _, giver = await node_orders.lock_order(conn, node) or (None, None)
         if giver == ME:
             left = {ORDERS[do] for do in await actions.done_to(conn, node, action) if do in ORDERS}
             order = next((it for it in (Order.DRAIN, Order.CORDON) if it in left), Order.NONE)

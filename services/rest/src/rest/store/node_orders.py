@@ -5,10 +5,15 @@ from collections.abc import Mapping
 from muster.contracts.node_orders import Order
 from muster.db import Connection
 
+ALERTING = "(alerting)"
+"""By this name actions on alerts are in the audit log and in orders. No user can have it."""
+
 
 async def give_order(conn: Connection, node: str, order: Order, by: str) -> bool:
-    """Set the order that stands for a node; returns whether it is another than before."""
-    changed = await conn.fetchval(_GIVE, node, order.value, by)
+    """Set the order that stands for a node; returns whether it is another than before, or a
+    person's now.
+    """
+    changed = await conn.fetchval(_GIVE, node, order.value, by, ALERTING)
     return changed is not None
 
 
@@ -24,11 +29,11 @@ async def order_of(conn: Connection, node: str) -> Order | None:
     return None if found is None else Order(found)
 
 
-async def ordered_by(conn: Connection, node: str) -> str | None:
-    """Who has given the order that stands for the node, locked; None: it had none for some time."""
-    sql = "SELECT ordered_by FROM node_order WHERE node = $1 FOR UPDATE"
-    found: str | None = await conn.fetchval(sql, node)
-    return found
+async def lock_order(conn: Connection, node: str) -> tuple[Order, str] | None:
+    """The order that stands for the node and who has given it, locked; None: as above."""
+    sql = 'SELECT "order", ordered_by FROM node_order WHERE node = $1 FOR UPDATE'
+    row = await conn.fetchrow(sql, node)
+    return None if row is None else (Order(row["order"]), row["ordered_by"])
 
 
 async def forget_over(conn: Connection, days: int) -> None:
@@ -49,5 +54,6 @@ _GIVE = """
     SET "order" = excluded."order", ordered_by = excluded.ordered_by, ordered_at = now(),
         revision = o.revision + 1
     WHERE o."order" <> excluded."order"
+       OR (o.ordered_by <> excluded.ordered_by AND excluded.ordered_by <> $4)
     RETURNING o.revision
 """
