@@ -39,3 +39,11 @@ def test_users_get_their_own_alerts_of_a_group_of_several_users() -> None:
     assert [(named(it), it.job) for it in got] == [(["a", "c"], JobLabels("ada", "", "train"))]
     assert sorted(map(named, events)) == [["a", "c"], ["b"], ["d"]]
     assert len({it.key for it in events}) == 3
+
+
+def test_the_end_of_a_group_names_the_alert_that_its_begin_named() -> None:
+    alerts = [an_alert(ident, node="n1") for ident in "abc"]
+    (begun,) = events_of(alerts)
+    (ended,) = events_of([it.resolved(NOW) for it in reversed(alerts)])
+    assert ended.data["alert"] == begun.data["alert"]
+    assert ended.text == begun.text

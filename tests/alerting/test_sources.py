@@ -80,8 +80,8 @@ async def test_alertmanagers_alerts_are_known_by_fingerprint_and_start(
         bodies = [json.loads(it.body) for it in await receiver.wait_for(4)]
     found = [(it["type"], [e["alert"] for e in it["data"]["alerts"]]) for it in bodies]
     assert sorted(found) == [
-        ("alert.raised", ["a", "b"]),
         ("alert.raised", ["b"]),
+        ("alert.raised", ["b", "a"]),  # the most severe first
         ("alert.resolved", ["a"]),
         ("alert.resolved", ["b"]),
     ]

@@ -3,6 +3,7 @@ Alerts with one cause are one event, so that they are one message.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from itertools import groupby
 
 from muster.contracts.subscriptions import AlertEvent
@@ -39,7 +40,8 @@ def _cause(alert: Alert) -> str:
 
 
 def _event(cause: str, alerts: Sequence[Alert]) -> Event:
-    first = max(alerts, key=lambda it: (ORDER.index(it.severity), it.starts_at))
+    alerts = sorted(alerts, key=_rank, reverse=True)
+    first = alerts[0]
     is_over = first.ends_at is not None
     more = f" and {len(alerts) - 1} more" if alerts[1:] else ""
     lines = [_line(it) for it in alerts[:NAMED]]
@@ -62,6 +64,11 @@ def _event(cause: str, alerts: Sequence[Alert]) -> Event:
         },
         job=_labels(first.labels),
     )
+
+
+def _rank(alert: Alert) -> tuple[int, datetime, str]:
+    """The same whatever order alerts come in: the first one's identity is their incident's."""
+    return ORDER.index(alert.severity), alert.starts_at, alert.fingerprint
 
 
 def _line(alert: Alert) -> str:
