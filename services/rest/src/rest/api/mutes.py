@@ -15,7 +15,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validato
 from rest.api.context import Address, Here, User
 from rest.api.paging import Paging
 from rest.api.tokens import Done
-from rest.domain.callers import Caller, check_owner
+from rest.domain.callers import Caller, check_admin, check_owner
 from rest.domain.times import iso
 from rest.store import accounts, audit, mutes
 
@@ -132,7 +132,10 @@ def _check_time(until: datetime, now: datetime) -> None:
 
 
 def _check_may(caller: Caller, mute: Mute) -> None:
-    check_owner(caller, mute.owner or "everybody", "The mute")
+    if mute.owner is None:
+        check_admin(caller)
+    else:
+        check_owner(caller, mute.owner, "The mute")
 
 
 def _shown(mute: Mute) -> ShownMute:
