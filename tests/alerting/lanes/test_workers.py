@@ -31,6 +31,18 @@ async def test_a_worker_that_died_before_it_sent_is_replaced(post: Any) -> None:
     assert post.sent == ["a:job-failed/j1"]
 
 
+async def test_quiet_hours_are_not_counted_as_a_slow_delivery(post: Any) -> None:
+    post.subscribe("a")
+    await post.notify("j1")
+    await post.pool.execute("UPDATE delivery SET created_at = now() - interval '9 hours'")
+    async with post.lane(post.sends):
+        await post.until(post.counted("sent"), 1)
+    (metric,) = post.metrics.first_attempt_seconds.collect()
+    waited = {it.name: it.value for it in metric.samples}
+    assert waited["muster_alerting_first_attempt_seconds_count"] == 1
+    assert waited["muster_alerting_first_attempt_seconds_sum"] < 3_600
+
+
 @pytest.mark.parametrize("can_retry", [True, False])
 async def test_a_recorded_success_is_never_sent_again(post: Any, can_retry: bool) -> None:
     """A slow worker has lost its lease, another one has succeeded: its late failure changes

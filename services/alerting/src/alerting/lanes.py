@@ -123,7 +123,7 @@ class Lane:
                     continue
                 for claim in claimed:
                     if claim.attempts == 1:
-                        waited = (claim.now - claim.created_at).total_seconds()
+                        waited = (claim.now - claim.due_at).total_seconds()
                         self._first_attempts.observe(max(0.0, waited))
                     self._busy[claim.subscription] += 1
                     self._owners[claim.owner] += 1

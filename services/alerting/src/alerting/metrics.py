@@ -38,7 +38,7 @@ class AlertingMetrics:
         )
         self.first_attempt_seconds = Histogram(
             "muster_alerting_first_attempt_seconds",
-            "Seconds from a delivery's event to its first attempt.",
+            "Seconds from a delivery's event, or the end of quiet hours, to its first attempt.",
             ["channel"],
             buckets=LAGS,
             registry=registry,

@@ -42,6 +42,7 @@ TracedEvent = tuple[Event, str | None]
 @dataclass(frozen=True, slots=True)
 class Claim:
     """A delivery that a worker has taken, with what is to be sent. ``now`` is the database's.
+    ``due_at``: from when this attempt could be made.
     ``message``: None for a mail that confirms an address, whose text has a secret.
     """
 
@@ -50,6 +51,7 @@ class Claim:
     owner: str
     attempts: int
     created_at: datetime
+    due_at: datetime
     now: datetime
     lease: str
     event_key: str
@@ -255,7 +257,8 @@ CLAIM = """
     FROM picked, event AS e
     WHERE d.id = picked.id AND e.key = d.event_key
     RETURNING d.id, d.subscription, picked.owner, d.attempts, d.created_at,
-        clock_timestamp() AS now, d.lease, d.event_key, e.message, e.traceparent
+        d.next_at AS due_at, clock_timestamp() AS now, d.lease, d.event_key, e.message,
+        e.traceparent
 """
 
 
