@@ -149,8 +149,8 @@ CASES: dict[str, Case] = {
         'muster_dead_letters_total{service="launcher", topic="pod-failed"}', LATELY, LONG_AGO
     ),
     "MessagesUnacknowledged": gauge(
-        'muster_unacknowledged_messages{service="rest"}', "200+0x60", "200+0x20 5+0x1 200+0x40",
-        at="50m",
+        'muster_unacknowledged_messages{service="rest"}', "200+0x60",
+        "200+0x10 5+0x1 _x18 200+0x30", at="50m",
     ),
     "LauncherTimersLate": gauge("muster_launcher_timer_lag_seconds", "90+0x60", "5+0x60"),
     "DeliveriesGivenUp": Case(

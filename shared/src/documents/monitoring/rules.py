@@ -468,7 +468,8 @@ SERVICES = Group(
         Rule(
             name="MessagesUnacknowledged",
             severity="warning",
-            expr="min_over_time(muster_unacknowledged_messages[30m]) > 100",
+            expr="muster_unacknowledged_messages > 100",
+            wait="30m",
             summary="The other side of {{ $labels.service }} does not acknowledge messages",
             means="For half an hour there were more than 100 such messages.",
             action="A reader is away or too slow: see the lag in the dashboard Bus and services.",
