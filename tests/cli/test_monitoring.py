@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import real_prometheus
 from cli.client import Exit
+from cli.standalone.monitoring import configure
 from cli.standalone.programs import SERVICES
 from forked_muster import run_forked
 from muster_up import Up
@@ -32,6 +33,13 @@ def test_without_a_prometheus_nothing_is_started_and_the_error_has_all_places(
     assert not (home / "log").exists()
 
 
+@pytest.mark.parametrize("has_driver", [True, False])
+def test_rules_about_gpus_need_a_driver(has_driver: bool, tmp_path: Path) -> None:
+    configure(tmp_path, {"rest": 8080}, "token", has_gpu_driver=has_driver)
+    assert (tmp_path / "rules/nodes.yaml").exists()
+    assert (tmp_path / "rules/gpu.yaml").exists() == has_driver
+
+
 @pytest.mark.prometheus
 @pytest.mark.system
 @pytest.mark.xdist_group("up")
@@ -50,7 +58,9 @@ def test_prometheus_scrapes_all_parts_and_needs_the_token_for_that(tmp_path: Pat
         (agent,) = asked(address, "query", query='up{node!=""}')["result"]
         assert agent["metric"]["node"] == os.uname().nodename
         rules = asked(address, "rules")["groups"]
-        assert len(rules) == len(list((real_prometheus.MONITORING / "rules").glob("*.yaml")))
+        files = (real_prometheus.MONITORING / "rules").glob("*.yaml")
+        wanted = {each.name for each in files} - {"gpu.yaml"}  # its GPUs are simulated
+        assert {Path(each["file"]).name for each in rules} == wanted
         told = (one.home / "up.out").read_text()
         assert address in told
         assert "every process of this machine can read it" in told

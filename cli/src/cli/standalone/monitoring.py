@@ -36,8 +36,12 @@ def find_prometheus(named: Path | None, environment: Mapping[str, str]) -> Path:
     )
 
 
-def configure(folder: Path, services: Mapping[str, int], token: str) -> None:
-    """Write what Prometheus reads. Raises EmbeddedServerError without a checkout."""
+def configure(
+    folder: Path, services: Mapping[str, int], token: str, *, has_gpu_driver: bool
+) -> None:
+    """Write what Prometheus reads. Without a driver the rules about GPUs are left out: their
+    metrics are missing. Raises EmbeddedServerError without a checkout.
+    """
     checkout = checkout_root()
     if checkout is None:
         raise EmbeddedServerError(
@@ -45,6 +49,8 @@ def configure(folder: Path, services: Mapping[str, int], token: str) -> None:
         )
     shutil.rmtree(folder / "rules", ignore_errors=True)
     shutil.copytree(checkout / RULES / "rules", folder / "rules")
+    if not has_gpu_driver:
+        (folder / "rules/gpu.yaml").unlink()
     shutil.copy(checkout / RULES / "prometheus.yml", folder)
     write_private(folder / "token", token)
     (folder / "targets").mkdir(exist_ok=True)

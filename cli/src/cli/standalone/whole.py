@@ -152,7 +152,8 @@ class Whole:
 
     def _prometheus(self, binary: Path, ports: Mapping[str, int], choices: Choices) -> Program:
         assert choices.metrics_token is not None
-        configure(self.home / FOLDER, ports, choices.metrics_token)
+        reads_gpus = not choices.fake_gpus and has_gpu_driver()
+        configure(self.home / FOLDER, ports, choices.metrics_token, has_gpu_driver=reads_gpus)
         return prometheus(binary, self.home, self._state.port("prometheus", PROMETHEUS_PORT))
 
     def _choices(self, admin_password: str | None) -> Choices:

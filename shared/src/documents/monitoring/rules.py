@@ -14,6 +14,7 @@ from documents.monitoring.spec import (
 
 RARE = "it exists only while there is something to show"
 OWN = f"{{{OF_OWN_NODES}}}"
+NO_ECC = "GPUs without ECC have none"
 AT_GPU = "GPU {{ $labels.minor_number }} of {{ $labels.node_name }}"
 
 GPU = Group(
@@ -75,6 +76,7 @@ GPU = Group(
             action="Drain the node and reset the GPU, so that it remaps the rows. If errors come"
             " again, replace it.",
             openpai=("NvidiaSmiDoubleEccError",),
+            optional={"nvidiasmi_ecc_error_count": NO_ECC},
         ),
         Rule(
             name="GpuRowsNotRemapped",
@@ -83,6 +85,7 @@ GPU = Group(
             summary=f"{AT_GPU} can't remap a memory row",
             means="The GPU has no spare rows left.",
             action="Drain the node and replace the GPU.",
+            optional={"DCGM_FI_DEV_ROW_REMAP_FAILURE": NO_ECC},
         ),
         Rule(
             name="GpuRowsToRemap",
@@ -92,6 +95,7 @@ GPU = Group(
             summary=f"{AT_GPU} waits for a reset to remap memory rows",
             means="Rows of its memory had errors and are replaced by the next reset.",
             action="Drain the node when its jobs have ended, then reset the GPU.",
+            optional={"DCGM_FI_DEV_ROW_REMAP_PENDING": NO_ECC},
         ),
         Rule(
             name="GpuMemoryLeft",
