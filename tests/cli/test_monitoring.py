@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import real_prometheus
 from cli.client import Exit
-from cli.standalone.monitoring import configure
+from cli.standalone.monitoring import FETCHED, configure, find_prometheus
+from cli.standalone.processes import State
 from cli.standalone.programs import SERVICES
 from forked_muster import run_forked
 from muster_up import Up
@@ -38,6 +39,27 @@ def test_rules_about_gpus_need_a_driver(has_driver: bool, tmp_path: Path) -> Non
     configure(tmp_path, {"rest": 8080}, "token", has_gpu_driver=has_driver)
     assert (tmp_path / "rules/nodes.yaml").exists()
     assert (tmp_path / "rules/gpu.yaml").exists() == has_driver
+
+
+def test_the_fetched_program_comes_before_one_on_the_path(tmp_path: Path) -> None:
+    fetched, on_path = tmp_path / FETCHED, tmp_path / "bin/prometheus"
+    for program in (on_path, fetched):
+        program.parent.mkdir(parents=True)
+        program.touch(0o700)
+        environment = {"XDG_CACHE_HOME": str(tmp_path), "PATH": str(on_path.parent)}
+        assert find_prometheus(None, environment) == program
+
+
+@pytest.mark.system
+@pytest.mark.xdist_group("up")
+def test_muster_starts_though_prometheus_does_not(tmp_path: Path) -> None:
+    one = Up(tmp_path / "home", {"MUSTER_PROMETHEUS": "/bin/false"}, unready=["prometheus"])
+    one.start("--monitoring")
+    try:
+        assert one.status()["services"]["prometheus"]["state"] != State.READY
+        assert "prometheus ended with status 1" in (one.home / "up.out").read_text()
+    finally:
+        one.stop()
 
 
 @pytest.mark.prometheus

@@ -25,11 +25,11 @@ def find_prometheus(named: Path | None, environment: Mapping[str, str]) -> Path:
     cache = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     fetched = cache / FETCHED
     on_path = shutil.which("prometheus", path=environment.get("PATH", os.defpath))
-    candidates = (named,) if named else (Path(on_path) if on_path else None, fetched)
+    candidates = (named,) if named else (fetched, Path(on_path) if on_path else None)
     for candidate in candidates:
         if candidate is not None and os.access(candidate, os.X_OK):
             return candidate
-    places = f"at {named} (MUSTER_PROMETHEUS)" if named else f"on the PATH and at {fetched}"
+    places = f"at {named} (MUSTER_PROMETHEUS)" if named else f"at {fetched} and on the PATH"
     raise EmbeddedServerError(
         f"No Prometheus was found: `muster up --monitoring` looked {places}. Run `make prometheus`"
         " in the checkout, install Debian's package `prometheus`, or set MUSTER_PROMETHEUS."

@@ -38,8 +38,8 @@ class UpSettings(BaseSettings):
     )
     prometheus: Path | None = Field(
         None,
-        description="The program of --monitoring; else on the PATH, or as `make prometheus`"
-        " fetched it.",
+        description="The program of --monitoring; else as `make prometheus` fetched it, or on the"
+        " PATH.",
     )
     admin_password: AdminPassword | None = Field(None, description="For the first start.")
     fake_gpus: NonNegativeInt | None = Field(

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,7 +91,7 @@ class Whole:
         return [runner.part for runner in self._runners] + [each.part for each in self._services]
 
     async def start(self, admin_password: str | None) -> None:
-        """Start everything; returns when all services are ready.
+        """Start everything; returns when all services are ready. Prometheus is not waited for.
 
         Raises EmbeddedServerError where a part can't be started or is not ready in time.
         """
@@ -131,7 +131,7 @@ class Whole:
             service = ServiceProcess(program, self._show)
             self._services.append(service)
             self._tasks.append(asyncio.create_task(service.run()))
-        await self._await_ready()
+        await self._await_ready([each for each in self._services if each.program not in watching])
 
     async def stop(self) -> None:
         """Stop in the order in which nothing is lost: the agent while all others still listen."""
@@ -265,12 +265,12 @@ class Whole:
                 "The database's migrations failed: " + " / ".join(output_lines)
             )
 
-    async def _await_ready(self) -> None:
+    async def _await_ready(self, services: Sequence[ServiceProcess]) -> None:
         try:
             async with asyncio.timeout(self._settings.ready_timeout_s):
-                await asyncio.gather(*(each.ready.wait() for each in self._services))
+                await asyncio.gather(*(each.ready.wait() for each in services))
         except TimeoutError:
-            late = [each for each in self._services if each.part.state is not State.READY]
+            late = [each for each in services if each.part.state is not State.READY]
             names = ", ".join(f"{each.program.name} (log: {each.program.log})" for each in late)
             raise EmbeddedServerError(
                 f"Not ready after {self._settings.ready_timeout_s:.0f} s: {names}."
