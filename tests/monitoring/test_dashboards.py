@@ -107,6 +107,13 @@ def test_metrics_that_others_also_export_are_asked_for_of_musters_own_processes_
         assert re.search("service" if metric.startswith("process_") else "node", matchers), metric
 
 
+def test_a_summary_has_whole_numbers_where_prometheus_extrapolates() -> None:
+    """An increase by 3 is mostly 3.0526…"""
+    for rule in (rule for group in GROUPS for rule in group.rules):
+        if "increase(" in rule.expr:
+            assert "{{ $value }}" not in rule.summary, rule.name
+
+
 def test_no_rule_has_the_name_of_an_alert_that_muster_raises_itself() -> None:
     """Mutes and actions know alerts by their names."""
     names = {rule.name for group in GROUPS for rule in group.rules}

@@ -57,7 +57,7 @@ class RestMetrics:
             ["peer"],
             registry=registry,
         )
-        for peer in ("agent", "scheduler", "kubernetes"):
+        for peer in ("agent", "scheduler", "alerting", "kubernetes"):
             self.peer_failures.labels(peer)
         self.actions = Counter(
             "muster_rest_actions",

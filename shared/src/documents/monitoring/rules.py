@@ -15,6 +15,7 @@ from documents.monitoring.spec import (
 RARE = "it exists only while there is something to show"
 OWN = f"{{{OF_OWN_NODES}}}"
 NO_ECC = "GPUs without ECC have none"
+WHOLE = '{{ $value | printf "%.0f" }}'
 AT_GPU = "GPU {{ $labels.minor_number }} of {{ $labels.node_name }}"
 
 GPU = Group(
@@ -37,8 +38,8 @@ GPU = Group(
             severity="warning",
             expr='increase(muster_agent_gpu_xids_total{tier="program"}[1d]) > 10',
             keep="1h",
-            summary="GPU {{ $labels.gpu }} of {{ $labels.node }} reported {{ $value }} Xids of"
-            " programs in a day",
+            summary="GPU {{ $labels.gpu }} of {{ $labels.node }} reported"
+            f" {WHOLE} Xids of programs in a day",
             means="These Xids mostly come from programs, and 45 from their stop. Many on one GPU,"
             " of different jobs, point to its hardware.",
             action="Compare the GPU with its neighbours in the dashboard Health. Test it when the"
@@ -180,7 +181,7 @@ NODES = Group(
             severity="critical",
             expr="increase(muster_scheduler_nodes_lost_total[10m]) > 0",
             keep="10m",
-            summary="{{ $value }} nodes were declared lost",
+            summary=f"{WHOLE} nodes were declared lost",
             means="The Scheduler has not received their agents for a lease. Their pods count as"
             " failed and start elsewhere, at no cost to the users.",
             action="`muster nodes` names them. Look at network, power and agent.",
@@ -404,7 +405,7 @@ SCHEDULER = Group(
             name="SchedulerRebuilds",
             severity="warning",
             expr="increase(muster_scheduler_rebuilds_total[30m]) > 5",
-            summary="The Scheduler rebuilt its memory {{ $value }} times in half an hour",
+            summary=f"The Scheduler rebuilt its memory {WHOLE} times in half an hour",
             means="Its transactions fail, so it reads everything anew.",
             action='See its log line "memory is rebuilt"; check the database.',
         ),
@@ -543,7 +544,7 @@ JOBS = Group(
             severity="warning",
             expr="increase(muster_job_attempts_retried_total[30m]) > 50",
             keep="10m",
-            summary="{{ $value }} job attempts were retried in half an hour",
+            summary=f"{WHOLE} job attempts were retried in half an hour",
             means="One cause fails many attempts.",
             action='The Launcher\'s log line "a job is tried again" names the jobs.',
         ),
