@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from alerting.domain.actions import Action, ActionRule, Bounds, State, answered, decide
 from alerting.domain.events import Alert, Severity
-from alerting.rules import check
+from alerting.rules import check, rules_of
 from muster.contracts.alerts import Do, Outcome
 from muster.contracts.nodes import Gpu, NodeReport, ProblemKind
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 RULE = ActionRule("bad-gpus", ("GpuXid",), Do.CORDON, {}, is_dry_run=False)
-WIDE = Bounds(100, 100)
+WIDE = Bounds(100, 100, 100)
 
 
 def xid(node: str) -> Alert:
@@ -52,21 +52,21 @@ def test_an_action_is_decided_once_and_taken_back_when_the_alert_is_over() -> No
 
 def test_limits_count_nodes_and_hold_the_others_back() -> None:
     alerts = [xid(f"n{number}") for number in range(4)]
-    states = [it.state for it in decided(*alerts, bounds=Bounds(2, 100))]
+    states = [it.state for it in decided(*alerts, bounds=Bounds(2, 100, 100))]
     assert states == [State.REQUESTED] * 2 + [State.HELD] * 2
-    found = decided(*alerts, bounds=Bounds(100, 1))
+    found = decided(*alerts, bounds=Bounds(100, 1, 100))
     assert [it.state for it in found] == [State.REQUESTED] + [State.HELD] * 3
     later = NOW + timedelta(hours=2)
     known = (*done(*found[:1]), *found[1:])
-    assert decided(*alerts, bounds=Bounds(100, 1), known=known, now=later) == ()
+    assert decided(*alerts, bounds=Bounds(100, 1, 100), known=known, now=later) == ()
     released = tuple(replace(it, state=State.UNDONE) for it in known[:1]) + known[1:]
-    freed = decided(*alerts, bounds=Bounds(100, 1), known=released, now=later)
+    freed = decided(*alerts, bounds=Bounds(100, 1, 100), known=released, now=later)
     assert [it.state for it in freed][:1] == [State.REQUESTED]
 
 
 def test_a_dry_run_takes_no_node_and_a_loop_is_held() -> None:
     dry = replace(RULE, is_dry_run=True)
-    found = decided(*(xid(f"n{it}") for it in range(3)), rules=(dry,), bounds=Bounds(1, 1))
+    found = decided(*(xid(f"n{it}") for it in range(3)), rules=(dry,), bounds=Bounds(1, 1, 100))
     assert [(it.state, it.is_dry_run) for it in found] == [(State.REQUESTED, True)] * 3
     (first,) = done(*decided(xid("n1")))
     again = replace(xid("n1"), starts_at=NOW + timedelta(minutes=5))
@@ -80,7 +80,7 @@ def test_a_node_with_two_bad_gpus_is_held_until_both_are_good() -> None:
     gpus = [replace(xid("n1"), labels={"node": "n1", "gpu": gpu}) for gpu in "01"]
     first = done(*decided(gpus[0]))
     later = NOW + timedelta(minutes=5)
-    (second,) = decided(*gpus, known=first, bounds=Bounds(1, 1), now=later)
+    (second,) = decided(*gpus, known=first, bounds=Bounds(1, 1, 100), now=later)
     assert (second.state, second.target) == (State.REQUESTED, "n1")
     known = (*first, *done(second))
     (back,) = decided(gpus[1], known=known, now=later)
@@ -99,6 +99,24 @@ def test_an_alert_without_a_target_is_refused_and_jobs_are_named_by_user() -> No
         State.REFUSED,
         "The alert's labels name no job of a user.",
     )
+
+
+def test_only_so_many_jobs_are_stopped_in_an_hour() -> None:
+    stop = replace(RULE, do=Do.STOP_JOB, alerts=("IdleGpus",))
+    idle = [
+        Alert("IdleGpus", Severity.WARNING, "idle", {"user": "ada", "jobName": name}, NOW)
+        for name in "abc"
+    ]
+    bounds = Bounds(0, 1, 2)
+    found = decided(*idle, rules=(stop,), bounds=bounds)
+    assert [it.state for it in found] == [State.REQUESTED] * 2 + [State.HELD]
+    assert found[2].reason == "2 jobs were stopped within the last hour, the limit."
+    known = (*done(*found[:2]), found[2])
+    (third,) = decided(
+        *idle, rules=(stop,), bounds=bounds, known=known, now=NOW + timedelta(minutes=61)
+    )
+    assert (third.action, third.state) == (found[2].action, State.REQUESTED)
+    assert rules_of({"limits": {"jobsPerHour": 7}}).limits.of(20) == Bounds(2, 2, 7)
 
 
 def test_rules_are_checked_with_their_place() -> None:

@@ -96,10 +96,11 @@ def _always(_event: Mapping[str, Any]) -> bool:
 
 
 class LimitsText(_Strict):
-    """The limits of actions on nodes."""
+    """The limits of actions on nodes and jobs."""
 
     nodes_per_hour: Annotated[int, Field(ge=0, le=10_000)] = 2
     nodes_share: Annotated[float, Field(ge=0, le=1)] = 0.1
+    jobs_per_hour: Annotated[int, Field(ge=0, le=10_000)] = 5
 
 
 class RulesText(_Strict):
@@ -206,7 +207,8 @@ def _faults(root: Node, text: RulesText) -> list[Problem]:
 def rules_of(content: dict[str, Any]) -> Rules:
     """The rules of a checked content. Raises ValueError."""
     text = RulesText.model_validate(content)
-    limits = Limits(text.limits.nodes_per_hour, text.limits.nodes_share)
+    of = text.limits
+    limits = Limits(of.nodes_per_hour, of.nodes_share, of.jobs_per_hour)
     presets = [each for each in PRESETS if each.name not in text.presets_off]
     return Rules(
         (*presets, *(each.rule() for each in text.rules)),

@@ -1,7 +1,7 @@
 """What rules do because of alerts: which action is due, held back, or to be taken back.
 
-Each action is decided once for a rule and a time that an alert fires. Limits count nodes, not
-actions, and hold actions back until there is room.
+Each action is decided once for a rule and a time that an alert fires. Limits count nodes
+and jobs, not actions, and hold actions back until there is room.
 """
 
 import hashlib
@@ -63,23 +63,27 @@ class ActionRule:
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The most nodes that actions take in an hour, and at a time as a share of the cluster; one
-    node is always allowed at a time, unless ``nodes_per_hour`` is 0.
+    node is always allowed at a time, unless ``nodes_per_hour`` is 0. And the most jobs that they
+    stop in an hour.
     """
 
     nodes_per_hour: int = 2
     nodes_share: float = 0.1
+    jobs_per_hour: int = 5
 
     def of(self, nodes: int) -> "Bounds":
         """The same for a cluster of so many nodes."""
-        return Bounds(self.nodes_per_hour, max(1, int(self.nodes_share * nodes)))
+        at_once = max(1, int(self.nodes_share * nodes))
+        return Bounds(self.nodes_per_hour, at_once, self.jobs_per_hour)
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The most nodes that actions take in an hour, and at a time."""
+    """The most nodes that actions take in an hour, and at a time; the most jobs in an hour."""
 
     per_hour: int
     at_once: int
+    jobs_per_hour: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,11 +237,17 @@ def _held(
             f"The rule acted on {target} within the last hour. If the alert comes of the action"
             " itself, change the rule: this is a loop."
         )
-    if rule.do not in ON_NODES:
+    is_node = rule.do in ON_NODES
+    lately = {
+        it.target for it in acted if (it.do in ON_NODES) == is_node and it.asked_at > now - HOUR
+    }
+    if target not in lately and len(lately) >= (
+        bounds.per_hour if is_node else bounds.jobs_per_hour
+    ):
+        what = "nodes were taken" if is_node else "jobs were stopped"
+        return f"{len(lately)} {what} within the last hour, the limit."
+    if not is_node:
         return None
-    lately = {it.target for it in acted if it.do in ON_NODES and it.asked_at > now - HOUR}
-    if target not in lately and len(lately) >= bounds.per_hour:
-        return f"{len(lately)} nodes were taken within the last hour, the limit."
     held = {it.target for it in known if _takes_a_node(it)}
     if target not in held and len(held) >= bounds.at_once:
         return f"{len(held)} nodes are taken, the limit: release one."

@@ -30,7 +30,7 @@ rules:
   - {name: SpeechFails, event: job-failed, when: event.job.virtualCluster == 'speech', count: 3}
 actions:
   - {name: bad-gpus, alerts: [GpuXid, GpuMissing], do: cordon, mode: "on"}
-limits: {nodesPerHour: 2, nodesShare: 0.1}
+limits: {nodesPerHour: 2, nodesShare: 0.1, jobsPerHour: 5}
 """
 
 LOGIN = {"username": "ann", "password": "correct-horse-battery", "expiration": 86400}
