@@ -3,6 +3,9 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+from rest.api import mutes
+
 MUTES = "/api/v2/alerts/mutes"
 
 
@@ -20,3 +23,20 @@ async def test_no_user_ends_a_mute_for_everybody_whatever_their_name(rest: Any) 
         own = await user.post(MUTES, json=await body(rest))
         assert (await user.delete(f"{MUTES}/{own.json()['id']}")).status_code == 200
     assert (await rest.client.delete(path)).status_code == 200
+
+
+async def test_mutes_that_are_over_count_until_they_are_forgotten(
+    rest: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mutes, "MAX_MUTES", 2)
+    monkeypatch.setattr(mutes, "MAX_PUBLISHED", 3)
+    async with await rest.make_user("ann") as ann:
+        for _ in range(3):
+            made = await ann.post(MUTES, json=await body(rest))
+            assert made.status_code == 201
+            assert (await ann.delete(f"{MUTES}/{made.json()['id']}")).status_code == 200
+        refused = await ann.post(MUTES, json=await body(rest))
+        assert (refused.status_code, refused.json()["code"]) == (400, "InvalidParametersError")
+        assert "MUSTER_REMOVED_DAYS" in refused.json()["message"]
+    for wanted in (201, 201, 400):  # administrators' own count, without ann's
+        assert (await rest.client.post(MUTES, json=await body(rest))).status_code == wanted

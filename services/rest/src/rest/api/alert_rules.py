@@ -14,7 +14,6 @@ from rest.api.examples import ALERT_RULES_FILE
 from rest.api.paging import Paging
 from rest.api.tokens import Done
 from rest.handlers.alert_rules import Who
-from rest.handlers.order import By
 
 router = APIRouter(prefix="/alerts", tags=["alerts"])
 
@@ -177,5 +176,5 @@ async def undo_action(
     """Take back what an action did to a node. An order that somebody gave since then stands. The
     rule does not repeat the action for this alert.
     """
-    answer = await here.actions.undo(action, By(caller.username, address))
+    answer = await here.actions.undo(action, caller, address)
     return Done(message=answer.reason)

@@ -7,12 +7,12 @@ from typing import Annotated, Self
 
 from fastapi import APIRouter, Path
 from muster.contracts.alerts import Mute
-from muster.db import transaction
+from muster.db import Connection, transaction
 from muster.errors import Problem, Rejected
 from muster.ids import new_id
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
-from rest.api.context import Address, Here, User
+from rest.api.context import Address, Context, Here, User
 from rest.api.paging import Paging
 from rest.api.tokens import Done
 from rest.domain.callers import Caller, check_admin, check_owner
@@ -23,6 +23,8 @@ router = APIRouter(prefix="/alerts/mutes", tags=["alerts"])
 
 MAX_MUTES = 100
 """Of one user, and of all administrators for everybody."""
+MAX_PUBLISHED = 1000
+"""The same, with those that are over and still published."""
 LONGEST = timedelta(days=90)
 
 Text = Annotated[str, Field(min_length=1, max_length=255)]
@@ -85,9 +87,7 @@ async def create_mute(wanted: MuteRequest, here: Here, caller: User, address: Ad
     async with transaction(here.pool) as conn:
         await accounts.check_rights(conn, caller)
         _check_time(wanted.until, await conn.fetchval("SELECT now()"))
-        if await mutes.count_mutes(conn, owner) >= MAX_MUTES:
-            message = f"There are {MAX_MUTES} mutes, the limit; remove one."
-            raise Rejected("InvalidParametersError", message)
+        await _check_count(here, conn, owner)
         mute = Mute(
             id=new_id(time.time_ns() // 1_000_000, secrets.randbits(80)),
             owner=owner,
@@ -129,6 +129,21 @@ def _check_time(until: datetime, now: datetime) -> None:
     if not now < until <= now + LONGEST:
         problem = Problem("until", f"must be within the next {LONGEST.days} days")
         raise Rejected("InvalidParametersError", f"`until` {problem.message}.", (problem,))
+
+
+async def _check_count(here: Context, conn: Connection, owner: str | None) -> None:
+    """Raises Rejected where there may be no more. Others who count meanwhile wait."""
+    standing, published = await mutes.count_of_owner(conn, owner)
+    message = None
+    if standing >= MAX_MUTES:
+        message = f"There are {MAX_MUTES} mutes, the limit; remove one."
+    elif published >= MAX_PUBLISHED:
+        message = (
+            f"{MAX_PUBLISHED} mutes were made, the limit; each counts for"
+            f" {here.settings.removed_days} days after its end (MUSTER_REMOVED_DAYS)."
+        )
+    if message is not None:
+        raise Rejected("InvalidParametersError", message)
 
 
 def _check_may(caller: Caller, mute: Mute) -> None:

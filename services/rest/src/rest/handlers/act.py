@@ -21,12 +21,13 @@ from muster.records import Received
 from muster.relay import Relay
 
 from rest.cluster import Cluster
+from rest.domain.callers import Caller
 from rest.handlers.order import By, give_order
 from rest.handlers.publish import SettingsPublisher
 from rest.handlers.stop import stop_for_alert
 from rest.metrics import RestMetrics
 from rest.settings import RestSettings
-from rest.store import actions, audit, node_orders
+from rest.store import accounts, actions, audit, node_orders
 
 _log = structlog.get_logger()
 
@@ -74,10 +75,13 @@ class Actions:
             else:
                 self._publisher.wake()
 
-    async def undo(self, action: str, by: By) -> ActionAnswered:
-        """Take an action back. Raises Rejected where there is none to take back."""
+    async def undo(self, action: str, caller: Caller, address: str) -> ActionAnswered:
+        """Take an action back. Raises Rejected where there is none to take back, or the caller has
+        lost their rights.
+        """
         async with self._relay.transaction() as opened:
-            answer = await self._undo(opened, action, by)
+            await accounts.check_rights(opened.conn, caller)
+            answer = await self._undo(opened, action, By(caller.username, address))
             if answer is None:
                 raise Rejected("NoActionError", f"There is no action {action[:64]} that was done.")
             if answer.outcome is not Outcome.UNDONE:

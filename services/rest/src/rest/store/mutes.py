@@ -28,6 +28,21 @@ async def count_mutes(conn: Connection, owner: str | None) -> int:
     return found
 
 
+async def count_of_owner(conn: Connection, owner: str | None) -> tuple[int, int]:
+    """How many stand that are an owner's, or everybody's, and how many are published, those that
+    are over included. Others who count wait for the end of the transaction.
+    """
+    key = f"rest: mutes of {owner or '(everybody)'}"
+    await conn.execute("SELECT pg_advisory_xact_lock(hashtext($1))", key)
+    row = await conn.fetchrow(
+        "SELECT count(*) FILTER (WHERE removed_at IS NULL AND until_at > now()), count(*)"
+        " FROM mute WHERE owner IS NOT DISTINCT FROM $1",
+        owner,
+    )
+    assert row is not None
+    return row[0], row[1]
+
+
 async def lock_mute(conn: Connection, ident: str) -> Mute | None:
     """One that stands, locked."""
     content = await conn.fetchval(f"SELECT content {_STANDING} AND id = $1 FOR UPDATE", ident)
