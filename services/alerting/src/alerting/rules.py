@@ -237,5 +237,4 @@ class KnownRules:
             # Of a newer version: what held before goes on.
             _log.error("the rules for alerts can't be used", reason=str(error)[:500])
             return
-        self._newest.note(model.setting, model.revision)
         _log.info("rules for alerts hold", actions=len(self.now.actions))

@@ -9,7 +9,7 @@ from muster.db import Connection
 from alerting.domain.event_rules import Match
 from alerting.domain.events import Alert
 from alerting.store.alerts import alert_of
-from alerting.store.rows import text
+from alerting.store.rows import plain
 
 KEY = "alerting: rules"
 """One transaction at a time counts events."""
@@ -43,7 +43,7 @@ async def note_events(conn: Connection, events: Mapping[str, Mapping[str, Any]])
     keys = sorted(events)
     if not keys:
         return []
-    contents = [_plain(events[key]) for key in keys]
+    contents = [plain(events[key]) for key in keys]
     rows = await conn.fetch(_NOTE, keys, [events[key]["name"] for key in keys], contents)
     return [row["key"] for row in rows]
 
@@ -86,12 +86,3 @@ async def made_lately(conn: Connection, names: Sequence[str]) -> dict[str, int]:
 async def over(conn: Connection, limit: int) -> list[Alert]:
     """Alerts of rules for which no event counts any more, locked."""
     return [alert_of(row) for row in await conn.fetch(_OVER, limit)]
-
-
-def _plain(value: Any) -> Any:
-    """PostgreSQL takes no NUL character."""
-    if isinstance(value, str):
-        return text(value)
-    if isinstance(value, Mapping):
-        return {text(key): _plain(each) for key, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
