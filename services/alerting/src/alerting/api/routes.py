@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from itertools import groupby
 from typing import Any
 
 from muster.db import Pool, is_transient
@@ -14,7 +15,7 @@ from starlette.routing import Route
 
 from alerting.domain.actions import Action
 from alerting.domain.deliveries import Receiver
-from alerting.domain.event_rules import tried
+from alerting.domain.event_rules import Trial, tried
 from alerting.domain.events import Alert
 from alerting.rules import after_trial, check
 from alerting.store import actions, alerts, deliveries
@@ -56,10 +57,14 @@ def routes(pool: Pool, guard: TokenGuard) -> list[Route]:
         checked = check(await request.body())
         trials = []
         if checked.content is not None:
-            for rule, _ in checked.rules:
+            by_kind = sorted((it for it, _ in checked.rules), key=lambda it: it.event)
+            done: dict[str, Trial] = {}
+            for event, rules in groupby(by_kind, key=lambda it: it.event):
                 async with pool.acquire() as conn:
-                    events = await rule_store.recent_events(conn, rule.event)
-                trials.append(await asyncio.to_thread(tried, rule, events))
+                    events = await rule_store.recent_events(conn, event)
+                for rule in rules:
+                    done[rule.name] = await asyncio.to_thread(tried, rule, events)
+            trials = [done[rule.name] for rule, _ in checked.rules]
             checked = after_trial(checked, trials)
         errors = [_shown_problem(each) for each in checked.problems]
         shown = [
