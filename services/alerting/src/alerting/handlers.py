@@ -226,20 +226,14 @@ class Listener:
         notified = batch.notified
         entries = list(self._subscriptions.entries())
         subscriptions = [entry.subscription for entry in entries]
+        owners = {it.id: it.owner for it in subscriptions}
         names = {alert.fingerprint: alert.name for alert, _ in notified.alerts}
         mutes = list(self._mutes.all())
-        heard = {
-            event.key: [
-                it
-                for it in subscriptions
-                if not is_muted(event, it.owner, mutes, names, now=opened.now)
-            ]
-            for event, _ in notified.events
-        }
         notified.deliveries = [
             it
             for event, _ in notified.events
-            for it in deliveries(heard[event.key], event, now=opened.now)
+            for it in deliveries(subscriptions, event, now=opened.now)
+            if not is_muted(event, owners[it.subscription], mutes, names, now=opened.now)
         ]
         listed = {
             entry.subscription.id: Listed(entry.subscription.owner, entry.version)
