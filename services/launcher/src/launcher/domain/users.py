@@ -1,8 +1,8 @@
 """Whose open jobs ask for and hold GPUs, in a bounded number of rows."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from launcher.domain.states import JobPhase
 
@@ -25,16 +25,7 @@ def bounded(gpus: Mapping[Share, int], most: int) -> Mapping[Share, int]:
     for share, count in gpus.items():
         of_users[share.user] += count
     named = {user for user, _ in of_users.most_common(most)}
-    return _summed((_of(share, named), count) for share, count in gpus.items())
-
-
-def _of(share: Share, named: set[str]) -> Share:
-    user = share.user if share.user in named else OTHERS
-    return Share(share.virtual_cluster, user, share.phase)
-
-
-def _summed(counts: Iterable[tuple[Share, int]]) -> Mapping[Share, int]:
-    summed: Counter[Share] = Counter()
-    for share, count in counts:
-        summed[share] += count
-    return summed
+    found: Counter[Share] = Counter()
+    for share, count in gpus.items():
+        found[share if share.user in named else replace(share, user=OTHERS)] += count
+    return found
