@@ -3,7 +3,7 @@
 import json
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
 from fastapi.responses import Response, StreamingResponse
@@ -15,6 +15,7 @@ from rest.api.logs import EventAnswer, Held, LogReader, Reader, until_stop
 from rest.domain.callers import Caller
 from rest.domain.event_stream import (
     TOPICS,
+    EventType,
     cloud_event,
     format_positions,
     may_see,
@@ -22,8 +23,6 @@ from rest.domain.event_stream import (
 )
 
 router = APIRouter(prefix="/events", tags=["events"])
-
-EventType = Literal["job-updated", "node-lost", "node-returned", "alert-raised", "alert-resolved"]
 
 
 @router.get("", response_class=StreamingResponse, responses=EventAnswer)

@@ -3,13 +3,14 @@
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, get_args
 
 from muster.errors import Problem, Rejected
 
 from rest.domain.callers import Caller
 
-TOPICS = ("job-updated", "node-lost", "node-returned", "alert-raised", "alert-resolved")
+EventType = Literal["job-updated", "node-lost", "node-returned", "alert-raised", "alert-resolved"]
+TOPICS: tuple[EventType, ...] = get_args(EventType)
 """The topics that outsiders may follow."""
 ALERTS = frozenset({"alert-raised", "alert-resolved"})
 
