@@ -27,8 +27,8 @@ OF_ROLE = f'{OF_JOB}, role_name=~"$role"'
 OF_TASK = f'{OF_ROLE}, task_index=~"$task"'
 
 
-def _p95(histogram: str, by: str = "le", share: str = "0.95") -> str:
-    return f"histogram_quantile({share}, sum by ({by}) (rate({histogram}_bucket{RATE})))"
+def _p95(histogram: str, by: str = "le", share: str = "0.95", where: str = "") -> str:
+    return f"histogram_quantile({share}, sum by ({by}) (rate({histogram}_bucket{where}{RATE})))"
 
 
 def _value(title: str, unit: str, query: str, tells: str, action: str) -> Panel:
@@ -199,10 +199,8 @@ def _of_cluster(state: str, title: str, tells: str, action: str) -> Panel:
 
 
 def _of_attempts(title: str, name: str, share: str, tells: str, action: str) -> Panel:
-    query = (
-        f"histogram_quantile({share}, sum by (le, virtual_cluster) (rate("
-        f"muster_job_{name}_seconds_bucket{{{_OF_CLUSTER}}}{RATE})))"
-    )
+    by = "le, virtual_cluster"
+    query = _p95(f"muster_job_{name}_seconds", by, share, f"{{{_OF_CLUSTER}}}")
     return Panel(title, "s", query, tells, action, "{{virtual_cluster}}")
 
 
