@@ -52,8 +52,9 @@ def loaded(history: Deciding, *, reverse: bool = False) -> Stored:
         state.restore_gang(store.gangs[name], now, now)
     state.restore_usage(_ordered(store.usage, reverse=reverse))
     state.restore_preemptions(store.preemptions)
-    state.restore_reservations(_ordered(store.reservations, reverse=reverse))
     recall(state, old, now)
+    state.keep_up(now)
+    state.restore_reservations(_ordered(store.reservations, reverse=reverse))
     return state
 
 

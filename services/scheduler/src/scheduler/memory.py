@@ -98,9 +98,11 @@ class Memory:
         state.restore_usage(await store.usage.load(conn))
         state.restore_preemptions(await store.preemptions.load(conn))
         state.patient_until = self.at() + self.settings.lease_timeout_s
-        state.restore_reservations(await store.reservations.load(conn))
+        kept = await store.reservations.load(conn)
         self.known = {node.node: node for node in nodes}
         self.watch.adopt(state)
+        state.keep_up(time.monotonic())  # cells are reserved on nodes that were heard
+        state.restore_reservations(kept)
         if self._collector is not None:
             self._collector.filled()
 

@@ -88,8 +88,8 @@ async def renew(
         for gang in some:
             state.restore_gang(gang, now, source.at())
     kept = await source.reservations(changed.reservations)
+    state.keep_up(now)  # cells are reserved on nodes that were heard
     state.restore_reservations(kept, changed.reservations - kept.keys())
-    state.keep_up(now)
     return len(gangs)
 
 
