@@ -23,3 +23,8 @@ from runtime_agent.settings import AgentSettings
 def test_settings_that_cannot_be_right_are_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         AgentSettings(**wrong)
+
+
+def test_a_driver_that_hangs_is_told_within_10_s() -> None:
+    settings = AgentSettings()
+    assert settings.device_look_s + settings.device_timeout_s < 10

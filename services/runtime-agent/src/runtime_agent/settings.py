@@ -176,8 +176,8 @@ class AgentSettings(ReadByRestSettings, KubernetesSettings):
     report_coalesce_s: NonNegativeFloat = Field(
         0.02, description="Changes within this time make one report."
     )
-    device_timeout_s: PositiveFloat = Field(10.0, description="The GPU driver must answer by then.")
-    device_look_s: PositiveFloat = Field(15.0, description="How often the GPUs are looked at.")
+    device_timeout_s: PositiveFloat = Field(5.0, description="The GPU driver must answer by then.")
+    device_look_s: PositiveFloat = Field(4.0, description="How often the GPUs are looked at.")
     foreign_port_s: PositiveFloat = Field(
         600.0, description="How long a port is reported that another process held."
     )
