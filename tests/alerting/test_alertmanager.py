@@ -1,4 +1,6 @@
-"""Debian's Alertmanager, configured as the page on alerts says, makes Muster cordon a node."""
+"""Debian's Alertmanager, configured as the page on alerts says: it makes Muster cordon a node, and
+gets Muster's alerts.
+"""
 
 import asyncio
 import os
@@ -14,7 +16,7 @@ import httpx2
 import pytest
 import yaml
 from cli.embedded.process import dying_with_me, free_port
-from muster.contracts.nodes import NodeReport
+from muster.contracts.nodes import NodeReport, ProblemKind
 from plain_http import NO_TLS
 from real_prometheus import program
 
@@ -50,12 +52,40 @@ async def test_debians_alertmanager_makes_muster_cordon_a_node(
         assert [it["state"] for it in await api.alerts()] == ["resolved"]
 
 
+@pytest.mark.timeout(240)
+async def test_debians_alertmanager_gets_musters_alerts_and_sends_none_back(
+    cluster: Any, with_rest: Callable[..., Any], tmp_path: Path
+) -> None:
+    port = free_port()
+    there = {"alertmanager_urls": f"http://127.0.0.1:{port}", "alertmanager_wait_s": 0.2}
+    async with (
+        with_rest(alertmanager_token=TOKEN, **there) as api,
+        alertmanager(tmp_path, api.url, port) as its,
+    ):
+
+        async def listed() -> list[tuple[str, str]]:
+            labels = [it["labels"] for it in (await its.get("/api/v2/alerts")).json()]
+            return [(it["alertname"], it["source"]) for it in labels]
+
+        async def known() -> set[tuple[str, str]]:
+            return {(it["name"], it["source"]) for it in await api.alerts()}
+
+        full = {"problem": "Only 1 MB are free.", "problem_kind": ProblemKind.DISK}
+        await cluster.publish("node-reported", "gpu-7", report("gpu-7", **full))
+        await until(listed, [("NodeDiskFull", "muster/node")])
+        other = [{"labels": {"alertname": "Other", "source": "elsewhere"}}]
+        (await its.post("/api/v2/alerts", json=other)).raise_for_status()
+        await until(known, {("NodeDiskFull", "node"), ("Other", "alertmanager")})
+        await cluster.publish("node-reported", "gpu-7", report("gpu-7", revision=2))
+        await until(listed, [("Other", "elsewhere")])
+
+
 async def ordered(api: Any, node: str) -> str:
     found = await api.admin.get(f"/api/v2/cluster/nodes/{node}")
     return (found.json()["order"] or "ready") if found.status_code == 200 else "unknown"
 
 
-async def until(look: Callable[[], Any], wanted: str) -> None:
+async def until(look: Callable[[], Any], wanted: object) -> None:
     found = None
     try:
         async with asyncio.timeout(90):
@@ -66,7 +96,9 @@ async def until(look: Callable[[], Any], wanted: str) -> None:
 
 
 @asynccontextmanager
-async def alertmanager(folder: Path, rest_url: str) -> AsyncIterator[httpx2.AsyncClient]:
+async def alertmanager(
+    folder: Path, rest_url: str, port: int | None = None
+) -> AsyncIterator[httpx2.AsyncClient]:
     """Alertmanager with the page's configuration, but REST's address and short waits."""
     text = PAGE.read_text().split("## Alertmanager")[1].split("```yaml\n")[1].split("```")[0]
     token = folder / "token"
@@ -75,7 +107,7 @@ async def alertmanager(folder: Path, rest_url: str) -> AsyncIterator[httpx2.Asyn
     config = yaml.safe_load(text.replace("/run/secrets/alertmanager-token", str(token)))
     config["route"] |= {"group_wait": "100ms", "group_interval": "200ms"}
     (folder / "alertmanager.yml").write_text(yaml.safe_dump(config))
-    address = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{port or free_port()}"
     binary = program("prometheus-alertmanager")
     command = [
         *("unshare", "--mount", *(["--map-root-user"] if os.getuid() else [])),
@@ -109,10 +141,9 @@ async def is_ready(client: httpx2.AsyncClient) -> bool:
         return False
 
 
-def report(node: str) -> NodeReport:
+def report(node: str, **fields: Any) -> NodeReport:
     return NodeReport(
         node=node,
-        revision=1,
         journal="j",
         boot="b",
         at=datetime.now(UTC),  # noqa: TID251 - as an agent reports
@@ -120,4 +151,5 @@ def report(node: str) -> NodeReport:
         version="1",
         cpu=8,
         memory_mb=1024,
+        **{"revision": 1, **fields},
     )

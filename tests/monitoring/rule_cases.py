@@ -158,6 +158,7 @@ CASES: dict[str, Case] = {
         {'muster_alerting_deliveries_given_up_total{channel="mail", why="unsubscribed"}': LATELY},
     ),
     "SubscriptionsFileInvalid": gauge("muster_alerting_subscriptions_file_ok", ZERO, ONE),
+    "AlertmanagerTakesNoAlerts": gauge("muster_alerting_alertmanager_up", ZERO, ONE),
     "JobGpusIdle": Case(
         {f"task_gpu_percent{OF_JOB % 0}": "1+0x120"},
         {f"task_gpu_percent{OF_JOB % 0}": "1+0x120", f"task_gpu_percent{OF_JOB % 1}": "60+0x120"},

@@ -18,6 +18,7 @@ from muster.service_keys import ALERTING
 from muster.settings import read
 from muster.token_guard import TokenGuard
 
+from alerting.alertmanagers import posting
 from alerting.api.routes import routes
 from alerting.domain.deliveries import Answer, Channel, Failed, GiveUp, new_orders
 from alerting.domain.messages import Message, confirmation_message
@@ -103,8 +104,10 @@ def _listen(
             wake()
         if notified.alerts:
             nodes.changed.set()  # rules may act on them
+            post_alerts()
 
     nodes, known = ReportedNodes(), KnownSettings()
+    post_alerts = posting(runtime, settings, metrics)
     takers = {REPORTED: nodes.on_record, SETTINGS: known.on_record}
 
     def on_record(record: Received, model: Model | None) -> None:

@@ -77,3 +77,9 @@ class AlertingMetrics:
             registry=registry,
         )
         self.file_ok.set(1)
+        self.alertmanager_up = Gauge(
+            "muster_alerting_alertmanager_up",
+            "1 while an Alertmanager of MUSTER_ALERTMANAGER_URLS takes Muster's alerts, else 0.",
+            ["alertmanager"],
+            registry=registry,
+        )

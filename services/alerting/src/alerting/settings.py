@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import quote
 
+import httpx2
 from muster.addresses import networks_of
 from muster.settings import DatabaseSettings, ReadByRestSettings
 from pydantic import (
@@ -90,6 +91,15 @@ class AlertingSettings(DatabaseSettings, ReadByRestSettings):
     webhook_slots: PositiveInt = Field(64, description="The most webhooks at a time.")
     resolver_threads: PositiveInt = Field(16, description="The most name look-ups at a time.")
 
+    alertmanager_urls: SecretStr = Field(
+        SecretStr(""),
+        description="Alertmanagers that get Muster's alerts, separated by commas, such as"
+        " http://alertmanager:9093. An address may have user:password@.",
+    )
+    alertmanager_wait_s: PositiveFloat = Field(
+        60.0, description="How often firing alerts are posted again to Alertmanager."
+    )
+
     job_url: str | None = Field(
         None,
         description="The address of a job's page, for links in messages, such as"
@@ -145,6 +155,18 @@ class AlertingSettings(DatabaseSettings, ReadByRestSettings):
         networks_of(text)
         return text
 
+    @field_validator("alertmanager_urls")
+    @classmethod
+    def _are_web_addresses(cls, text: SecretStr) -> SecretStr:
+        for part in _parts(text):
+            try:
+                url = httpx2.URL(part)
+            except httpx2.InvalidURL:
+                url = httpx2.URL("")
+            if url.scheme not in ("http", "https") or not url.host:
+                raise ValueError("write http or https addresses, separated by commas")
+        return text
+
     @field_validator("job_url")
     @classmethod
     def _names_the_job(cls, text: str | None) -> str | None:
@@ -169,6 +191,10 @@ class AlertingSettings(DatabaseSettings, ReadByRestSettings):
                 " worker would send what is still being sent"
             )
         return self
+
+    def alertmanagers(self) -> list[httpx2.URL]:
+        """Their addresses."""
+        return [httpx2.URL(part) for part in _parts(self.alertmanager_urls)]
 
     def policy(self) -> Policy:
         """When silence matters."""
@@ -217,3 +243,7 @@ class AlertingSettings(DatabaseSettings, ReadByRestSettings):
             password=self.smtp_password.get_secret_value() if self.smtp_password else None,
             timeout_s=self.smtp_timeout_s,
         )
+
+
+def _parts(text: SecretStr) -> list[str]:
+    return [part.strip() for part in text.get_secret_value().split(",") if part.strip()]

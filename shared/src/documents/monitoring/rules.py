@@ -507,6 +507,17 @@ SERVICES = Group(
             means="Alerting uses the last valid one.",
             action="Its log has the line and the fix.",
         ),
+        Rule(
+            name="AlertmanagerTakesNoAlerts",
+            severity="warning",
+            expr="muster_alerting_alertmanager_up == 0",
+            wait="5m",
+            summary="Alertmanager {{ $labels.alertmanager }} does not take Muster's alerts",
+            means="Alerts of nodes, jobs and event rules do not reach who is called by it.",
+            action="Alerting's log has the answer after `Alertmanager takes no alerts`. Check the"
+            " address and log-in in `MUSTER_ALERTMANAGER_URLS`.",
+            optional={"muster_alerting_alertmanager_up": "few sites set MUSTER_ALERTMANAGER_URLS"},
+        ),
     ),
 )
 

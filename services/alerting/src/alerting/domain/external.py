@@ -17,10 +17,16 @@ SEVERITIES = {
     "none": Severity.INFO,
 }
 """What rules call severities; all others are warnings."""
+OWN = "muster/"
+"""How the label `source` begins in the alerts that Muster posts to Alertmanager."""
 
 
 def received(known: Alert | None, message: ReceivedAlert) -> Alert | None:
-    """The alert as it is now; None where it has not changed. ``known``: the same one, as it was."""
+    """The alert as it is now; None where it has not changed, or is Muster's own. ``known``: the
+    same one, as it was.
+    """
+    if message.labels.get("source", "").startswith(OWN):
+        return None
     alert = Alert(
         name=message.name,
         severity=SEVERITIES.get(message.severity.lower(), Severity.WARNING),

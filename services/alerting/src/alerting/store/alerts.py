@@ -119,6 +119,21 @@ async def firing_alerts(conn: Connection) -> list[Alert]:
     return [alert_of(row) for row in await conn.fetch(sql, MOST_FIRING)]
 
 
+_OWN = """
+    SELECT * FROM alert WHERE source <> 'alertmanager'
+    AND (ends_at IS NULL OR ends_at > now() - $1 * interval '1 s')
+    ORDER BY starts_at DESC LIMIT $2
+"""
+ENDS_TOLD_WAITS = 15
+"""How many waits long the end of an alert is told, as Prometheus tells it for 15 minutes."""
+
+
+async def own_alerts(conn: Connection, wait_s: float) -> list[Alert]:
+    """Muster's own that fire or have ended lately, newest first."""
+    rows = await conn.fetch(_OWN, ENDS_TOLD_WAITS * wait_s, MOST_FIRING)
+    return [alert_of(row) for row in rows]
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Which alerts: firing or resolved ones (None: both), with this name, severity, source and user
