@@ -66,6 +66,33 @@ def test_only_a_subscription_that_matches_is_notified(
     assert bool(deliveries([a_subscription(**fields)], an_event(), now=NOW)) == is_notified
 
 
+MAIL = "ada@example.org"
+ACCOUNT = {"id": "account/ada", "events": (), "email": MAIL}
+OTHER = {"id": "s2", "events": ("node-lost",), "email": None}
+
+
+@pytest.mark.parametrize(
+    ("known", "reached"),
+    [
+        ([ACCOUNT], ["account/ada"]),
+        ([ACCOUNT, {"email": MAIL.upper()}], ["s1"]),  # the same address by a subscription
+        ([ACCOUNT, {"email": "else@example.org"}], ["account/ada", "s1"]),
+        ([ACCOUNT, OTHER | {"webhook_url": "https://one"}], ["account/ada"]),
+        ([OTHER | {"webhook_url": "https://one"}], ["s2"]),  # there is no address
+        ([{**OTHER, "id": it, "webhook_url": "https://one"} for it in ("s3", "s4")], ["s3"]),
+        ([OTHER | {"webhook_url": "https://one", "enabled": False}], []),
+        ([ACCOUNT | {"id": "account/bob", "owner": "bob"}], []),
+        ([OTHER | {"webhook_url": "https://one", "owner": "bob"}], []),
+    ],
+)
+def test_what_a_job_file_asks_for_reaches_its_user_once(
+    known: list[dict[str, Any]], reached: list[str]
+) -> None:
+    subscriptions = [a_subscription(**fields) for fields in known]
+    asked = replace(an_event(), is_asked=True)
+    assert sorted(it.subscription for it in deliveries(subscriptions, asked, now=NOW)) == reached
+
+
 def test_a_filter_of_jobs_lets_events_of_nodes_pass() -> None:
     asked = a_subscription(events=("node-lost",), filter=SubscriptionFilter(users=("bob",)))
     assert deliveries([asked], an_event(AlertEvent.NODE_LOST, job=None), now=NOW)

@@ -71,6 +71,26 @@ def test_the_end_of_a_job_is_one_event(state: JobState, name: str) -> None:
     assert not alerts
 
 
+def test_the_first_run_of_a_job_is_one_event_also_if_it_has_ended_meanwhile() -> None:
+    ran: dict[str, Any] = {"launched_at": NOW, "notify": ("running",)}
+    again = a_status(4, attempt=1, launched_at=NOW, notify=("retried",))
+    waits, runs = a_status(1, JobState.WAITING), a_status(2, **ran)
+    _, events, _ = after(waits, runs, a_status(3, JobState.WAITING, attempt=1, **ran), again)
+    assert names(events) == ["job-started", "job-retried"]
+    _, events, _ = after(waits, a_status(2, JobState.FAILED, completed_at=NOW, **ran))
+    assert [(it.name.value, it.is_asked) for it in events] == [
+        ("job-started", True),
+        ("job-failed", False),
+    ]
+
+
+@pytest.mark.parametrize("state", [JobState.SUCCEEDED, JobState.STOPPED, JobState.FAILED])
+def test_a_job_file_asks_for_each_end_by_itself(state: JobState) -> None:
+    for change in ("succeeded", "stopped", "failed"):
+        _, (event,), _ = after(a_status(1, state, completed_at=NOW, notify=(change,)))
+        assert event.is_asked == (change == state.value.lower())
+
+
 def test_a_job_whose_first_message_is_its_end_is_an_event() -> None:
     _, events, _ = after(a_status(7, JobState.FAILED, completed_at=NOW))
     assert names(events) == ["job-failed"]

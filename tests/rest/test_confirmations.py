@@ -14,6 +14,7 @@ from alerting.settings import AlertingSettings
 from mail_server import Mailbox, running_mailbox
 from muster.confirmation_codes import confirmation_code
 from muster.contracts.confirmations import Confirmation
+from muster.contracts.jobs import JobChange, JobState, JobStatus
 from muster.contracts.notices import RESYNC_SETTING, SettingChanged
 from muster.contracts.topics import Service
 from muster.service import running
@@ -294,3 +295,55 @@ async def test_expired_codes_are_ended_and_later_forgotten(start_rest: Any) -> N
             return count
 
         await rest.eventually(kept, 0)
+
+
+async def test_a_confirmed_address_gets_what_job_files_ask_for(
+    start_rest: Any, fresh_broker: Any, alerting: Alerting, mailbox: Mailbox
+) -> None:
+    """From REST's answer at the submission to the mail server, without a subscription."""
+    bootstrap = fresh_broker.bootstrap
+    asked = "extras: {jobStatusChangeNotification: {failed: true}}\n"
+    async with (
+        start_rest(kafka_bootstrap=bootstrap) as rest,
+        alerting(bootstrap),
+        await rest.make_user("ann") as ann,
+        AIOKafkaProducer(bootstrap_servers=bootstrap) as producer,
+    ):
+
+        async def warned(name: str) -> list[str]:
+            file = rest.job_file(name) + asked
+            answer = await ann.post("/api/v2/jobs", content=file)
+            assert answer.status_code == 202, answer.text
+            return [it["path"] for it in answer.json()["warnings"]]
+
+        assert "extras.jobStatusChangeNotification" in await warned("early")
+        changed = await rest.client.put("/api/v2/users", json=admins("ann", email="ann@one.org"))
+        assert changed.status_code == 201, changed.text
+        assert "extras.jobStatusChangeNotification" not in await warned("late")
+
+        async def known() -> list[str]:
+            rows = await rest.runtime.pool.fetch(
+                "SELECT value->>'email' AS email FROM alerting.subscription"
+            )
+            return [row["email"] for row in rows]
+
+        await rest.eventually(known, ["ann@one.org"])
+        now = await rest.runtime.pool.fetchval("SELECT now()")
+        for state in (JobState.SUCCEEDED, JobState.FAILED):  # only one of them is asked for
+            status = JobStatus(
+                job=f"j-{state}",
+                name="late",
+                user="ann",
+                virtual_cluster="default",
+                state=state,
+                submitted_at=now,
+                revision=1,
+                notify=(JobChange.FAILED,),
+            )
+            value = status.model_dump_json().encode()
+            await producer.send_and_wait("job-updated", value, key=status.job.encode())
+        (text,) = await mails(rest, mailbox, 1)
+        assert "FAILED" in text
+        assert mailbox.recipients == ["ann@one.org"]
+        await rest.client.put("/api/v2/users", json=admins("ann", email=""))
+        await rest.eventually(known, [])

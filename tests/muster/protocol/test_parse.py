@@ -188,12 +188,21 @@ def test_a_value_of_the_wrong_kind_is_never_repeated() -> None:
     ("add", "path"),
     [
         ("  com.microsoft.pai.runtimeplugin: [{plugin: ssh}]\n", 'extras["com.microsoft.pai'),
-        ("  jobStatusChangeNotification: {failed: true}\n", "extras.jobStatusChangeNotification"),
     ],
 )
 def test_what_is_not_acted_on_is_a_warning_with_its_path(add: str, path: str) -> None:
     warned = [(w.path, w.line) for w in parsed(JOB + add).warnings]
     assert any(place.startswith(path) and line == 25 for place, line in warned)
+
+
+def test_the_changes_that_a_user_wants_to_know_are_checked() -> None:
+    asked = "  jobStatusChangeNotification: {failed: true, retried: false, running: true}\n"
+    assert parsed(JOB + asked).spec.notify == ("running", "failed")
+    place = "extras.jobStatusChangeNotification"
+    (found,) = problems(JOB + "  jobStatusChangeNotification: {fail: true}\n")
+    assert found == (f"{place}.fail", 25, "is no field here; did you mean `failed`?")
+    (found,) = problems(JOB + "  jobStatusChangeNotification: {failed: yes please}\n")
+    assert found[:2] == (f"{place}.failed", 25)
 
 
 def test_a_job_whose_records_would_not_fit_is_refused() -> None:

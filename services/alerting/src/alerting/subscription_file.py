@@ -75,7 +75,7 @@ class FileSubscription(Subscription):
 
     model_config = ConfigDict(extra="forbid")
 
-    owner: str = "file"
+    owner: str = "(file)"
     receiver: None = None
     slack: SecretAddress | None = None
     teams: SecretAddress | None = None

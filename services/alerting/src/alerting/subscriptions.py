@@ -14,7 +14,7 @@ from muster.confirmation_codes import confirmation_code
 from muster.contracts.confirmations import CONFIRMATION_SETTING, Confirmation
 from muster.contracts.model import Model
 from muster.contracts.notices import SettingChanged
-from muster.contracts.subscriptions import SUBSCRIPTION_SETTING, Subscription
+from muster.contracts.subscriptions import ACCOUNT, SUBSCRIPTION_SETTING, Subscription
 from muster.newest import Newest
 from muster.receiver_secrets import open_receiver
 from muster.records import Received
@@ -158,7 +158,8 @@ class Subscriptions:
         self.changed.set()
 
     def _count(self) -> None:
-        self._metrics.subscriptions.labels("bus").set(len(self._from_bus))
+        accounts = sum(it.startswith(ACCOUNT) for it in self._from_bus)
+        self._metrics.subscriptions.labels("bus").set(len(self._from_bus) - accounts)
         self._metrics.subscriptions.labels("file").set(len(self._from_file))
 
 

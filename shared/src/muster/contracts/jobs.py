@@ -22,6 +22,17 @@ class JobState(OpenEnum):
     UNKNOWN = "unknown"
 
 
+class JobChange(OpenEnum):
+    """Changes of a job's state that its user can be notified of; OpenPAI's names."""
+
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    RETRIED = "retried"
+    UNKNOWN = "unknown"
+
+
 class TaskState(OpenEnum):
     """The states of one task, as users see them."""
 
@@ -86,7 +97,8 @@ class JobSpec(Model):
     ``min_run_s``: how long it is protected from preemption. ``checkpoint_s``: how often it saves
     its work. ``borrow``: it may use idle quota of other virtual clusters. ``secrets``: the secrets
     that it uses (``muster.contracts.secrets.JobSecrets``), sealed to the Launcher. ``mounts``: the
-    storages that its tasks mount; REST sets them.
+    storages that its tasks mount; REST sets them. ``notify``: the changes that its user wants to be
+    notified of, whatever they subscribe to.
     """
 
     user_number: int = 0
@@ -102,6 +114,7 @@ class JobSpec(Model):
     borrow: bool = False
     secrets: str | None = None
     mounts: tuple[StorageMount, ...] = ()
+    notify: tuple[JobChange, ...] = ()
     task_roles: tuple[TaskRoleSpec, ...]
 
 
@@ -175,7 +188,8 @@ class JobStatus(StateMessage):
 
     ``gang_class``: how the gang of all its tasks holds its GPUs, where they are one gang;
     ``lender``: the virtual cluster that lends them, if they are not of its own.
-    ``dead_letter``: a service rejected a record about this job; it names the place.
+    ``dead_letter``: a service rejected a record about this job; it names the place. ``notify``: see
+    JobSpec.
     """
 
     job: str
@@ -200,3 +214,4 @@ class JobStatus(StateMessage):
     verdict: Verdict | None = None
     trigger: Trigger | None = None
     dead_letter: str | None = None
+    notify: tuple[JobChange, ...] = ()

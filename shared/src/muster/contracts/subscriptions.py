@@ -14,9 +14,15 @@ SUBSCRIPTION_SETTING = "subscription/"
 """The prefix of settings whose values are subscriptions; the subscription's id follows."""
 
 
+ACCOUNT = "account/"
+"""The ids of the subscriptions that stand for the confirmed mail addresses of accounts begin so;
+the user follows. They name no events: they get what users are to know without a subscription."""
+
+
 class AlertEvent(OpenEnum):
     """Events that a subscription can name."""
 
+    JOB_STARTED = "job-started"
     JOB_FINISHED = "job-finished"
     JOB_FAILED = "job-failed"
     JOB_RETRIED = "job-retried"

@@ -115,6 +115,5 @@ def _role_warnings(job: JobFile, name: str, role: TaskRole, root: Node) -> Itera
 
 def _extras_warnings(job: JobFile, root: Node) -> Iterator[Problem]:
     extras = job.extras.model_extra or {}
-    for key in ("jobStatusChangeNotification", RUNTIME_PLUGINS):
-        if extras.get(key):
-            yield problem_at(root, ("extras", key), _NOT_YET)
+    if extras.get(RUNTIME_PLUGINS):
+        yield problem_at(root, ("extras", RUNTIME_PLUGINS), _NOT_YET)

@@ -19,6 +19,7 @@ from muster.protocol.shape import (
     JobFile,
     Resources,
     RoleAdditions,
+    StatusChanges,
     TaskRole,
 )
 from muster.protocol.tree import find, look_up
@@ -166,6 +167,7 @@ def _fields_at(parts: Sequence[str | int]) -> list[str]:
         "taskRoles.extraContainerOptions": ContainerOptions,
         "taskRoles.resourcePerInstance": Resources,
         "deployments.taskRoles": DeploymentRole,
+        "extras.jobStatusChangeNotification": StatusChanges,
         "extras.muster": Additions,
         "extras.muster.taskRoles": RoleAdditions,
     }

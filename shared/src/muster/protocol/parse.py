@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
-from muster.contracts.jobs import JobSpec, TaskRoleSpec
+from muster.contracts.jobs import JobChange, JobSpec, TaskRoleSpec
 from muster.contracts.secrets import PullCredentials, Secrets
 from muster.errors import Problem
 from muster.protocol.checks import check_references, find_warnings
@@ -164,8 +164,17 @@ def _job_spec(job: JobFile, roles: tuple[TaskRoleSpec, ...]) -> JobSpec:
         min_run_s=own.min_run_seconds,
         checkpoint_s=own.checkpoint_seconds,
         borrow=own.borrow,
+        notify=_changes_of(job),
         task_roles=roles,
     )
+
+
+def _changes_of(job: JobFile) -> tuple[JobChange, ...]:
+    """The changes that the job's user is notified of."""
+    asked = job.extras.job_status_change_notification
+    if asked is None:
+        return ()
+    return tuple(JobChange(name) for name, is_asked in asked if is_asked)
 
 
 def _role_spec(

@@ -269,6 +269,18 @@ class StorageUse(Shape):
     )
 
 
+class StatusChanges(Shape):
+    """Which changes of the job's state its user is notified of. ``running``: its first task runs
+    for the first time. ``retried``: a new attempt begins.
+    """
+
+    running: bool = False
+    succeeded: bool = False
+    stopped: bool = False
+    failed: bool = False
+    retried: bool = False
+
+
 class Extras(Shape):
     """Whatever clients keep here; only the named fields are read. ``storages``: empty: the default
     ones of those that the user may use; null: none.
@@ -279,6 +291,7 @@ class Extras(Shape):
     gang_allocation: bool = True
     hived_scheduler: HivedScheduler | None = None
     storages: Annotated[list[StorageUse], Field(max_length=MAX_STORAGES)] | None = None
+    job_status_change_notification: StatusChanges | None = None
     muster: Additions = Additions()
 
 

@@ -22,6 +22,7 @@ from muster.contracts.gangs import (
 )
 from muster.contracts.jobs import (
     Execution,
+    JobChange,
     JobRequest,
     JobSpec,
     JobState,
@@ -294,6 +295,7 @@ def _empty() -> dict[str, int]:
             verdict=_verdict(16_384),
             trigger=Trigger(message="m" * 1000, role=role.name, index=_BIG),
             dead_letter="d" * 1000,
+            notify=tuple(JobChange),
         ),
         "gang-requested": GangRequest(
             gang=_NAME,

@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from typing import assert_never
 
 from muster.contracts.subscriptions import (
+    ACCOUNT,
     AlertEvent,
     DeliveryOrder,
     LeastSeverity,
@@ -167,14 +168,36 @@ class Receiver:
 def deliveries(
     subscriptions: Iterable[Subscription], event: Event, *, now: datetime
 ) -> tuple[Delivery, ...]:
-    """The deliveries that an event makes."""
+    """The deliveries that an event makes: for the subscriptions that want it, and where the job's
+    file asks for it, over the channels of the job's user that do not get it yet.
+    """
+    known = list(subscriptions)
+    found = [it for it in known if wants(it, event)]
+    if event.is_asked and event.job is not None:
+        reached = {_address(it) for it in found}
+        for each in channels_of(event.job.user, known):
+            if _address(each) not in reached:
+                reached.add(_address(each))
+                found.append(each)
     return tuple(
         Delivery(
             delivery_id(it.id, event.key), it.id, channel(it), event, _not_before(it, event, now)
         )
-        for it in subscriptions
-        if wants(it, event)
+        for it in found
     )
+
+
+def channels_of(owner: str, subscriptions: Iterable[Subscription]) -> list[Subscription]:
+    """Where an owner is reached beside what they subscribe to: at the confirmed mail address of
+    their account, and without one at the receivers of their subscriptions.
+    """
+    own = [it for it in subscriptions if it.owner == owner and it.enabled]
+    return [it for it in own if it.id.startswith(ACCOUNT)] or own
+
+
+def _address(subscription: Subscription) -> str:
+    """The same for subscriptions with one receiver, as far as that can be known."""
+    return subscription.webhook_url or (subscription.email or subscription.id).lower()
 
 
 def _not_before(subscription: Subscription, event: Event, now: datetime) -> datetime | None:

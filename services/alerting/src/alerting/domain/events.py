@@ -12,8 +12,6 @@ from muster.contracts.notices import AlertNotice
 from muster.contracts.subscriptions import AlertEvent
 from pydantic import JsonValue
 
-"""The longest name of a job, node, service or topic that is kept; Muster's own are far shorter."""
-
 
 class Severity(StrEnum):
     """How much it matters to operators."""
@@ -48,7 +46,8 @@ class Event:
     """Something to notify people of, once.
 
     ``key`` is the same for every repeat of the event. ``thread`` groups messages about one thing (a
-    job, a node). ``data`` is the body of a webhook, in JSON names.
+    job, a node). ``data`` is the body of a webhook, in JSON names. ``is_asked``: the job's
+    file asks to notify its user of it.
     """
 
     key: str
@@ -60,6 +59,7 @@ class Event:
     thread: str
     data: Mapping[str, JsonValue]
     job: JobLabels | None = None
+    is_asked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

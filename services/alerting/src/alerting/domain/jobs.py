@@ -8,7 +8,7 @@ import hashlib
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from muster.contracts.jobs import JobState, JobStatus
+from muster.contracts.jobs import JobChange, JobState, JobStatus
 from muster.contracts.subscriptions import AlertEvent
 
 from alerting.domain.events import Alert, Event, JobLabels, Severity
@@ -16,7 +16,20 @@ from alerting.domain.policy import Policy
 from alerting.domain.texts import job_data, job_end_text, job_title, stuck_text
 
 STUCK = "JobStuck"
-CLOSED = frozenset({JobState.SUCCEEDED, JobState.STOPPED, JobState.FAILED})
+ENDS = {
+    JobState.SUCCEEDED: JobChange.SUCCEEDED,
+    JobState.STOPPED: JobChange.STOPPED,
+    JobState.FAILED: JobChange.FAILED,
+}
+CLOSED = frozenset(ENDS)
+EVENTS = {
+    JobChange.RUNNING: (AlertEvent.JOB_STARTED, Severity.INFO),
+    JobChange.SUCCEEDED: (AlertEvent.JOB_FINISHED, Severity.INFO),
+    JobChange.STOPPED: (AlertEvent.JOB_FINISHED, Severity.INFO),
+    JobChange.FAILED: (AlertEvent.JOB_FAILED, Severity.WARNING),
+    JobChange.RETRIED: (AlertEvent.JOB_RETRIED, Severity.INFO),
+}
+"""The event of each change of a job's state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +38,8 @@ class Watch:
 
     ``content`` shows whether a message has anything new. ``quiet_since`` is the time of the last
     new one, or of the rejection of a record about the job (``dead_letter`` names it;
-    ``rejected_at`` is the newest). ``stuck_since`` is set while its alert fires.
+    ``rejected_at`` is the newest). ``stuck_since`` is set while its alert fires. ``has_run``: a
+    task of it has run.
     """
 
     job: str
@@ -41,6 +55,7 @@ class Watch:
     dead_letter: str | None = None
     rejected_at: datetime | None = None
     stuck_since: datetime | None = None
+    has_run: bool = False
 
     @property
     def is_closed(self) -> bool:
@@ -97,6 +112,7 @@ def received(
         has_reason=status.reason is not None,
         dead_letter=status.dead_letter,
         rejected_at=known.rejected_at,
+        has_run=known.has_run or status.launched_at is not None,
     )
     unstuck, alerts = _unstuck(known, after, now)
     events = (*unstuck, *_events_of(known, after, status, now, policy))
@@ -185,35 +201,33 @@ def _unstuck(
 def _events_of(
     known: Watch, after: Watch, status: JobStatus, now: datetime, policy: Policy
 ) -> tuple[Event, ...]:
-    named = _name_and_severity(known, after)
-    at = status.completed_at or now
-    if named is None or not policy.is_news(at, now):
-        return ()
-    name, severity = named
     title = job_title(status.user, status.name, status.job)
-    retried = name is AlertEvent.JOB_RETRIED
-    event = Event(
-        key=f"{name}/{status.job}" + (f"/{status.attempt}" if retried else ""),
-        name=name,
-        at=at,
-        severity=severity,
-        title=f"{title} is tried again" if retried else f"{title} {status.state}",
-        text=job_end_text(status),
-        thread=_thread(status.job),
-        data=job_data(status),
-        job=after.labels,
-    )
-    return (event,)
+    found: list[Event] = []
 
+    def note(change: JobChange, title: str, at: datetime, number: str = "") -> None:
+        name, severity = EVENTS[change]
+        if policy.is_news(at, now):
+            event = Event(
+                key=f"{name}/{status.job}{number}",
+                name=name,
+                at=at,
+                severity=severity,
+                title=title,
+                text=job_end_text(status),
+                thread=_thread(status.job),
+                data=job_data(status),
+                job=after.labels,
+                is_asked=change in status.notify,
+            )
+            found.append(event)
 
-def _name_and_severity(known: Watch, after: Watch) -> tuple[AlertEvent, Severity] | None:
-    if after.state is JobState.FAILED:
-        return AlertEvent.JOB_FAILED, Severity.WARNING
+    if after.has_run and not known.has_run:
+        note(JobChange.RUNNING, f"{title} runs", status.launched_at or now)
     if after.is_closed:
-        return AlertEvent.JOB_FINISHED, Severity.INFO
-    if after.attempt > known.attempt:
-        return AlertEvent.JOB_RETRIED, Severity.INFO
-    return None
+        note(ENDS[after.state], f"{title} {status.state}", status.completed_at or now)
+    elif after.attempt > known.attempt:
+        note(JobChange.RETRIED, f"{title} is tried again", now, f"/{status.attempt}")
+    return tuple(found)
 
 
 def _stuck_alert(watch: Watch, starts_at: datetime) -> Alert:

@@ -12,7 +12,7 @@ def job_title(user: str, name: str, job: str) -> str:
 
 
 def job_end_text(status: JobStatus) -> str:
-    """One line for each thing that is known about how a job, or its attempt, ended."""
+    """One line for each thing that is known about how a job, or its attempt, went."""
     lines = [f"Job {status.job} in virtual cluster {status.virtual_cluster}: {status.state}."]
     if status.attempt:
         retries = status.retries
@@ -51,7 +51,10 @@ def stuck_text(state: JobState, dead_letter: str | None, quiet_since: datetime) 
 def job_data(status: JobStatus) -> dict[str, JsonValue]:
     """A job in a webhook: its status without its tasks, in the JSON names of ``job-updated``."""
     return status.model_dump(
-        mode="json", by_alias=True, exclude_none=True, exclude={"task_roles", "revision", "seen"}
+        mode="json",
+        by_alias=True,
+        exclude_none=True,
+        exclude={"task_roles", "revision", "seen", "notify"},
     )
 
 

@@ -29,6 +29,7 @@ JOB_COLUMNS = (
     "rejected_at",
     "quiet_since",
     "stuck_since",
+    "has_run",
     "due_at",
 )
 _JOBS = "SELECT * FROM job_watch WHERE job = ANY($1) ORDER BY job FOR UPDATE"

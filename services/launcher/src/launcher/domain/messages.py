@@ -286,6 +286,7 @@ def _job_status(job_with_tasks: JobWithTasks) -> JobStatus:
         verdict=final_verdict(job),
         trigger=job.outcome.trigger if job.outcome else None,
         dead_letter=job.dead_letter,
+        notify=job.spec.notify,
     )
 
 

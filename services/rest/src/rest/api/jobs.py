@@ -51,12 +51,17 @@ from rest.domain.virtual_clusters import (
 )
 from rest.handlers.stop import no_job, set_execution
 from rest.handlers.submit import Submission, check_secrets, key_of, repeated_answer
-from rest.store import answers, storages
+from rest.store import answers, storages, subscriptions
 from rest.store import jobs as stored
 from rest.store.jobs import find_attempt, find_config, find_job, list_attempts
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 
+_REACHES_NOBODY = Problem(
+    "extras.jobStatusChangeNotification",
+    "reaches nobody yet: your account has no confirmed mail address and you have no subscription;"
+    " set an address with `muster users set`",
+)
 PARSE_IN_THREAD_BYTES = 32 * 1024
 """A larger file is parsed beside the loop, so that others need not wait for it."""
 
@@ -144,6 +149,8 @@ async def submit_job(request: Request) -> Response:
             here.metrics.submissions.labels("invalid").inc()
             raise
         return Response(repeated_answer(key, known), 202, media_type="application/json")
+    if job.spec.notify and not await subscriptions.can_notify(here.pool, caller.username):
+        warnings = (*warnings, _REACHES_NOBODY)
     spec = job.spec.model_copy(update={"user_number": caller.number, "mounts": mounts})
     submission = Submission(
         username=caller.username,

@@ -12,6 +12,7 @@ from zoneinfo import available_timezones
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import JSONResponse, Response
 from muster.contracts.subscriptions import (
+    ACCOUNT,
     AlertEvent,
     DeliveryOrder,
     LeastSeverity,
@@ -40,6 +41,9 @@ from rest.store.accounts import LockedAccount
 
 router = APIRouter(prefix="/alerts/subscriptions", tags=["alerts"])
 
+OWN_ACCOUNT = "account"
+"""In place of a subscription's id."""
+
 MAX_SUBSCRIPTIONS = 100
 """Of one owner."""
 
@@ -62,6 +66,7 @@ ADMIN_EVENTS = frozenset(
 
 Ident = Annotated[str, Path(max_length=64, description="The subscription's id.")]
 Event = Literal[
+    "job-started",
     "job-finished",
     "job-failed",
     "job-retried",
@@ -405,10 +410,13 @@ async def list_deliveries(
     ] = None,
 ) -> Response:
     """The deliveries of the last days: the newest events first, why one failed, and how the
-    receiver does.
+    receiver does. `account` stands for the mail address of one's own account.
     """
-    async with transaction(here.pool) as conn:
-        await _find(conn, caller, ident)
+    if ident == OWN_ACCOUNT:
+        ident = f"{ACCOUNT}{caller.username}"
+    else:
+        async with transaction(here.pool) as conn:
+            await _find(conn, caller, ident)
     query = {"subscription": ident, **asdict(page)} | ({} if state is None else {"state": state})
     answer = await here.peers.ask_alerting("/deliveries", query)
     if answer is None:

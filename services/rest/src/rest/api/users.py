@@ -184,6 +184,7 @@ async def create_user(new: NewUser, here: Here, caller: Admin, address: Address)
         detail = _audited(new) | {"virtualCluster": clusters}
         entry = audit.Entry(caller.username, "user.create", new.username, address, detail)
         await audit.record(conn, [entry])
+    here.publisher.wake()
     return Done(message=f"The user {new.username} is made.")
 
 

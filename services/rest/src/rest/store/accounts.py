@@ -186,6 +186,8 @@ async def update_account(conn: Connection, username: str, change: Change) -> Non
     """Change what is given."""
     await conn.execute(
         "UPDATE account SET email = coalesce($2, email), extension = coalesce($3, extension),"
+        " address_revision = address_revision + ((coalesce($2, email),"
+        " coalesce($6, email_confirmed)) IS DISTINCT FROM (email, email_confirmed))::int,"
         " virtual_clusters = coalesce($4, virtual_clusters), is_admin = coalesce($5, is_admin),"
         " email_confirmed = coalesce($6, email_confirmed),"
         " priority_caps = coalesce($7, priority_caps)"
@@ -322,7 +324,7 @@ _LOCK = """
 _ADMINS = "SELECT username FROM account WHERE is_admin ORDER BY username FOR UPDATE"
 _REMOVE = """
     UPDATE account SET removed_at = now(), password_hash = '', email = '', email_confirmed = false,
-                       extension = '{}', is_admin = false
+                       address_revision = address_revision + 1, extension = '{}', is_admin = false
     WHERE username = $1
 """
 _INSERT = """

@@ -1,5 +1,5 @@
-"""The settings that REST publishes: subscriptions to alerts, addresses to confirm, orders about
-nodes, virtual clusters and policy, rules for alerts.
+"""The settings that REST publishes: subscriptions to alerts, addresses of accounts, addresses to
+confirm, orders about nodes, virtual clusters and policy, rules for alerts.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from muster.contracts.alerts import ALERT_RULES_SETTING, MUTE_SETTING, AlertRule
 from muster.contracts.confirmations import CONFIRMATION_SETTING
 from muster.contracts.node_orders import NODE_SETTING, NodeOrder
 from muster.contracts.scheduling import SCHEDULING_SETTING, SchedulingConfig
-from muster.contracts.subscriptions import SUBSCRIPTION_SETTING
+from muster.contracts.subscriptions import ACCOUNT, SUBSCRIPTION_SETTING, Subscription
 from muster.db import Connection, fetch
 
 from rest.store import confirmations
@@ -59,7 +59,17 @@ async def load_published(conn: Connection) -> list[Published]:
         if (newest := await versions.newest(conn)) is not None
     ]
     mutes = await fetch(Published, conn, _MUTES, MUTE_SETTING)
-    return [*versioned, *orders, *mutes, *to_confirm, *subscriptions]
+    addresses = [_address(row) for row in await conn.fetch(_ADDRESSES)]
+    return [*versioned, *orders, *mutes, *to_confirm, *addresses, *subscriptions]
+
+
+def _address(row: asyncpg.Record) -> Published:
+    """The confirmed address of an account, or that it has none any more."""
+    ident, content = f"{ACCOUNT}{row['username']}", None
+    if row["email_confirmed"] and row["email"]:
+        of_account = Subscription(id=ident, owner=row["username"], events=(), email=row["email"])
+        content = of_account.model_dump(mode="json", by_alias=True)
+    return Published(f"{SUBSCRIPTION_SETTING}{ident}", row["address_revision"], content)
 
 
 def _versioned(
@@ -94,6 +104,7 @@ async def lift_revisions(conn: Connection, revisions: Mapping[str, int]) -> None
     """Raise revisions, by their settings; none falls."""
     for prefix, sql in (
         (SUBSCRIPTION_SETTING, _LIFT_SUBSCRIPTIONS),
+        (SUBSCRIPTION_SETTING + ACCOUNT, _LIFT_ADDRESSES),
         (CONFIRMATION_SETTING, _LIFT_CONFIRMATIONS),
         (NODE_SETTING, _LIFT_ORDERS),
         (MUTE_SETTING, _LIFT_MUTES),
@@ -112,6 +123,17 @@ async def lift_revisions(conn: Connection, revisions: Mapping[str, int]) -> None
 _SUBSCRIPTIONS = """
     SELECT $1 || id AS setting, revision, CASE WHEN removed_at IS NULL THEN content END AS content
     FROM subscription ORDER BY id
+"""
+_ADDRESSES = """
+    SELECT username, email, email_confirmed, address_revision FROM account
+    WHERE (email_confirmed AND email <> '') OR (
+        address_revision > 1 AND (removed_at IS NULL OR removed_at > now() - interval '8 days')
+    ) ORDER BY username
+"""
+_LIFT_ADDRESSES = """
+    UPDATE account AS a SET address_revision = n.revision
+    FROM unnest($1::text[], $2::bigint[]) AS n (username, revision)
+    WHERE a.username = n.username AND a.address_revision < n.revision
 """
 _ORDERS = 'SELECT node, "order", ordered_by, ordered_at, revision FROM node_order ORDER BY node'
 _LIFT_SUBSCRIPTIONS = """

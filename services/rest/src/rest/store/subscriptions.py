@@ -3,7 +3,7 @@
 from typing import Any
 
 from muster.contracts.subscriptions import Subscription
-from muster.db import Connection
+from muster.db import Connection, Pool
 
 
 async def insert_subscription(conn: Connection, subscription: Subscription) -> None:
@@ -50,6 +50,18 @@ async def remove_other_mails(conn: Connection, owner: str, email: str) -> None:
         owner,
         email,
     )
+
+
+async def can_notify(pool: Pool, owner: str) -> bool:
+    """Whether a user has a confirmed mail address, or a subscription that is on."""
+    sql = """
+        SELECT EXISTS (SELECT FROM account
+                       WHERE username = $1 AND email_confirmed AND email <> '')
+        OR EXISTS (SELECT FROM subscription WHERE owner = $1 AND removed_at IS NULL
+                   AND (content->>'enabled')::boolean)
+    """
+    async with pool.acquire() as conn:
+        return bool(await conn.fetchval(sql, owner))
 
 
 async def find_owner(conn: Connection, ident: str) -> str | None:
