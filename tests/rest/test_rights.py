@@ -86,6 +86,8 @@ TABLE = [
     Ask(USERS, "GET", "/api/v2/jobs/ann~digits/config"),
     Ask(USERS, "GET", "/api/v2/jobs/ann~digits/why"),
     Ask(USERS, "GET", "/api/v2/jobs/ann~digits/attempts/0"),
+    Ask(USERS, "GET", "/api/v2/jobs/ann~digits/usage"),
+    Ask(USERS, "GET", "/api/v2/jobs/ann~digits/attempts/0/usage"),
     Ask(OWNER_AND_ADMINS, "PUT", "/api/v2/jobs/ann~digits/executionType", {"value": "STOP"}),
     Ask(USERS, "GET", LOGS),
     Ask(USERS, "GET", f"{LOGS}/0/logs"),

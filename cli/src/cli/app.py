@@ -26,6 +26,7 @@ COMMANDS = {
     "jobs": ("cli.commands.jobs:jobs", "List jobs, newest first."),
     "job": ("cli.commands.jobs:job", "Everything about one job."),
     "why": ("cli.commands.jobs:why", "Why a job waits, or why it failed."),
+    "usage": ("cli.commands.usage:usage", "What a job's tasks use: CPU, memory, GPU, network."),
     "logs": ("cli.commands.logs:logs", "What a task wrote."),
     "stop": ("cli.commands.jobs:stop", "Stop a job."),
     "queue": ("cli.commands.cluster:queue", "What waits, and why."),

@@ -20,7 +20,7 @@ NONE_LEADS = (
     "No Scheduler leads at the moment; a standby takes over within seconds. Try again later."
 )
 
-Query = Mapping[str, str | int]
+Query = Mapping[str, str | float]
 
 
 @dataclass(frozen=True, slots=True)

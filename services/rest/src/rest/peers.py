@@ -1,5 +1,5 @@
-"""What REST reads from others over HTTP and passes on: logs from agents, reasons and the queue from
-the Scheduler, alerts from Alerting. It changes nothing there.
+"""What REST reads from others over HTTP and passes on: logs and figures from agents, reasons and
+the queue from the Scheduler, alerts from Alerting. It changes nothing there.
 """
 
 import asyncio
@@ -42,13 +42,19 @@ class LogPiece:
 
 
 @dataclass(frozen=True, slots=True)
-class LogAsk:
-    """Which part of a log: from ``offset``, or only the last ``tail`` bytes; and on, with
-    ``follow``. ``log_url`` is what the agent of ``node`` reported.
-    """
+class AgentAt:
+    """The agent of ``node``; ``log_url`` is what it reported."""
 
     node: str
     log_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogAsk(AgentAt):
+    """Which part of a log: from ``offset``, or only the last ``tail`` bytes; and on, with
+    ``follow``.
+    """
+
     pod: str
     stream: str
     offset: int = 0
@@ -138,39 +144,54 @@ class Peers:
         where it can't be reached.
         """
         path = f"/logs/{ask.pod}/{ask.stream}"
-        url = _base(ask) + quote(path)
-        query: dict[str, str | int] = {"offset": ask.offset}
+        query: dict[str, str | float] = {"offset": ask.offset}
         if ask.tail is not None:
             query["tail"] = ask.tail
         if ask.follow:
             query["follow"] = 1
         # A followed log may be silent for long; the reader has its own rhythm.
-        timeout = self._timeout(None if ask.follow else self._settings.peer_timeout_s)
+        read_s = None if ask.follow else self._settings.peer_timeout_s
+        async with self._agent(ask, path, query, read_s) as answer:
+            if answer.status_code == 404:
+                raise Rejected("NoTaskLogError", "The node has no such log (any more).")
+            if answer.status_code != 200:
+                raise Transient(f"The node's agent answers {answer.status_code}.")
+            start = int(answer.headers.get("x-log-offset", ask.offset))
+            end = answer.headers.get("x-log-end")
+            yield OpenLog(start, None if end is None else int(end), _pieces(answer, start))
+
+    async def ask_agent(self, at: AgentAt, path: str, query: Query) -> Any:
+        """What a node's agent answers; None where it does not know the path: it is older. Raises as
+        `open_log` does.
+        """
+        async with self._agent(at, path, query, self._settings.peer_timeout_s) as it:
+            try:
+                return await _read(f"The agent of node {at.node}", it)
+            except ValueError as error:
+                raise Transient(f"The answer of node {at.node} can't be read.") from error
+
+    @asynccontextmanager
+    async def _agent(
+        self, at: AgentAt, path: str, query: Query, read_s: float | None
+    ) -> AsyncIterator[httpx2.Response]:
+        """An agent's answer as it comes."""
+        url, timeout = _base(at) + quote(path), self._timeout(read_s)
+        token = self._token(agent(at.node), path)
         try:
             async with self._agents.stream(
-                "GET",
-                url,
-                params=query,
-                timeout=timeout,
-                headers=self._token(agent(ask.node), path),
+                "GET", url, params=query, timeout=timeout, headers=token
             ) as answer:
-                if answer.status_code == 404:
-                    raise Rejected("NoTaskLogError", "The node has no such log (any more).")
                 if answer.status_code == 401:
-                    raise self._not_let_in(f"The agent of node {ask.node}", await _start_of(answer))
-                if answer.status_code != 200:
-                    raise Transient(f"The node's agent answers {answer.status_code}.")
-                start = int(answer.headers.get("x-log-offset", ask.offset))
-                end = answer.headers.get("x-log-end")
-                yield OpenLog(start, None if end is None else int(end), _pieces(answer, start))
+                    raise self._not_let_in(f"The agent of node {at.node}", await _start_of(answer))
+                yield answer
         except AddressRefused as error:
             self._metrics.peer_refused.inc()
-            _log.warning("an agent's address is not allowed", node=ask.node, url=url[:URL_SHOWN])
-            raise Rejected("AgentAddressError", _outside(ask, error.addresses)) from error
+            _log.warning("an agent's address is not allowed", node=at.node, url=url[:URL_SHOWN])
+            raise Rejected("AgentAddressError", _outside(at, error.addresses)) from error
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             self._metrics.peer_failures.labels("agent").inc()
             _log.warning("an agent can't be read", url=url, error=repr(error))
-            message = "The node that has the log does not answer; try again later."
+            message = f"Node {at.node} does not answer; try again later."
             raise Transient(message) from error
 
     @asynccontextmanager
@@ -294,28 +315,28 @@ class Peers:
             raise Transient(f"{asked.name} does not answer; try again later.") from error
 
 
-def _base(ask: LogAsk) -> str:
+def _base(at: AgentAt) -> str:
     """The agent's address. Raises Rejected where it is none: a query or a fragment in it would hide
     the path that follows, a user's name would send credentials.
     """
     try:
-        url = httpx2.URL(ask.log_url)
+        url = httpx2.URL(at.log_url)
         is_plain = url.scheme in ("http", "https") and bool(url.host) and not url.userinfo
     except (httpx2.InvalidURL, UnicodeError):
         is_plain = False
-    if not is_plain or "?" in ask.log_url or "#" in ask.log_url:
+    if not is_plain or "?" in at.log_url or "#" in at.log_url:
         raise Rejected(
             "AgentAddressError",
-            f"Node {ask.node} reports {ask.log_url[:URL_SHOWN]!r} as the address of its logs,"
+            f"Node {at.node} reports {at.log_url[:URL_SHOWN]!r} as the address of its logs,"
             " which is no plain http or https address: check MUSTER_LOG_URL and MUSTER_ADDRESS"
             " on that node.",
         )
-    return ask.log_url.rstrip("/")
+    return at.log_url.rstrip("/")
 
 
-def _outside(ask: LogAsk, addresses: Sequence[str]) -> str:
+def _outside(at: AgentAt, addresses: Sequence[str]) -> str:
     return (
-        f"Node {ask.node} reports {ask.log_url[:URL_SHOWN]} as the address of its logs"
+        f"Node {at.node} reports {at.log_url[:URL_SHOWN]} as the address of its logs"
         f" ({', '.join(addresses[:ADDRESSES_SHOWN])}), which is in none of the networks that REST"
         " may connect to: an operator adds the nodes' network to MUSTER_AGENT_NETWORKS of REST, or"
         " looks at what is wrong with the node."

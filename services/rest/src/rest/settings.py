@@ -116,6 +116,16 @@ class RestSettings(DatabaseSettings, ClusterKeySettings, JobNamespaceSettings):
         " Scheduler; then it tries the next one.",
     )
 
+    usage_agents: PositiveInt = Field(
+        64, description="Agents that are asked at a time for what their tasks use."
+    )
+    usage_timeout_s: PositiveFloat = Field(
+        20.0, description="How long they are waited for; the answer names those that are missing."
+    )
+    usage_answers_per_user: PositiveInt = Field(
+        4, description="Of one user in progress at a time; then 429."
+    )
+
     virtual_clusters_every_s: PositiveFloat = Field(
         10.0, description="How often REST reads the virtual clusters from the Scheduler."
     )

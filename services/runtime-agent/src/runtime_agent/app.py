@@ -28,6 +28,7 @@ from muster.settings import names_in, read
 from muster.token_guard import TokenGuard
 
 from runtime_agent.api.logs import LogServer
+from runtime_agent.api.usage import usage_routes
 from runtime_agent.confinement import confinement_of
 from runtime_agent.devices import Devices, NvmlDevices, SimulatedDevices, capacity
 from runtime_agent.domain.kubernetes.manifest import PodRules
@@ -55,6 +56,7 @@ from runtime_agent.store import Journal, Position
 from runtime_agent.supervised import SupervisedPods
 from runtime_agent.supervisor import lock, proc
 from runtime_agent.usage_metrics import UsageMetrics
+from runtime_agent.usage_store import UsageStore
 from runtime_agent.usage_watch import UsageWatch
 from runtime_agent.watch import Doorbell, Watch
 
@@ -237,6 +239,7 @@ def _make(
     usage = UsageMetrics(
         runtime.registry, settings.node, patience_s, shows_jobs=is_private or not is_shared
     )
+    store = UsageStore(settings.agent_home / "usage.sqlite")
     relay = Relay(
         runtime.bus, settings, journal, lambda pod, revision: handlers.on_refused(pod, revision)
     )
@@ -267,7 +270,7 @@ def _make(
         live=lambda: [entry.pod for entry in handlers.live()],
         on_gpus=lambda indices: setattr(memory, "gpus", indices),
         owns=runner.owns,
-        usage=UsageWatch(settings.agent_home, runner, usage),
+        usage=UsageWatch(settings.agent_home, runner, usage, store),
     )
     handlers = Handlers(memory, relay.publish, reporter.changed)
     if isinstance(runner, KubernetesPods):
@@ -366,6 +369,7 @@ def _spawn(runtime: Runtime, agent: Agent, machine: str) -> None:
         agent.files, agent.handlers.is_live, settings, streams, guard, runtime.stopping
     )
     runtime.routes.extend(server.routes())
+    runtime.routes.extend(usage_routes(reporter.usage.store, guard))
     if isinstance(agent.runner, KubernetesPods):
         permits = PermitServer(agent.handlers, agent.runner, agent.reader.caught_up)
         runtime.routes.extend(permits.routes())

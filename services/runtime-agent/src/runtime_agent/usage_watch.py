@@ -16,13 +16,20 @@ from runtime_agent.domain.usage import (
     GpuSample,
     GpuUsage,
     Sample,
+    Stretch,
     TaskSample,
     TaskUsage,
     cpu_percent,
     holders,
+    stretch,
 )
 from runtime_agent.runner import Runner
 from runtime_agent.usage_metrics import UsageMetrics
+from runtime_agent.usage_store import UsageStore
+
+COUNTERS = ("cpu_s", "read", "written", "received", "sent")
+THIN_S = 600.0
+"""How often what is kept is thinned."""
 
 
 @dataclass
@@ -32,7 +39,9 @@ class UsageWatch:
     home: Path
     runner: Runner
     metrics: UsageMetrics
-    _at_s: float = 0.0
+    store: UsageStore
+    _at_s: float | None = None
+    _thinned_s: float = -THIN_S
     _tasks: dict[str, TaskUsage] = field(default_factory=dict)
 
     def look(
@@ -48,17 +57,40 @@ class UsageWatch:
         running = [pod for pod in pods if pod.phase is Phase.RUNNING]
         at_s = time.monotonic()
         now = {pod.pod: self.runner.usage(pod) for pod in running}
+        before_s = at_s if self._at_s is None else self._at_s
         tasks = [
             TaskSample(
                 pod,
                 now[pod.pod],
-                cpu_percent(now[pod.pod], at_s, self._tasks.get(pod.pod), self._at_s),
+                cpu_percent(now[pod.pod], at_s, self._tasks.get(pod.pod), before_s),
             )
             for pod in running
         ]
-        self._at_s, self._tasks = at_s, now
         sampled = [
             GpuSample(gpu, usage.get(gpu.index, GpuUsage()), held.get(gpu.index)) for gpu in gpus
         ]
         external = {index: sorted(each.pid for each in found) for index, found in foreign.items()}
         self.metrics.take(Sample(at_s, sampled, tasks, of_node(self.home), external))
+        used = [] if self._at_s is None else self._used(tasks, usage, at_s - self._at_s)
+        self._at_s, self._tasks = at_s, now
+        self.store.add(used)
+        if at_s - self._thinned_s >= THIN_S:
+            self._thinned_s = at_s
+            self.store.thin(time.time())
+
+    def _used(
+        self, tasks: Iterable[TaskSample], usage: Mapping[int, GpuUsage], span_s: float
+    ) -> list[Stretch]:
+        """Since the look before. What a pod used while no agent ran is not known; of a pod that
+        the look before did not find, the counters began after it.
+        """
+        at_s, found = time.time(), []
+        for task in tasks:
+            pod, began, lasted_s = task.pod, self._tasks.get(task.pod.pod), span_s
+            if began is None:
+                began = TaskUsage(**dict.fromkeys(COUNTERS, 0.0))
+                if pod.started_at is not None:
+                    lasted_s = min(span_s, max(0.0, at_s - pod.started_at.timestamp()))
+            gpus = [usage[index] for index in (pod.run.gpus if pod.run else ()) if index in usage]
+            found.append(stretch(task, began, gpus, at_s, lasted_s))
+        return found

@@ -25,6 +25,7 @@ from rest.api import (
     storages,
     subscriptions,
     tokens,
+    usage,
     users,
 )
 from rest.api.context import Context
@@ -125,7 +126,7 @@ def _routes() -> Sequence[BaseRoute]:
         alertmanager,
         mutes,
     )
-    for module in (jobs, logs, info, tokens, users, *others):
+    for module in (jobs, usage, logs, info, tokens, users, *others):
         router.include_router(module.router, prefix=PREFIX, responses=REFUSALS)
     return tuple(router.routes)
 

@@ -228,7 +228,41 @@ _STORAGE = {
     "virtualClusters": [],
 }
 
+_FIGURES = {
+    "cpus": 6.213,
+    "memoryBytes": 41200000000.0,
+    "gpuPercent": 93.5,
+    "gpuIdlePercent": 1.7,
+    "gpuMemoryBytes": 611000000000.0,
+    "receivedBytesPerS": 182000000.0,
+    "sentBytesPerS": 181000000.0,
+    "readBytesPerS": 52000000.0,
+    "writtenBytesPerS": 1200000.0,
+}
+
 EXAMPLES: dict[str, Any] = {
+    "JobUsage": {
+        "name": "ann~train-bert",
+        "attempt": 0,
+        "since": "2026-01-31T13:00:00.000Z",
+        "until": "2026-01-31T14:00:00.000Z",
+        "stepS": 60.0,
+        "tasks": [
+            {
+                "role": "worker",
+                "index": 0,
+                "attempt": 0,
+                "node": "node-7",
+                "gpus": 8,
+                "average": _FIGURES,
+                "series": {
+                    "at": ["2026-01-31T13:01:00.000Z"],
+                    **{name: [value] for name, value in _FIGURES.items()},
+                },
+            }
+        ],
+        "missing": [{"node": "node-8", "reason": "Node node-8 does not answer; try again later."}],
+    },
     "ErrorBody": {
         "code": "InvalidProtocolError",
         "message": "The job file has 1 problem.",

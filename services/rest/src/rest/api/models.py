@@ -328,3 +328,66 @@ class ShownCluster(BaseModel):
     virtualClusters: dict[str, ShownVirtualCluster]
     gpuTotal: int
     nodes: ShownNodes
+
+
+class ShownFigures(Shown):
+    """What is used on average; null: not known here, as the network of a task without one of its
+    own. ``cpus``: 1 is one CPU. ``gpuPercent``: of the time with a kernel running, all GPUs of the
+    task together; ``gpuIdlePercent``: of the looks that found 0 percent.
+    """
+
+    cpus: float | None
+    memory_bytes: float | None
+    gpu_percent: float | None
+    gpu_idle_percent: float | None
+    gpu_memory_bytes: float | None
+    received_bytes_per_s: float | None
+    sent_bytes_per_s: float | None
+    read_bytes_per_s: float | None
+    written_bytes_per_s: float | None
+
+
+class ShownSeries(Shown):
+    """The same in each step, one list for each figure. ``at``: the end of the step."""
+
+    at: list[str]
+    cpus: list[float | None]
+    memory_bytes: list[float | None]
+    gpu_percent: list[float | None]
+    gpu_idle_percent: list[float | None]
+    gpu_memory_bytes: list[float | None]
+    received_bytes_per_s: list[float | None]
+    sent_bytes_per_s: list[float | None]
+    read_bytes_per_s: list[float | None]
+    written_bytes_per_s: list[float | None]
+
+
+class TaskUsage(Shown):
+    """A task. ``gpus``: how many it holds; null: of an earlier attempt of the task."""
+
+    role: str
+    index: int
+    attempt: int
+    node: str
+    gpus: int | None
+    average: ShownFigures
+    series: ShownSeries
+
+
+class MissingUsage(Shown):
+    """A node whose figures are not in the answer."""
+
+    node: str
+    reason: str
+
+
+class JobUsage(Shown):
+    """What the tasks of one attempt of a job use, in steps of ``stepS`` seconds."""
+
+    name: str
+    attempt: int
+    since: str | None
+    until: str | None
+    step_s: float | None
+    tasks: list[TaskUsage]
+    missing: list[MissingUsage]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from muster.contracts.nodes import Gpu
 
@@ -124,6 +124,66 @@ class Sample:
     node: NodeUsage | None = None
     external: Mapping[int, Sequence[int]] = field(default_factory=dict)
     """By the GPU's index, the processes on it that are no pod's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """What a pod used in ``span_s`` seconds that end at ``at_s`` (Unix). All are sums, so that
+    stretches add up; None: nobody counts it here.
+
+    ``memory``: byte seconds. ``gpu_known_s``: GPU seconds in which the driver told how busy the GPU
+    was; ``gpu_busy_s`` of them with a kernel running, ``gpu_idle_s`` at looks that found 0 percent.
+    ``gpu_memory``: byte seconds. The others: bytes.
+    """
+
+    job: str
+    pod: str
+    at_s: float
+    span_s: float
+    cpu_s: float | None = None
+    memory: float | None = None
+    gpu_known_s: float | None = None
+    gpu_busy_s: float | None = None
+    gpu_idle_s: float | None = None
+    gpu_memory: float | None = None
+    received: float | None = None
+    sent: float | None = None
+    read: float | None = None
+    written: float | None = None
+
+
+SUMS = tuple(each.name for each in fields(Stretch))[3:]
+"""The columns that add up."""
+
+
+def stretch(
+    task: TaskSample, before: TaskUsage, gpus: Sequence[GpuUsage], at_s: float, span_s: float
+) -> Stretch:
+    """What a pod used between two looks. Gauges count as if they were so all the time."""
+    pod, now = task.pod, task.usage
+    busy = [each.busy for each in gpus if each.busy is not None]
+    held = [each.memory_used for each in gpus if each.memory_used is not None]
+    return Stretch(
+        job=pod.job,
+        pod=pod.pod,
+        at_s=at_s,
+        span_s=span_s,
+        cpu_s=_risen(before.cpu_s, now.cpu_s),
+        memory=None if now.memory is None else now.memory * span_s,
+        gpu_known_s=len(busy) * span_s if busy else None,
+        gpu_busy_s=sum(busy) / 100 * span_s if busy else None,
+        gpu_idle_s=busy.count(0) * span_s if busy else None,
+        gpu_memory=sum(held) * span_s if held else None,
+        received=_risen(before.received, now.received),
+        sent=_risen(before.sent, now.sent),
+        read=_risen(before.read, now.read),
+        written=_risen(before.written, now.written),
+    )
+
+
+def _risen(before: float | None, now: float | None) -> float | None:
+    """A counter that fell began anew, or a process that it counted is gone."""
+    return None if now is None or before is None else max(0.0, now - before)
 
 
 def holders(pods: Sequence[Pod]) -> dict[int, Pod]:
