@@ -102,6 +102,27 @@ def test_who_comes_before_by_priority_is_not_held() -> None:
     assert placed(scene.asks(a_gang("urgent", 1, priority=1))) == ["urgent"]
 
 
+@pytest.mark.parametrize(("priority", "starts"), [(1, True), (0, False)])
+@pytest.mark.parametrize("pods", [1, 2])
+def test_the_next_attempt_of_who_was_failed_goes_before_reservations_of_its_priority(
+    pods: int, priority: int, starts: bool
+) -> None:
+    scene = a_scene()
+    scene.asks(a_gang("soon", 1, priority=1, expected_s=100.0))
+    scene.asks(a_gang("failed", 2, priority=1, expected_s=1_000.0))
+    kept = reserved(scene.asks(a_gang("large", 2, priority=1)), "large")
+    assert [node for node, _ in kept.cells] == ["n0", "n1"]
+    scene.core.set_node_health("n3", False)
+    if pods == 2:
+        scene.core.requeue("failed", scene.now + 60.0)  # n2 is kept
+    else:
+        scene.core.set_node_health("n2", False)
+        scene.core.release("failed")
+    again = a_gang("again", pods, priority=priority, submitted_at=9.0, follows="failed")
+    assert "other" not in placed(scene.asks(replace(again, id="other", follows=None)))
+    assert ("again" in placed(scene.asks(again))) is starts
+
+
 def test_opportunistic_gangs_may_be_on_kept_cells_until_they_are_wanted() -> None:
     scene = waiting_for_half()
     assert placed(scene.asks(a_gang("guest", 2, priority=-1))) == ["guest"]

@@ -7,7 +7,7 @@ from math import inf
 from scheduler.domain.core.config import Policy
 from scheduler.domain.core.evict import NO_COST, Cost, CostOf
 from scheduler.domain.core.lend import lender_of
-from scheduler.domain.core.model import RestoredPreemption
+from scheduler.domain.core.model import Gang, RestoredPreemption
 from scheduler.domain.core.nodes import Phase, Workload
 from scheduler.domain.core.ordering import Ordering
 from scheduler.domain.core.preemptions import HOUR_S, Hour
@@ -91,11 +91,14 @@ class Costs:
 
     def goes_before(self, workload: Workload, reservation: Reservation) -> bool:
         """The reservation does not hold back the workload: it is its own, or of a gang that comes
-        later by the first policy of the order that is about gangs.
+        later by the first policy of the order that is about gangs. Of equals next attempts of jobs
+        that the platform failed come first.
         """
         gang, other = workload.gang, reservation.workload.gang
-        is_own = workload is reservation.workload
-        return is_own or self.ordering.turn(gang) < self.ordering.turn(other)
+        return workload is reservation.workload or self._turn(gang) < self._turn(other)
+
+    def _turn(self, gang: Gang) -> tuple[float, bool]:
+        return self.ordering.turn(gang), gang.follows is None
 
     def protected_until(self, other: Workload) -> float:
         """When a protected workload may have to leave, at the earliest; inf: a budget is too small

@@ -132,13 +132,11 @@ class Queue:
         """A workload waits."""
         found = self.new[workload] = self.class_of(workload)
         found.push(workload, order, workload.gang.user if self.has_users else "")
+        may_go_before = not self._usage.is_by_priority or workload.gang.follows is not None
         if found.no is None:
             self.ready[found] = None
-        elif not self._usage.is_by_priority and self.head(found) == (
-            self.rank_of(workload, order),
-            workload,
-        ):
-            self.try_again(found)  # it may go before a reservation that held the others back
+        elif may_go_before and self.head(found) == (self.rank_of(workload, order), workload):
+            self.try_again(found)  # a reservation held the others back
         return found
 
     def class_of(self, workload: Workload) -> WorkloadClass:
