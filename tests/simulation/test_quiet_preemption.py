@@ -199,6 +199,16 @@ def test_no_more_leave_inside_a_virtual_cluster_than_its_budget_has() -> None:
     assert victims(scene.cycle(0.5)) == ["b"]
 
 
+def test_a_protection_ends_by_the_budget_of_its_own_virtual_cluster() -> None:
+    scene = shared(preemptions_per_hour=1)
+    scene.asks(*(gang(f"{vc}{n}", vc, 4) for vc in "xy" for n in range(2)))
+    assert victims(scene.asks(gang("early", "y", 4, priority=1))) == ["y0"]
+    scene.now = 1000.0
+    assert victims(scene.asks(a_gang("high", priority=1))) == ["x0"]
+    told = reason(scene.asks(a_gang("other", priority=1)), "other")
+    assert (told["protected"], told["protectedUntil"]) == (1, 4601.0)
+
+
 def test_a_gang_that_needs_more_victims_than_the_budget_has_waits() -> None:
     scene = full(a_scene(preemptions_per_hour=1))
     decided = scene.asks(a_gang("two", 2, priority=1))

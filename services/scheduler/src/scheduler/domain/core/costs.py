@@ -106,7 +106,9 @@ class Costs:
         """
         if self.now < (until := self._young_until(other)):
             return until
-        return min((each.at for each in self.hour.all), default=inf) + HOUR_S
+        vc = other.gang.virtual_cluster
+        spent_at = (each.at for each in self.hour.all if each.virtual_cluster == vc)
+        return min(spent_at, default=inf) + HOUR_S
 
     def protected(self, asking: Workload, others: Iterable[Workload]) -> list[float]:
         """Until when those are protected that a workload could preempt else, in its own cells."""
