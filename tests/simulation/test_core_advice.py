@@ -85,6 +85,12 @@ def test_bad_nodes_pins_and_reserved_cells_are_in_the_way() -> None:
     reason = advice(scene.core, "node").reason
     assert reason is not None
     assert (reason.code, reason.numbers["kept"]) == ("cells", 4)
+    scene = a_scene()
+    scene.asks(gang("failed", "x", 4, pods=4))
+    scene.core.requeue("failed", 60.0)
+    reason = advice(scene.core, "node").reason
+    assert reason is not None
+    assert reason.numbers["kept"] == 4
 
 
 def test_several_cells_and_cells_inside_nodes_are_freed() -> None:

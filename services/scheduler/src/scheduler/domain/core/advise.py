@@ -122,9 +122,8 @@ class _Search:
         self._unlooked: int | None = None
         self._is_cut = False
         self._kept: dict[Slot, int] = {}
-        for record in gangs.records.reserved:
-            cells = {} if record.reservation is None else record.reservation.cells
-            for slot, mask in cells.items():
+        for each in (*gangs.records.reservations(), *gangs.records.kept):
+            for slot, mask in each.cells.items():
                 self._kept[slot] = self._kept.get(slot, 0) | mask
 
     def advice(self) -> Advice:
