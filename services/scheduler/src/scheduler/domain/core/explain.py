@@ -18,7 +18,7 @@ from scheduler.domain.core.model import Reason
 from scheduler.domain.core.nodes import Node, Phase, Workload
 from scheduler.domain.core.owning import pin_owner
 from scheduler.domain.core.queue import Sizes, WorkloadClass
-from scheduler.domain.core.records import Records, Reservation, job_of
+from scheduler.domain.core.records import Records, Reservation
 from scheduler.domain.core.reserve import lift_all
 from scheduler.domain.core.shortage import Shortage
 from scheduler.domain.core.state import State
@@ -200,14 +200,15 @@ def _order(head: Workload, first: str) -> Reason:
 
 
 def _reservation(head: Workload, before: Sequence[Reservation]) -> Reason:
-    first, at = before[0].workload.gang.id, before[0].starts_at
+    gang, at = before[0].workload.gang, before[0].starts_at
+    numbers = wanted_of(head.kinds) | {"for": gang.id}
     if before[0].is_kept:
-        job = job_of(before[0].workload.gang)
-        text = f"The platform failed {job}. Cells are kept until {at:.15g} for its next attempt."
-        return Reason(RESERVATION, text, wanted_of(head.kinds) | {"for": first, "keptUntil": at})
+        kept = f"Cells are kept until {at:.15g} for its next attempt."
+        text = f"The platform failed a job of {gang.user}. {kept}"
+        return Reason(RESERVATION, text, numbers | {"keptUntil": at})
     gangs = counted(len(before), "gang")
-    text = f"Cells are kept for {gangs} before it ({first}, from {at:.15g} on)."
-    return Reason(RESERVATION, text, wanted_of(head.kinds) | {"for": first, "startsAt": at})
+    text = f"Cells are kept for {gangs} before it ({gang.id}, from {at:.15g} on)."
+    return Reason(RESERVATION, text, numbers | {"startsAt": at})
 
 
 def _health(head: Workload, bad: Sequence[Node]) -> Reason:
