@@ -12,7 +12,6 @@ from muster.contracts.gangs import PodAsk
 from scheduler.domain.run_times import (
     HIGH,
     LEVELS,
-    MEDIAN,
     NAME_LENGTH,
     SHAPE_LENGTH,
     Bounds,
@@ -118,7 +117,6 @@ def test_the_first_level_with_enough_runs_answers(runs: list[Run]) -> None:
         window = known.window(key, able[0])
         assert estimate.level is able[0]
         assert estimate.runs == len(window)
-        assert estimate.median_s == quantile(window, MEDIAN)
         assert estimate.high_s == quantile(window, HIGH)
 
 
@@ -142,7 +140,7 @@ def test_two_runs_of_a_kind_are_enough_and_the_longer_one_is_expected() -> None:
     known.note([Run(key, 2.0, 100)])
     estimate = known.estimate(key)
     assert estimate is not None
-    assert (estimate.median_s, estimate.high_s, estimate.runs) == (100, 500, 2)
+    assert (estimate.high_s, estimate.runs) == (500, 2)
 
 
 def test_nobody_learns_from_other_users() -> None:

@@ -21,7 +21,7 @@ SHAPE_LENGTH = 64
 LONGEST_S = 2**31 - 1
 """The largest integer of the database."""
 
-MEDIAN, HIGH = 0.5, 0.9
+HIGH = 0.9
 VARIES = "#"
 """Stands for a part that differs between jobs of a kind."""
 
@@ -84,11 +84,8 @@ LEVELS = (
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """In seconds: half of the ``runs`` took no longer than ``median_s``, nine tenths no longer than
-    ``high_s``.
-    """
+    """Nine tenths of the ``runs`` took no longer than ``high_s`` seconds."""
 
-    median_s: int
     high_s: int
     runs: int
     level: Level
@@ -154,8 +151,7 @@ class RunTimes:
         for level in LEVELS:
             window = self.window(key, level)
             if len(window) >= level.least:
-                median, high = quantile(window, MEDIAN), quantile(window, HIGH)
-                return Estimate(median, high, len(window), level)
+                return Estimate(quantile(window, HIGH), len(window), level)
         return None
 
     def window(self, key: Key, level: Level) -> list[int]:

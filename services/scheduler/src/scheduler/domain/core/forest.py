@@ -189,21 +189,6 @@ class Forest:
                 return
             path = path.rpartition("/")[0]
 
-    def slots_of(self, pin: str) -> "Iterator[Slot]":
-        """The nodes' cells in a pinned cell, or the one that it is in."""
-        place, _ = self.pins[pin]
-        yield from place.slots() if isinstance(place, Cell) else (place,)
-
-    def places(self) -> list[tuple[int, int]]:
-        """By node number: its rack's number, and its position there as a bit."""
-        positions = {
-            slot.number: (rack.number, 1 << position)
-            for racks in self.racks.values()
-            for rack in racks
-            for position, slot in enumerate(rack.slots)
-        }
-        return [positions[number] for number in sorted(positions)]
-
     def pin_type(self, pin: str) -> str:
         """The GPU type of a pinned cell."""
         place, _ = self.pins[pin]

@@ -28,14 +28,13 @@ class GangHistory:
 
     ``work_s``: its run time without the costs of preemptions; ``cut_s``: that of its last run,
     after which it was withdrawn. ``started_at``: first, None: never. ``is_over``: no pod of it is
-    left at the end of the recording. ``is_restored``: it had a place before.
+    left at the end of the recording.
     """
 
     work_s: float = 0.0
     cut_s: float = 0.0
     started_at: float | None = None
     is_over: bool = False
-    is_restored: bool = False
 
     def run_s(self, gang: Gang) -> float | None:
         """Its run time: the recorded one, or, if it never ran, its expected one; None: unknown."""
@@ -119,7 +118,6 @@ class Replay:
         history.is_over, history.cut_s = False, 0.0
         started_at = None
         if isinstance(event, GangRestored):
-            history.is_restored = True
             started_at = event.restored.started_at
             if history.started_at is None:
                 history.started_at = started_at

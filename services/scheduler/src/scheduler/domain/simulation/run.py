@@ -167,7 +167,6 @@ class Simulation:
                 self.note_end(gang)
                 self.tally.space.take(places)
             case Shrunk(_, pods, until=until):
-                group.shrunk += len(pods)
                 for pod in pods if self.policy.is_enforced else ():
                     self.agenda.add_pod(until, gang, pod)
             case Deferred(_, reason):

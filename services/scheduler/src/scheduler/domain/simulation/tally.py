@@ -32,7 +32,6 @@ class Group:
     refused: int = 0
     preempted: int = 0
     downgraded: int = 0
-    shrunk: int = 0
     lost_gpu_s: float = 0.0
     waits_s: "array[float]" = field(default_factory=lambda: array("d"))
 
