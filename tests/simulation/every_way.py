@@ -48,7 +48,7 @@ class EveryWay:
         )
 
     def _may(self, want: Want, slot: Slot) -> bool:
-        allowed, leaf = self._workload.gang.allowed_nodes, slot.pool.leaf
+        allowed, leaf = self._workload.gang.allowed_nodes, slot.pool.gpu_type
         left = slot.node.left if self._workload.is_opportunistic else slot.node.soon
         return (
             want.need(slot.model)[0] != NEVER
@@ -62,7 +62,7 @@ class EveryWay:
         slot, owner = self._slots[index], self._workload.owner_of(want)
         leaves = want.need(slot.model)[0]
         if number == 0 or self._pods[number - 1][0] is not want:
-            self._leaf_of[want] = slot.pool.leaf
+            self._leaf_of[want] = slot.pool.gpu_type
         if owner is None:
             mask = slot.free
         else:

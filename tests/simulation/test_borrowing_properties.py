@@ -133,7 +133,7 @@ def limits_held(core: Core) -> Iterator[str]:
     borrowed: Counter[tuple[str, str]] = Counter()
     for loan in loans_of(core):
         for place in loan.places:
-            leaf = core.forest.machines[place.node][0].chain.leaf
+            leaf = core.forest.machines[place.node][0].chain.gpu_type
             for name in (leaf, ALL_TYPES):
                 lent[loan.lender, name] += len(place.charged or place.gpus)
                 borrowed[loan.gang.virtual_cluster, name] += len(place.charged or place.gpus)

@@ -27,7 +27,7 @@ def virtual_clusters(state: State) -> Answer:
 def _virtual_cluster(forest: Forest, name: str, found: QuotaState) -> Answer:
     quotas = forest.quotas[name]
     pins = sorted(pin for pin, vc in forest.pin_owners.items() if vc == name)
-    types = {quota.chain.leaf for quota in quotas} | {forest.pin_type(pin) for pin in pins}
+    types = {quota.chain.gpu_type for quota in quotas} | {forest.pin_type(pin) for pin in pins}
     return {
         "cells": [
             {"quota": q.path, "count": q.count, "bound": found.bound[q.path]} for q in quotas

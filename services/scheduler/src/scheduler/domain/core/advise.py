@@ -333,14 +333,14 @@ class _Search:
         if wish.cells > count:
             cells = "is 1 complete cell" if count == 1 else f"are {count} complete cells"
             return Reason(CELLS, f"There {cells} {what}, not {wish.cells}.", {"cells": count})
-        pools = [pool for pool in self._state.pools if pool.leaf == wish.chain.leaf]
+        pools = [pool for pool in self._state.pools if pool.gpu_type == wish.chain.gpu_type]
         free = sum(slot.free.bit_count() for pool in pools for slot in pool.slots)
         found = {each: self._obstacles[each] for each in TEXTS if self._obstacles[each]}
         told = ", ".join(f"{number} {TEXTS[each]}" for each, number in found.items())
         some = "None" if wish.cells == 1 else f"Not {wish.cells}"
         text = (
             f"{some} of the {count} complete cells {what} can be freed by moving the gangs there:"
-            f" {told}. {free} GPUs of type {wish.chain.leaf} are free in all."
+            f" {told}. {free} GPUs of type {wish.chain.gpu_type} are free in all."
         )
         numbers = {"cells": count, "free": free, **found}
         return Reason(ROOM if ROOM in found else CELLS, text, numbers)

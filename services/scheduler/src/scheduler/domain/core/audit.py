@@ -65,7 +65,7 @@ def _steps(state: State, workloads: Callable[[], Iterable[Workload]]) -> Steps:
             if not any(view is each for each in state.views()):
                 break  # it was dropped meanwhile, and is not kept up to date
             if not is_same:
-                yield Drift(NOBODY, INDEX, 1, f"{INDEX} of {view.pool.leaf}: a view differs")
+                yield Drift(NOBODY, INDEX, 1, f"{INDEX} of {view.pool.gpu_type}: a view differs")
             yield None
 
 
@@ -231,8 +231,8 @@ def _sums(state: State, workloads: Iterable[Workload]) -> Steps:
     number = 0
     for workload, phase, owner, priority, places in placed:
         for place in () if owner is None or phase is Phase.PREEMPTED else places:
-            if place.charge and place.slot.pool.leaf is not None:
-                account = place.owner, place.slot.pool.leaf, priority
+            if place.charge and place.slot.pool.gpu_type is not None:
+                account = place.owner, place.slot.pool.gpu_type, priority
                 charged[account][workload.gang.id] += place.charge.bit_count()
                 for mask, binding in cells.get(place.slot, ()):
                     pods[binding] += bool(mask & place.charge)

@@ -273,7 +273,7 @@ class _Builder:
             cell = slot.cell.parent or slot.cell
             rack = known.get(id(cell))
             if rack is None:
-                racks = self.forest.racks.setdefault(slot.chain.leaf, [])
+                racks = self.forest.racks.setdefault(slot.chain.gpu_type, [])
                 rack = known[id(cell)] = Rack(len(racks), cell)
                 racks.append(rack)
             rack.slots.append(slot)

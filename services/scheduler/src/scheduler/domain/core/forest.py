@@ -29,8 +29,8 @@ class Chain:
     cells: "list[list[Cell]]" = field(default_factory=list)
 
     @property
-    def leaf(self) -> str:
-        """The GPU type."""
+    def gpu_type(self) -> str:
+        """Of its leaves."""
         return self.types[0]
 
     @property
@@ -192,7 +192,7 @@ class Forest:
     def pin_type(self, pin: str) -> str:
         """The GPU type of a pinned cell."""
         place, _ = self.pins[pin]
-        return (place if isinstance(place, Cell) else place.cell).chain.leaf
+        return (place if isinstance(place, Cell) else place.cell).chain.gpu_type
 
     def gpus_of(self, machine: str) -> int:
         """How many GPUs a node has."""

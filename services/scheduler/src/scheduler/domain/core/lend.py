@@ -91,7 +91,7 @@ def _counts(borrowers: Collection[Workload]) -> tuple[_Counts, _Counts]:
 def _leaves(workload: Workload) -> Counter[str]:
     found: Counter[str] = Counter()
     for place in workload.places:
-        found[place.slot.pool.leaf or ""] += place.charge.bit_count()
+        found[place.slot.pool.gpu_type or ""] += place.charge.bit_count()
         found[ALL_TYPES] += place.charge.bit_count()
     return found
 

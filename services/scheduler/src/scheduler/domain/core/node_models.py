@@ -203,7 +203,7 @@ class Want:
     def _rank(self, key: int) -> int | None:
         pattern = self._patterns.of(key)
         model = pattern.model
-        if self.gpu_types and (model.chain is None or model.chain.leaf not in self.gpu_types):
+        if self.gpu_types and (model.chain is None or model.chain.gpu_type not in self.gpu_types):
             return None
         leaves, units = self.need(model)
         left = key & MOST_UNITS
@@ -231,7 +231,7 @@ class Want:
                 (
                     self.need(model)[0]
                     for model in models
-                    if not types or (model.chain is not None and model.chain.leaf in types)
+                    if not types or (model.chain is not None and model.chain.gpu_type in types)
                 ),
                 default=NEVER,
             )

@@ -97,9 +97,9 @@ class Pool:
     dirty_of: "dict[str, list[dict[Slot, None]]]" = field(default_factory=dict)
 
     @property
-    def leaf(self) -> str | None:
-        """The GPU type."""
-        return None if self.chain is None else self.chain.leaf
+    def gpu_type(self) -> str | None:
+        """Of its leaves."""
+        return None if self.chain is None else self.chain.gpu_type
 
 
 @dataclass(slots=True, eq=False)

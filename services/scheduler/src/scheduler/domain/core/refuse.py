@@ -42,7 +42,7 @@ def _rooms(state: State, want: Want, allowed: frozenset[str] | None, enough: int
     """Pods that all empty nodes together have room for, by counts; ``enough`` of them at most."""
     found = 0
     for pool in state.pools:
-        if want.gpu_types and pool.leaf not in want.gpu_types:
+        if want.gpu_types and pool.gpu_type not in want.gpu_types:
             continue
         for slot in pool.slots:
             if allowed is None or slot.node.name in allowed:

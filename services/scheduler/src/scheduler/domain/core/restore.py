@@ -104,7 +104,7 @@ def _take_all(state: State, workload: Workload, restored: Restored, phase: Phase
     if len(places) < len(found):
         return False
     if phase is Phase.NOMINATED and any(
-        len({p.slot.fixed.chain.leaf for p in places if p.pod in pods and p.slot.fixed}) > 1
+        len({p.slot.fixed.chain.gpu_type for p in places if p.pod in pods and p.slot.fixed}) > 1
         for want, pods in workload.wants
         if want.gpus
     ):

@@ -26,7 +26,7 @@ def wanted(state: State, workload: Workload) -> Wanted:
     """What a workload takes at least; nothing of pods that no node takes."""
     some: dict[tuple[str, tuple[str, ...]], int] = {}
     total: dict[tuple[str, tuple[str, ...]], int] = {}
-    every = state.leaf_types
+    every = state.gpu_types
     for want, pods in workload.wants:
         owner = workload.owner_of(want)
         least = want.least(state.models)

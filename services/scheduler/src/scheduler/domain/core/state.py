@@ -45,7 +45,7 @@ _Dirty = dict[Slot, None]
 
 class State:
     """``pools``: by chain; that of nodes without GPUs last. ``pools_of``: those of a GPU type.
-    ``models``: of all pools. ``leaf_types``: the GPU types, as configured.
+    ``models``: of all pools. ``gpu_types``: as configured.
     ``quotas``: by owner, lowest first. ``owned`` and ``charged``: leaves by account, and of charged
     ones by priority. ``leaving``: how many workloads are so. ``unwell``: slots with
     leaves that are not good, or on nodes that are not open. ``freed``: slots where something became
@@ -60,7 +60,7 @@ class State:
         self.nodes: dict[str, Node] = {}
         self.pools: list[Pool] = []
         self.models: tuple[Model, ...] = ()
-        self.leaf_types = tuple(forest.racks)
+        self.gpu_types = tuple(forest.racks)
         self.pools_of: dict[str, list[Pool]] = {name: [] for name in sorted(forest.racks)}
         self.buddies = {name: Buddy(c, self.journal) for name, c in forest.chains.items()}
         self.quotas: dict[str, list[QuotaLeft]] = {}
@@ -632,7 +632,7 @@ class State:
     def _count(self, workload: Workload, place: Place, leaves: int) -> None:
         chain = place.slot.model.chain
         assert chain is not None
-        account = self.charged[place.owner, chain.leaf]
+        account = self.charged[place.owner, chain.gpu_type]
         before = account.get(workload.priority, 0)
         self.journal.put(account, workload.priority, before + leaves)
 
@@ -793,7 +793,7 @@ class _Builder:
                 self._note_in_cells(slot, fixed.cell)
             pool.racks.append(rack)
         self.state.pools.append(pool)
-        self.state.pools_of[chain.leaf].append(pool)
+        self.state.pools_of[chain.gpu_type].append(pool)
 
     def _note_in_cells(self, slot: Slot, cell: Cell) -> None:
         above: Cell | None = cell
@@ -833,14 +833,14 @@ class _Builder:
             for quota in quotas:
                 state.buddies[quota.chain.name].owe(quota.level, quota.count)
                 leaves = quota.count * quota.chain.leaves(quota.level)
-                self._add_owned((owner, quota.chain.leaf), leaves)
+                self._add_owned((owner, quota.chain.gpu_type), leaves)
         for pin, (place, part) in self.forest.pins.items():
             owner = pin_owner(pin)
             cell = place if isinstance(place, Cell) else place.cell
             binding = Binding(owner, None, cell, part)
             state.bind(binding)
             leaves = sum(mask_on(binding, s).bit_count() for s in state.slots_of(cell))
-            self._add_owned((owner, cell.chain.leaf), leaves)
+            self._add_owned((owner, cell.chain.gpu_type), leaves)
 
     def _add_owned(self, account: Account, leaves: int) -> None:
         state = self.state

@@ -52,7 +52,7 @@ class Usage(Accounts):
         """What the pods use, so many times."""
         found: Amounts = []
         for place in places:
-            leaf = place.slot.pool.leaf
+            leaf = place.slot.pool.gpu_type
             if leaf is not None:
                 found.append((self.numbers[leaf], times * place.gpus.bit_count()))
             found += [(n, times * place.amounts[i]) for i, n in self._beside if place.amounts[i]]
@@ -72,7 +72,7 @@ def _capacity(state: State) -> dict[str, int]:
         for name, total in zip(state.resources.names, totals, strict=True):
             found[name] += total or 0
         for slot in node.slots:
-            if slot.pool.leaf is not None:
-                found[slot.pool.leaf] += slot.shape.leaves
+            if slot.pool.gpu_type is not None:
+                found[slot.pool.gpu_type] += slot.shape.leaves
     found[PORTS] = found[OTHERS] = 0
     return found
