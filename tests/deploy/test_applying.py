@@ -7,7 +7,7 @@ import pytest
 from cli.client import CommandError, Exit
 from cli.deploy.applying import Waiting, roll_out
 from cli.deploy.kubectl import Kubectl
-from cli.deploy.rollout import Step
+from cli.deploy.rollout import Step, refusals
 from manifests import Json
 
 POD = {"kind": "Pod", "metadata": {"name": "rest-1"}, "status": {"phase": "Pending"}}
@@ -39,13 +39,14 @@ EVENTS = [
 
 
 class Stuck(Kubectl):
-    """A cluster in which no pod of REST starts."""
+    """A cluster in which no pod of REST starts, or none can be made."""
 
-    def __init__(self, status: Json) -> None:
-        self._pods = [POD | {"status": POD["status"] | status}, READY]
+    def __init__(self, status: Json | None, events: Sequence[Json] = EVENTS) -> None:
+        self._pods = [] if status is None else [POD | {"status": POD["status"] | status}, READY]
+        self._events = events
 
     def run(self, *words: str, objects: Sequence[Json] | None = None) -> str:
-        found = {"pods": self._pods, "events": EVENTS, "Deployment": [REST]}
+        found = {"pods": self._pods, "events": self._events, "Deployment": [REST]}
         items = found[words[1]] if words[0] == "get" else []
         return json.dumps({"kind": "List", "items": items})
 
@@ -68,3 +69,46 @@ def test_a_part_that_does_not_start_gives_its_pods_reason_or_their_last_warning(
     with pytest.raises(CommandError, match="did not become ready") as failed:
         roll_out(Stuck(status), [Step("rest", [REST])], waiting)
     assert (failed.value.code, failed.value.details) == (Exit.NOT_ALL_READY, (why,))
+
+
+FORBIDDEN = 'pods "rest-5d9f-" is forbidden: exceeded quota: small'
+
+
+def refused(maker: str, kind: str, at: str) -> Json:
+    return {
+        "involvedObject": {"kind": kind, "name": maker},
+        "reason": "FailedCreate",
+        "lastTimestamp": at,
+        "message": FORBIDDEN,
+    }
+
+
+@pytest.mark.parametrize(
+    ("event", "found"),
+    [
+        (
+            refused("rest-5d9f", "ReplicaSet", "2026-01-01T00:00:05Z"),
+            [f"ReplicaSet rest: {FORBIDDEN}"],
+        ),
+        (refused("runtime-agent", "DaemonSet", "2026-01-01T00:00:05Z"), []),  # ready by now
+        (refused("rest-5d9f", "ReplicaSet", "2026-01-01T00:00:03Z"), []),  # a pod was made since
+        (an_event("rest-5d9f", "2026-01-01T00:00:05Z", "of something else"), []),
+    ],
+)
+def test_pods_that_kubernetes_can_not_make_are_told(event: Json, found: list[str]) -> None:
+    made: Json = {
+        "metadata": {
+            "name": "rest-5d9f-0",
+            "labels": {"app.kubernetes.io/name": "rest"},
+            "creationTimestamp": "2026-01-01T00:00:04Z",
+        }
+    }
+    assert refusals(["rest"], [made], [event]) == found
+
+
+def test_a_part_without_pods_gives_the_reason() -> None:
+    waiting = Waiting(0, lambda _text: None, "Then apply again.")
+    event = refused("rest-5d9f", "ReplicaSet", "2026-01-01T00:00:05Z")
+    with pytest.raises(CommandError) as failed:
+        roll_out(Stuck(None, [event]), [Step("rest", [REST])], waiting)
+    assert failed.value.details == (f"ReplicaSet rest: {FORBIDDEN}",)

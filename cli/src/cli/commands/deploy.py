@@ -224,7 +224,8 @@ def status(*, cluster: Cluster = CONNECTION, output: Output = Format.TABLE) -> E
     nodes = [{"node": name_of(each), "agent": _agent(each, agents_on)} for each in every_node]
     in_force = kubectl.every("get", "deployments,configmaps", "-n", SYSTEM)
     of_cells = list(cells(in_force, agents(every_node, ()) or every_node))
-    of_jobs, why = len(job_pods(kubectl)), why_not_ready(kubectl, pods)
+    waiting = [each["part"] for each in parts if each["state"] != Progress.READY]
+    of_jobs, why = len(job_pods(kubectl)), why_not_ready(kubectl, waiting, pods)
     if output is Format.JSON:
         cells_ = [vars(each) for each in of_cells]
         shown = {"parts": parts, "nodes": nodes, "jobPods": of_jobs, "troubles": why}
@@ -237,8 +238,7 @@ def status(*, cluster: Cluster = CONNECTION, output: Output = Format.TABLE) -> E
         for line in why[:SHOWN]:
             print_line(line)
     lagging = any(each["agent"] in ("missing", "not ready") for each in nodes)
-    ready = all(each["state"] == Progress.READY for each in parts)
-    return Exit.OK if ready and not lagging else Exit.NOT_ALL_READY
+    return Exit.OK if not (waiting or lagging) else Exit.NOT_ALL_READY
 
 
 @Parameter(name="*")

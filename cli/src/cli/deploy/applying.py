@@ -95,7 +95,8 @@ def _wait(kubectl: Kubectl, wanted: Json, waiting: Waiting) -> None:
         if found.progress is Progress.FAILED or now > until:
             label = f"app.kubernetes.io/name={name_of(wanted)}"
             why = [f"Node {each} is not ready. `muster nodes remove {each}`?" for each in away]
-            why += why_not_ready(kubectl, kubectl.every("get", "pods", "-n", SYSTEM, "-l", label))
+            pods = kubectl.every("get", "pods", "-n", SYSTEM, "-l", label)
+            why += why_not_ready(kubectl, [name_of(wanted)], pods)
             logs = f"kubectl -n {SYSTEM} logs {wanted['kind'].lower()}/{name_of(wanted)}"
             raise CommandError(
                 Exit.NOT_ALL_READY,

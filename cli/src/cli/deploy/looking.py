@@ -17,7 +17,7 @@ from cli.deploy.objects import (
     name_of,
     namespace_of,
 )
-from cli.deploy.rollout import troubles, warnings
+from cli.deploy.rollout import refusals, troubles, warnings
 
 LEASES = "kube-node-lease"
 LOOKED_AT = (
@@ -101,14 +101,15 @@ def job_pods(kubectl: Kubectl) -> list[Json]:
     return [each for each in found if each["status"].get("phase") not in ("Succeeded", "Failed")]
 
 
-def why_not_ready(kubectl: Kubectl, pods: Sequence[Json]) -> list[str]:
-    """What their statuses say of these pods of Muster, else the last warnings about them."""
+def why_not_ready(kubectl: Kubectl, parts: Sequence[str], pods: Sequence[Json]) -> list[str]:
+    """Why pods of these parts can't be made, then what their statuses say of these pods of Muster,
+    else the last warnings about them.
+    """
     waiting = [e for e in pods if not (is_ready(e) or e["status"].get("phase") == "Succeeded")]
-    found = troubles(waiting)
-    if waiting and not found:
-        of_warnings = ("events", "-n", SYSTEM, "--field-selector", "type=Warning")
-        found = warnings(waiting, kubectl.every("get", *of_warnings))
-    return found
+    if not (parts or waiting):
+        return []
+    events = kubectl.every("get", "events", "-n", SYSTEM, "--field-selector", "type=Warning")
+    return [*refusals(parts, pods, events), *(troubles(waiting) or warnings(waiting, events))]
 
 
 def installed_or_refuse(kubectl: Kubectl) -> Json:

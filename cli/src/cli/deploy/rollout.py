@@ -12,6 +12,7 @@ from cli.deploy.objects import WORKLOADS, Json, containers, name_of
 
 ORDER = ("scheduler", "launcher", "alerting", "rest", "fence", "runtime-agent")
 SETUP = ("bus", "migrate")
+MAKERS = ("ReplicaSet", "DaemonSet", "StatefulSet", "Job")
 DIGEST_SHOWN = 12
 
 
@@ -132,6 +133,42 @@ def warnings(pods: Sequence[Json], events: Sequence[Json]) -> list[str]:
         if (name := each.get("involvedObject", {}).get("name")) in names:
             last[name] = each
     return [f"Pod {name}: {each.get('message')}" for name, each in sorted(last.items())]
+
+
+def refusals(parts: Sequence[str], pods: Sequence[Json], events: Sequence[Json]) -> list[str]:
+    """Why Kubernetes can't make pods of these parts: as by a quota or a policy. `pods`: those that
+    there are. What happened before a part's newest pod is over.
+    """
+    last: dict[str, Json] = {}
+    for each in sorted(events, key=happened_at):
+        part = _made_by(each.get("involvedObject", {}), parts)
+        if (
+            each.get("reason") == "FailedCreate"
+            and part
+            and happened_at(each) >= _newest(part, pods)
+        ):
+            last[part] = each
+    return [
+        f"{each['involvedObject']['kind']} {part}: {each['message']}" for part, each in last.items()
+    ]
+
+
+def _made_by(maker: Json, parts: Sequence[str]) -> str | None:
+    """A Deployment's pods are made by its ReplicaSets."""
+    name = str(maker.get("name"))
+    stem = name.rpartition("-")[0] if maker.get("kind") == "ReplicaSet" else name
+    return stem if maker.get("kind") in MAKERS and stem in parts else None
+
+
+def _newest(part: str, pods: Sequence[Json]) -> str:
+    return max(
+        (
+            str(each["metadata"].get("creationTimestamp"))
+            for each in pods
+            if each["metadata"].get("labels", {}).get("app.kubernetes.io/name") == part
+        ),
+        default="",
+    )
 
 
 def happened_at(event: Json) -> str:
