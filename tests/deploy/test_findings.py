@@ -5,12 +5,17 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from checked_cluster import DIRECT, GOOD, IMAGES, NOW, PLAN, a_lease, a_node, named
+from checked_cluster import AGENT, DIRECT, GOOD, IMAGES, NOW, PLAN, a_lease, a_node, named
 from cli.deploy.findings import Finding, Level, Plan, Right, findings, rights
 from cli.deploy.objects import Images
 from manifests import Json
 
 NVIDIA = named("RuntimeClass", "nvidia")
+OF_CLASS = named(
+    "DaemonSet",
+    "runtime-agent",
+    spec={"template": {"spec": AGENT | {"runtimeClassName": "nvidia"}}},
+)
 QUOTA = named("ResourceQuota", "small", metadata={"namespace": "muster-jobs"})
 LOW = named(
     "Namespace",
@@ -178,6 +183,14 @@ def test_a_good_cluster_is_all_ok() -> None:
             "no GPUs are seen on cpu-1",
         ),
         ({}, Plan([DIRECT], IMAGES), "GPUs", Level.WARNING, "no GPUs seen"),
+        ({}, Plan([OF_CLASS], IMAGES), "GPUs", Level.REFUSAL, "without which no agent starts"),
+        (
+            {"runtime_classes": [NVIDIA]},
+            Plan([OF_CLASS], IMAGES),
+            "GPUs",
+            Level.WARNING,
+            "no GPUs seen",
+        ),
         ({"leases": [a_lease(9)]}, PLAN, "clocks", Level.WARNING, "gpu-1 is 9 s ahead"),
         ({"leases": [a_lease(-60)]}, PLAN, "clocks", Level.WARNING, "may be 60 s behind"),
         (

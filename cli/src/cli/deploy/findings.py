@@ -12,6 +12,7 @@ from muster.settings import names_in
 
 from cli.deploy.cluster_file import commands, differences, file_in
 from cli.deploy.objects import (
+    AGENT,
     AGENT_LABEL,
     HOST_JOBS,
     JOBS,
@@ -321,15 +322,24 @@ def _gpus(cluster: Cluster, plan: Plan) -> Iterator[Finding]:
     suits = VISIBLE_DEVICES if with_gpus and has_class else NO_GPUS
     total = sum(map(gpus_of, with_gpus))
     seen = f"{total} GPUs on {len(with_gpus)} of {len(found)} nodes" if total else "no GPUs seen"
+    needed = _runtime_class_of_agents(plan.objects)
+    if needed and not any(name_of(each) == needed for each in cluster.runtime_classes):
+        text = f"{seen}; there is no RuntimeClass {needed}, without which no agent starts"
+        fix = "Install NVIDIA's container toolkit with it, or take the component `nvidia` out."
+        yield Finding("GPUs", Level.REFUSAL, text, fix)
+        return
     if with_gpus and not has_class:
         text = f"{seen}, but no RuntimeClass {RUNTIME_CLASS}"
         fix = "Install NVIDIA's container toolkit with it. Until then nodes show no GPUs."
         yield Finding("GPUs", Level.WARNING, text, fix)
     elif chosen == suits:
         yield Finding("GPUs", Level.OK, f"{seen}; mode {chosen}")
+    elif suits == VISIBLE_DEVICES:
+        fix = "Name the component `nvidia` under `components` of your overlay."
+        yield Finding("GPUs", Level.WARNING, f"{seen}; the mode is {chosen}", fix)
     else:
-        add = "Name" if suits == VISIBLE_DEVICES else "Remove"
-        fix = f"{add} the component `nvidia` under `components` of your overlay."
+        fix = "`check` sees those of NVIDIA's device plug-in, which Muster does not need."
+        fix = f"{fix} Where no node has any, take the component `nvidia` out of your overlay."
         yield Finding("GPUs", Level.WARNING, f"{seen}; the mode is {chosen}", fix)
     of_jobs = agents(cluster.nodes, plan.nodes)
     without = [name_of(each) for each in of_jobs if not gpus_of(each)]
@@ -337,6 +347,11 @@ def _gpus(cluster: Cluster, plan: Plan) -> Iterator[Finding]:
         text = f"the mode is {chosen}, and no GPUs are seen on {some(without)}"
         fix = f"Agents start only where NVIDIA's runtime for the RuntimeClass {RUNTIME_CLASS} is."
         yield Finding("GPUs", Level.WARNING, text, fix)
+
+
+def _runtime_class_of_agents(objects: Sequence[Json]) -> str | None:
+    agent = find(objects, "DaemonSet", AGENT)
+    return None if agent is None else agent["spec"]["template"]["spec"].get("runtimeClassName")
 
 
 def cells(objects: Sequence[Json], nodes: Sequence[Json]) -> Iterator[Finding]:
