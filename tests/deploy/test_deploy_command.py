@@ -159,6 +159,8 @@ def test_a_check_refuses_and_says_what_to_do(plane: KubePlane, deploy: Deploy) -
     assert "Annotate a storage class" in ran.out
     refused = deploy("apply", "--yes", "--node", "absent")
     assert (refused.code, left(plane)) == (1, [])
+    no_way_back = deploy("rollback", "--yes")
+    assert (no_way_back.code, "not installed" in no_way_back.err) == (4, True)
 
 
 def test_muster_is_installed_and_removed(ready: KubePlane, deploy: Deploy, tmp_path: Path) -> None:

@@ -286,6 +286,7 @@ def rollback(
     services run on newer tables.
     """
     kubectl = Kubectl(cluster)
+    installed_or_refuse(kubectl)
     before = images_before(kubectl)
     if before is None:
         message = "No images before are known: Muster's have not changed here."
