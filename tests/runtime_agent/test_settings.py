@@ -28,3 +28,15 @@ def test_settings_that_cannot_be_right_are_refused(wrong: dict[str, Any], messag
 def test_a_driver_that_hangs_is_told_within_10_s() -> None:
     settings = AgentSettings()
     assert settings.device_look_s + settings.device_timeout_s < 10
+
+
+@pytest.mark.parametrize(
+    ("given", "where"),
+    [
+        ({"address": "10.0.0.7"}, "http://10.0.0.7:8084"),
+        ({"address": "fd00::7"}, "http://[fd00::7]:8084"),
+        ({"address": "fd00::7", "log_url": "https://gpu-1.example"}, "https://gpu-1.example"),
+    ],
+)
+def test_rest_reads_logs_at_an_address_of_either_kind(given: dict[str, Any], where: str) -> None:
+    assert AgentSettings(**given).logs_at() == where

@@ -312,7 +312,7 @@ def _facts(settings: AgentSettings, journal: Journal, key: SecretsKey) -> NodeFa
         journal=journal.id,
         boot=proc.boot_id(),
         address=settings.address,
-        log_url=settings.log_url or f"http://{settings.address}:{settings.http_port}",
+        log_url=settings.logs_at(),
         version=version("muster-runtime-agent"),
         port_range=(settings.port_first, settings.port_last),
         single_user=_open_bus(settings),

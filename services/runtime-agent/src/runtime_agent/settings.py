@@ -153,6 +153,11 @@ class AgentSettings(ReadByRestSettings, KubernetesSettings):
                 raise ValueError(f"{path} is a relative path; give the absolute one")
         return paths
 
+    def logs_at(self) -> str:
+        """Where REST reads logs."""
+        host = f"[{self.address}]" if ":" in self.address else self.address  # of IPv6
+        return self.log_url or f"http://{host}:{self.http_port}"
+
     def task_folders(self) -> list[str]:
         """The paths in `task_paths`."""
         return names_in(self.task_paths)
