@@ -51,6 +51,13 @@ def test_a_task_finds_its_peers_by_their_addresses_and_ports() -> None:
     assert "PAI_PORT_LIST_worker_0_grpc" not in env
 
 
+def test_a_task_finds_itself_at_its_own_address() -> None:
+    """On Kubernetes that of its pod, at which alone a single task listens."""
+    env = task_environment(a_run(), replace(PLACE, address="172.16.0.9"))
+    assert env["PAI_HOST_IP_worker_1"] == env["PAI_CURRENT_CONTAINER_IP"] == "172.16.0.9"
+    assert env["PAI_TASK_ROLE_worker_HOST_LIST"] == "10.0.0.1:20004,172.16.0.9:20001"
+
+
 def test_a_task_gets_the_least_number_of_tasks() -> None:
     worker = a_role("worker", 4).model_copy(update={"min_instances": 2})
     env = task_environment(a_run(roles=(a_role("ps", 1), worker)), PLACE)

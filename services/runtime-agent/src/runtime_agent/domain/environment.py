@@ -6,7 +6,7 @@ What makes no sense without containers is left out; the service's docs/task.md l
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from muster.contracts.pods import PodRun, RolePeers
 
@@ -50,7 +50,7 @@ def task_environment(run: PodRun, place: Place) -> dict[str, str]:
     return {
         **place.inherited,
         **_job(run, place),
-        **_roles(run),
+        **_roles(run, place),
         **_current(run, place),
         **_devices(run, place),
         **_muster(run, place),
@@ -89,7 +89,7 @@ def _job(run: PodRun, place: Place) -> dict[str, str]:
     }
 
 
-def _roles(run: PodRun) -> dict[str, str]:
+def _roles(run: PodRun, place: Place) -> dict[str, str]:
     found: dict[str, str] = {}
     placed = {role.role: role for role in run.peers}
     for role in run.roles:
@@ -103,6 +103,9 @@ def _roles(run: PodRun) -> dict[str, str]:
             f"PAI_MIN_SUCCEEDED_TASK_COUNT_{role.name}": str(role.min_succeeded_instances),
         }
         peers = list(_peers(placed[role.name])) if role.name in placed else []
+        if role.name == run.role:  # a pod on Kubernetes may have another address than its node
+            own = {run.index: place.address}
+            peers = [replace(peer, address=own.get(peer.index, peer.address)) for peer in peers]
         for peer in peers:
             found.update(_peer(peer))
         if hosts := [_host(peer) for peer in peers]:
