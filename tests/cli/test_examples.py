@@ -66,6 +66,21 @@ def test_every_example_is_a_valid_job(file: str) -> None:
     assert _spec(file).task_roles
 
 
+@pytest.mark.parametrize("file", [path.name for path in EXAMPLES.glob("*.yaml")])
+def test_every_example_brings_what_its_plain_image_lacks(file: str, tmp_path: Path) -> None:
+    python, log = tmp_path / "python", tmp_path / "log"
+    python.write_text(f'#!/bin/sh\necho "$@" >> {log}\n[ "$1" != -c ]\n')
+    python.chmod(0o755)
+    for command in _commands(_spec(file)).values():
+        log.unlink(missing_ok=True)
+        path = f"{tmp_path}:{os.environ['PATH']}"
+        subprocess.run(["/bin/bash", "-ec", command], env={"PATH": path}, check=True)
+        asked, installed, ran = log.read_text().splitlines()
+        assert asked.startswith("-c import ")
+        assert installed.startswith("-m pip install --quiet ")
+        assert ran == "-"
+
+
 def test_the_single_task_learns_the_digits() -> None:
     with _task(_commands(_spec("digits.yaml"))["train"], {}) as task:
         output, _ = task.communicate(timeout=TIMEOUT_S)
