@@ -119,6 +119,23 @@ def test_only_so_many_jobs_are_stopped_in_an_hour() -> None:
     assert rules_of({"limits": {"jobsPerHour": 7}}).limits.of(20) == Bounds(2, 2, 7)
 
 
+def test_tags_have_no_limit() -> None:
+    tag = replace(RULE, do=Do.TAG_JOB, alerts=("IdleGpus",))
+    idle = [
+        Alert("IdleGpus", Severity.WARNING, "idle", {"user": "ada", "jobName": name}, NOW)
+        for name in "ab"
+    ]
+    found = decided(*idle, rules=(tag,), bounds=Bounds(0, 1, 0))
+    assert [(it.state, it.target) for it in found] == [
+        (State.REQUESTED, "ada~a"),
+        (State.REQUESTED, "ada~b"),
+    ]
+    stop = replace(RULE, name="stop", do=Do.STOP_JOB, alerts=("IdleGpus",))
+    known = done(*found)
+    asked = decided(*idle, rules=(stop,), bounds=Bounds(0, 1, 1), known=known)
+    assert [it.state for it in asked] == [State.REQUESTED, State.HELD]
+
+
 def test_rules_are_checked_with_their_place() -> None:
     text = b"""actions:
   - {name: a, alerts: [GpuXid], do: cordon}

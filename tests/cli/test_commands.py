@@ -274,6 +274,18 @@ def test_a_job_is_stopped_by_the_paths_of_openpai(rest: Rest, tmp_path: Path) ->
     assert json.loads(muster(rest, tmp_path, "stop", JOB, "-o", "json").out) == answer
 
 
+def test_a_job_is_tagged_and_found_by_its_tag(rest: Rest, tmp_path: Path) -> None:
+    for method in ("PUT", "DELETE"):
+        rest.answer(f"{method} /api/v2/jobs/{JOB}/tag", {"message": f"{method} x"})
+    assert muster(rest, tmp_path, "tag", JOB, "x").out == "PUT x\n"
+    assert muster(rest, tmp_path, "tag", JOB, "x", "--remove").out == "DELETE x\n"
+    assert [json.loads(it[2]) for it in rest.asked] == [{"value": "x"}] * 2
+    rest.answer("GET /api/v2/jobs?tagsContain=x&limit=50", [])
+    assert muster(rest, tmp_path, "jobs", "--tag", "x").code == 0
+    rest.answer(f"GET /api/v2/jobs/{JOB}", job_status("RUNNING") | {"tags": ["x", "y"]})
+    assert "tags             x, y" in muster(rest, tmp_path, "job", JOB).out
+
+
 def test_a_stop_that_is_waited_for_tells_the_job_alone_in_json(rest: Rest, tmp_path: Path) -> None:
     rest.answer(f"PUT /api/v2/jobs/{JOB}/executionType", {"message": "Asked."}, 202)
     rest.answer(f"GET /api/v2/jobs/{JOB}", job_status("STOPPED"))

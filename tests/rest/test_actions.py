@@ -49,6 +49,20 @@ async def test_a_start_carries_out_no_old_request(start_rest: Any, fresh_broker:
             assert await node_orders.standing_orders(conn) == {"n2": Order.CORDON}
 
 
+async def test_a_rule_tags_a_job_with_its_name(start_rest: Any, fresh_broker: Any) -> None:
+    bootstrap = fresh_broker.bootstrap
+    async with start_rest(kafka_bootstrap=bootstrap) as rest:
+        await rest.submit("idle")
+        at = await rest.runtime.pool.fetchval("SELECT now()")
+        await send(bootstrap, requested("1", "admin~idle", at, Do.TAG_JOB))
+
+        async def tags() -> list[str]:
+            found: list[str] = (await rest.shown("idle"))["tags"]
+            return found
+
+        await rest.eventually(tags, ["r"])
+
+
 async def test_a_persons_order_stands_although_an_action_gave_the_same(
     start_rest: Any, fresh_broker: Any
 ) -> None:

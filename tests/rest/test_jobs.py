@@ -311,3 +311,32 @@ async def test_only_the_owner_or_an_admin_stops_a_job(rest: Any) -> None:
         await other.post("/api/v2/jobs", content=rest.job_file("theirs"))
         path = "/api/v2/jobs/other~theirs/executionType"
         assert (await rest.client.put(path, json={"value": "STOP"})).status_code == 202
+
+
+async def test_a_job_has_tags_until_they_are_removed(rest: Any) -> None:
+    await rest.submit("tagged")
+    path = "/api/v2/jobs/admin~tagged/tag"
+    for tag in ("slow", "keep", "slow"):
+        assert (await rest.client.put(path, json={"value": tag})).status_code == 200
+    assert (await rest.shown("tagged"))["tags"] == ["keep", "slow"]
+    job = await rest.job_id("tagged")
+    await rest.receive("job-updated", job, rest.status(job, 1, JobState.RUNNING))
+    gone = {"method": "DELETE", "url": path, "json": {"value": "keep"}}
+    assert (await rest.client.request(**gone)).status_code == 200
+    assert (await rest.shown("tagged"))["tags"] == ["slow"]
+    again = await rest.client.request(**gone)
+    assert (again.status_code, again.json()["code"]) == (404, "NoTagError")
+    for wrong in ("a,b", "", " a", "a\nb", "x" * 65):
+        assert (await rest.client.put(path, json={"value": wrong})).status_code == 400, wrong
+    for number in range(49):
+        await rest.client.put(path, json={"value": str(number)})
+    full = await rest.client.put(path, json={"value": "one too many"})
+    assert (full.status_code, full.json()["message"]) == (
+        400,
+        "A job has at most 50 tags: remove one.",
+    )
+    missing = await rest.client.put("/api/v2/jobs/admin~none/tag", json={"value": "t"})
+    assert missing.status_code == 404
+    entries = (await rest.client.get("/api/v2/audit?limit=100")).json()["entries"]
+    tagged = [it for it in entries if it["action"] in ("job.tag", "job.untag")]
+    assert len(tagged) == 2 + 1 + 49

@@ -29,8 +29,10 @@ LISTS = {
     "jobPriority=default&keyword=c": [],
     "vc=other": [],
     "keyword=%25": [],
-    "tagsContain=x": [],
-    "tagsNotContain=x&order=jobName,ASC": ["a", "b", "c"],
+    "tagsContain=x,one more&order=jobName,ASC": ["a", "b"],
+    "tagsContain=X": [],
+    "tagsNotContain=x&order=jobName,ASC": ["b", "c"],
+    "tagsContain=one more&tagsNotContain=x": ["b"],
     "limit=0": [],
 }
 
@@ -42,6 +44,9 @@ async def test_lists_are_filtered_ordered_and_paged(rest: Any) -> None:
             content += "extras: {hivedScheduler: {jobPriorityClass: prod}}\n"
         await rest.client.post("/api/v2/jobs", content=content)
     job = await rest.job_id("b")
+    for name, tag in (("a", "x"), ("a", "one more"), ("b", "one more")):
+        answer = await rest.client.put(f"/api/v2/jobs/admin~{name}/tag", json={"value": tag})
+        assert answer.json() == {"message": f"admin~{name} has the tag {tag}."}
     done = rest.status(job, 1, JobState.SUCCEEDED, completed_at=NOW)
     await rest.receive("job-updated", job, done)
     for query, names in LISTS.items():

@@ -89,6 +89,8 @@ TABLE = [
     Ask(USERS, "GET", "/api/v2/jobs/ann~digits/usage"),
     Ask(USERS, "GET", "/api/v2/jobs/ann~digits/attempts/0/usage"),
     Ask(OWNER_AND_ADMINS, "PUT", "/api/v2/jobs/ann~digits/executionType", {"value": "STOP"}),
+    Ask(OWNER_AND_ADMINS, "PUT", "/api/v2/jobs/ann~digits/tag", {"value": "t"}),
+    Ask(OWNER_AND_ADMINS, "DELETE", "/api/v2/jobs/ann~digits/tag", {"value": "t"}),
     Ask(USERS, "GET", LOGS),
     Ask(USERS, "GET", f"{LOGS}/0/logs"),
     Ask(USERS, "GET", f"{LOGS}/0/logs/all"),

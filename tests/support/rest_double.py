@@ -29,6 +29,7 @@ LOG = f"/api/v2/jobs/{JOB}/attempts/0/taskRoles/train/taskIndex/0/attempts/0/log
 def job_status(state: str) -> dict[str, Any]:
     return {
         "name": "digits",
+        "tags": [],
         "jobStatus": {
             "username": "ada",
             "state": state,

@@ -28,6 +28,7 @@ COMMANDS = {
     "why": ("cli.commands.jobs:why", "Why a job waits, or why it failed."),
     "usage": ("cli.commands.usage:usage", "What a job's tasks use: CPU, memory, GPU, network."),
     "logs": ("cli.commands.logs:logs", "What a task wrote."),
+    "tag": ("cli.commands.jobs:tag", "Give a job a tag, or remove it."),
     "stop": ("cli.commands.jobs:stop", "Stop a job."),
     "queue": ("cli.commands.cluster:queue", "What waits, and why."),
     "cluster": ("cli.commands.cluster:cluster", "Quota, use and demand; nodes in trouble."),

@@ -1,4 +1,4 @@
-"""Commands about jobs: submit, jobs, job, why, stop."""
+"""Commands about jobs: submit, jobs, job, why, tag, stop."""
 
 import sys
 import time
@@ -64,17 +64,19 @@ def submit(
     return _wait(server, job, timeout, output) if wait else Exit.OK
 
 
-def jobs(
+def jobs(  # noqa: PLR0913 - each filter is an option
     *,
     state: Annotated[str | None, Parameter(help="Only these states, by commas.")] = None,
     user: Annotated[str | None, Parameter(help="Only these users, by commas.")] = None,
     keyword: Annotated[str | None, Parameter(help="A part of a name, user or cluster.")] = None,
+    tag: Annotated[str | None, Parameter(help="Only with one of these tags, by commas.")] = None,
     limit: Annotated[int, Parameter(help="At most so many.")] = 50,
     output: Output = Format.TABLE,
 ) -> None:
     """List jobs, newest first."""
     states = state.upper() if state else None
-    query = {"state": states, "username": user, "keyword": keyword, "limit": limit}
+    asked = {"username": user, "keyword": keyword, "tagsContain": tag, "limit": limit}
+    query = {"state": states, **asked}
     found = client().get("/jobs", query).json()
     if output is Format.JSON:
         print_json(found)
@@ -115,6 +117,7 @@ def job(name: JobName, *, output: Output = Format.TABLE) -> None:
             "size": rest.size(content),
             "attempt": status.get("attemptId") or None,
             "retries": _retries(status),
+            "tags": ", ".join(content["tags"]) or None,
             "submitted": when(status.get("submissionTime")),
             "started": when(status.get("launchedTime")),
             "ended": when(status.get("completedTime")),
@@ -163,6 +166,19 @@ def _print_attempts(attempts: Sequence[dict[str, Any]]) -> None:
             for each in attempts
         ],
     )
+
+
+def tag(
+    name: JobName,
+    tag: Annotated[str, Parameter(help="At most 64 characters, without commas.")],
+    *,
+    remove: Annotated[bool, Parameter(help="Remove the tag.")] = False,
+    output: Output = Format.TABLE,
+) -> None:
+    """Give a job a tag, by which lists can be filtered; or remove it."""
+    method = "DELETE" if remove else "PUT"
+    answer = client().send(method, job_path(full_name(name), "/tag"), {"value": tag}).json()
+    print_json(answer) if output is Format.JSON else print_line(answer["message"])
 
 
 def stop(name: JobName, *, wait: bool = False, output: Output = Format.TABLE) -> Exit:

@@ -45,7 +45,7 @@ class ActionText(_Strict):
     name: Annotated[str, Field(pattern=NAME)]
     alerts: Annotated[tuple[Pattern, ...], Field(min_length=1, max_length=100)]
     labels: dict[str, Pattern] = {}
-    do: Literal["cordon", "drain", "stop-job"]
+    do: Literal["cordon", "drain", "stop-job", "tag-job"]
     after_seconds: Annotated[float, Field(ge=0, le=7 * 86_400)] = 0.0
     mode: Literal["dry-run", "on"] = "dry-run"
     take_back: bool = True

@@ -65,7 +65,7 @@ class RestMetrics:
             ["do", "outcome"],
             registry=registry,
         )
-        for do in ("cordon", "drain", "stop-job"):
+        for do in ("cordon", "drain", "stop-job", "tag-job"):
             for outcome in ("done", "dry-run", "refused", "undone"):
                 self.actions.labels(do, outcome)
         self.limited = Counter(

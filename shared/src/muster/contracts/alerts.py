@@ -50,11 +50,14 @@ class AlertRulesConfig(Model):
 
 
 class Do(OpenEnum):
-    """What an action does. UNDO: it takes back what an earlier action has done."""
+    """What an action does. TAG_JOB: the job gets the rule's name as a tag. UNDO: it takes back
+    what an earlier action has done.
+    """
 
     CORDON = "cordon"
     DRAIN = "drain"
     STOP_JOB = "stop-job"
+    TAG_JOB = "tag-job"
     UNDO = "undo"
     UNKNOWN = "unknown"
 

@@ -226,7 +226,9 @@ def _held(
     *,
     now: datetime,
 ) -> str | None:
-    """Why an action has to wait; None: it does not."""
+    """Why an action has to wait; None: it does not. A tag does no harm."""
+    if rule.do is Do.TAG_JOB:
+        return None
     known = [it for it in known if not it.is_dry_run]
     acted = [it for it in known if it.state in ACTS or it.state is State.UNDONE]
     own = [it for it in acted if (it.rule, it.target) == (rule.name, target)]
@@ -239,7 +241,9 @@ def _held(
         )
     is_node = rule.do in ON_NODES
     lately = {
-        it.target for it in acted if (it.do in ON_NODES) == is_node and it.asked_at > now - HOUR
+        it.target
+        for it in acted
+        if (it.do in ON_NODES) == is_node and it.do is not Do.TAG_JOB and it.asked_at > now - HOUR
     }
     if target not in lately and len(lately) >= (
         bounds.per_hour if is_node else bounds.jobs_per_hour

@@ -15,7 +15,8 @@ KEY = "alerting: actions"
 
 _KNOWN = """
     SELECT * FROM action WHERE at > now() - interval '2 days'
-    OR state IN ('held', 'requested', 'done', 'undo-requested')
+    OR state IN ('held', 'requested', 'undo-requested')
+    OR state = 'done' AND "do" IN ('cordon', 'drain')
 """
 _SAVE = """
     INSERT INTO action (action, rule, "do", target, fingerprint, starts_at, name, summary, state,

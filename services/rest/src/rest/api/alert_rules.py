@@ -97,7 +97,7 @@ class ShownAction(BaseModel):
 
     action: str
     rule: str
-    do: Literal["cordon", "drain", "stop-job"]
+    do: Literal["cordon", "drain", "stop-job", "tag-job"]
     target: str
     alert: str
     name: str

@@ -38,6 +38,7 @@ STATUS = {
     "NoSubscriptionError": 404,
     "NoStorageError": 404,
     "NoActionError": 404,
+    "NoTagError": 404,
     "NoMuteError": 404,
     "ConflictActionError": 409,
     "NoApiError": 404,

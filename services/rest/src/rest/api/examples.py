@@ -294,6 +294,7 @@ EXAMPLES: dict[str, Any] = {
         },
     },
     "ExecutionType": {"value": "STOP"},
+    "Tag": {"value": "baseline"},
     "Why": {
         "name": "ann~train-bert",
         "state": "WAITING",

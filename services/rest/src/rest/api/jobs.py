@@ -15,7 +15,7 @@ from muster.errors import Problem, Rejected, Transient
 from muster.protocol import ParsedJob, ProtocolError, parse_job
 from muster.settings import names_in
 from muster.telemetry import current_traceparent
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from rest.api.context import (
     Address,
@@ -42,6 +42,7 @@ from rest.domain.listing import (
     split,
 )
 from rest.domain.storages import check_claims, mounts_of
+from rest.domain.tags import MAX_CHARACTERS, TAG
 from rest.domain.views import ListedJob, WholeJob, attempt_state, detail, list_item, verdict_reason
 from rest.domain.virtual_clusters import (
     check_node_access,
@@ -51,6 +52,7 @@ from rest.domain.virtual_clusters import (
 )
 from rest.handlers.stop import no_job, set_execution
 from rest.handlers.submit import Submission, check_secrets, key_of, repeated_answer
+from rest.handlers.tag import TagChange, set_tag
 from rest.store import answers, storages, subscriptions
 from rest.store import jobs as stored
 from rest.store.jobs import find_attempt, find_config, find_job, list_attempts
@@ -96,6 +98,16 @@ class ExecutionType(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     value: Literal["START", "STOP"]
+
+
+class Tag(BaseModel):
+    """A tag of a job. Lists of tags are separated by commas, so it has none."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    value: Annotated[
+        str, Field(min_length=1, max_length=MAX_CHARACTERS, pattern=TAG, examples=["baseline"])
+    ]
 
 
 def split_name(job: str) -> tuple[str, str]:
@@ -244,6 +256,8 @@ async def list_jobs(  # noqa: PLR0913 - OpenPAI's query has these parameters
         states=split(state),
         priorities=split(job_priority),
         keyword=keyword or None,
+        tags=split(tags_contain),
+        no_tags=split(tags_not_contain),
         order=field,
         is_descending=is_descending,
         offset=page.offset,
@@ -252,8 +266,6 @@ async def list_jobs(  # noqa: PLR0913 - OpenPAI's query has these parameters
     )
     check_known("state", listing.states, STATES)
     check_known("jobPriority", listing.priorities, PRIORITIES)
-    if split(tags_contain) is not None:  # no job has a tag yet
-        return JSONResponse({"totalCount": 0, "data": []} if with_total_count else [])
     jobs, total = await stored.list_jobs(here.pool, listing)
     if len(jobs) > RENDER_IN_THREAD_JOBS:
         return await asyncio.to_thread(_page, jobs, total)
@@ -331,6 +343,20 @@ async def set_job_execution_type(
     else:
         message = f"stop requested (was {found.state.value})"
     return Done(message=f"{username}~{name}: {message}.")
+
+
+@router.put("/{job}/tag", response_model=Done)
+async def tag_job(job: JobName, tag: Tag, here: Here, caller: User, address: Address) -> Done:
+    """Give a job a tag, by which lists can be filtered; a tag that it has changes nothing."""
+    await set_tag(here.pool, caller, address, TagChange(*split_name(job), tag.value))
+    return Done(message=f"{job} has the tag {tag.value}.")
+
+
+@router.delete("/{job}/tag", response_model=Done)
+async def untag_job(job: JobName, tag: Tag, here: Here, caller: User, address: Address) -> Done:
+    """Remove a tag of a job."""
+    await set_tag(here.pool, caller, address, TagChange(*split_name(job), tag.value, is_on=False))
+    return Done(message=f"{job} has the tag {tag.value} no more.")
 
 
 def _why_it_waits(scheduler: Any) -> Any:

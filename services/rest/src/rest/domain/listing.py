@@ -27,13 +27,17 @@ MAX_LIST_ENTRIES = 1000
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A question to the list of jobs. None: any. ``priorities`` may name ``default``: unset."""
+    """A question to the list of jobs. None: any. ``priorities`` may name ``default``: unset.
+    ``tags``: jobs with any of them; ``no_tags``: with none of them.
+    """
 
     usernames: tuple[str, ...] | None = None
     virtual_clusters: tuple[str, ...] | None = None
     states: tuple[str, ...] | None = None
     priorities: tuple[str, ...] | None = None
     keyword: str | None = None
+    tags: tuple[str, ...] | None = None
+    no_tags: tuple[str, ...] | None = None
     order: str = "submissionTime"
     is_descending: bool = True
     offset: int = 0

@@ -61,6 +61,7 @@ class ListedJob:
     launched_at: datetime | None
     completed_at: datetime | None
     exit_code: int | None
+    tags: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ def list_item(job: ListedJob) -> Json:
         "state": job.state,
         "subState": _SUB_STATES.get(job.state, job.state),
         "executionType": job.execution,
-        "tags": [],
+        "tags": job.tags,
         **_retries(job),
         **_job_times(job),
         "appExitCode": job.exit_code,
@@ -136,7 +137,7 @@ def detail(job: WholeJob, status: JobStatus | None, state: str | None = None) ->
     return {
         "debugId": listed.id,
         "name": listed.name,
-        "tags": [],
+        "tags": listed.tags,
         "jobPriority": listed.priority_class,
         "warnings": job.warnings,
         "jobStatus": {

@@ -1,5 +1,5 @@
-"""Actions that Alerting requests because of alerts: cordon or drain a node, stop a job, take it
-back. They are the commands of administrators, in the name of `(alerting)`, which has no other
+"""Actions that Alerting requests because of alerts: cordon or drain a node, stop or tag a job, take
+it back. They are the commands of administrators, in the name of `(alerting)`, which has no other
 rights.
 
 Every replica follows the requests, and the database lets one of them carry each out.
@@ -25,6 +25,7 @@ from rest.domain.callers import Caller
 from rest.handlers.order import By, give_order
 from rest.handlers.publish import SettingsPublisher
 from rest.handlers.stop import stop_for_alert
+from rest.handlers.tag import TagChange, tag_for_alert
 from rest.metrics import RestMetrics
 from rest.settings import RestSettings
 from rest.store import accounts, actions, audit, node_orders
@@ -127,10 +128,13 @@ class Actions:
         try:
             if request.do in ORDERS:
                 return await self._order(opened, request, by)
+            username, _, name = target.partition("~")
             if request.do is Do.STOP_JOB:
-                username, _, name = target.partition("~")
                 await stop_for_alert(opened, username, name, by)
                 return Outcome.DONE, f"{target} is asked to stop."
+            if request.do is Do.TAG_JOB:
+                await tag_for_alert(conn, TagChange(username, name, request.rule), by)
+                return Outcome.DONE, f"{target} has the tag {request.rule}."
         except Rejected as error:
             return Outcome.REFUSED, str(error)
         return Outcome.REFUSED, "This version of REST does not know how to do this."

@@ -77,6 +77,6 @@ async def forget_old(conn: Connection, days: int) -> None:
     """Forget actions whose newest change is old enough; those that still hold a node are kept."""
     await conn.execute(
         "DELETE FROM alert_action WHERE answered_at < now() - $1 * interval '1 day'"
-        " AND NOT (outcome = 'done' AND \"do\" <> 'stop-job')",
+        " AND NOT (outcome = 'done' AND \"do\" IN ('cordon', 'drain'))",
         float(days),
     )

@@ -50,6 +50,14 @@ class StoppableJob:
     spec: JobSpec
 
 
+@dataclass(frozen=True, slots=True)
+class TaggedJob:
+    """What a change of tags must know of a job."""
+
+    id: str
+    tags: tuple[str, ...]
+
+
 async def insert_jobs(conn: Connection, jobs: Sequence[NewJob]) -> dict[str, datetime]:
     """Write jobs and their audit entries; returns the ids of those whose name was free, with their
     time of submission, which is the transaction's.
@@ -133,6 +141,17 @@ async def mark_stopping(conn: Connection, job: str, by: str) -> None:
     await conn.execute(_MARK_STOPPING, job, by)
 
 
+async def lock_tags(conn: Connection, username: str, name: str) -> TaggedJob | None:
+    """A job's tags, locked."""
+    row = await conn.fetchrow(_LOCK_TAGS, username, name)
+    return None if row is None else TaggedJob(row["id"], tuple(row["tags"]))
+
+
+async def save_tags(conn: Connection, job: str, tags: Sequence[str]) -> None:
+    """Write a job's tags."""
+    await conn.execute("UPDATE job SET tags = $2 WHERE id = $1", job, list(tags))
+
+
 async def find_job(pool: Pool, username: str, name: str) -> WholeJob | None:
     """A job with the Launcher's latest message."""
     row = await pool.fetchrow(_FIND, username, name)
@@ -188,6 +207,9 @@ def conditions(listing: Listing) -> tuple[str, list[object]]:
         ("state = ANY({})", listing.states),
         ("coalesce(priority_class, 'default') = ANY({})", listing.priorities),
         (_HAS_KEYWORD, listing.keyword),
+        # As the index job_tags has it, which leaves out jobs without tags.
+        ("cardinality(tags) > 0 AND tags && {}", listing.tags),
+        ("NOT tags && {}", listing.no_tags),
     ]
     if listing.keyword is not None and len(listing.keyword) >= TRIGRAM:
         asked.append((_HAS_TRIGRAMS, listing.keyword))
@@ -280,6 +302,7 @@ _LOCK = """
     FROM job JOIN job_file ON job_file.job = job.id
     WHERE username = $1 AND name = $2 FOR UPDATE OF job
 """
+_LOCK_TAGS = "SELECT id, tags FROM job WHERE username = $1 AND name = $2 FOR UPDATE"
 _MARK_STOPPING = """
     UPDATE job SET execution = 'STOP', stop_requested_by = $2, state = 'STOPPING' WHERE id = $1
 """
