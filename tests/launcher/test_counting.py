@@ -1,8 +1,6 @@
 """Open jobs by phase, and their GPUs by user, in a bounded number of series."""
 
 import pytest
-from launcher.domain.states import JobPhase
-from launcher.domain.users import OTHERS, Share, bounded
 from launcher.handlers import Counting
 from launcher.metrics import LauncherMetrics
 from launcher.settings import LauncherSettings
@@ -10,7 +8,6 @@ from muster.db import Pool
 from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 
-WAITING, RUNNING = JobPhase.WAITING, JobPhase.RUNNING
 TEN_THOUSAND_JOBS = """
     INSERT INTO job (id, spec, state, phase)
     SELECT 'j' || n,
@@ -53,20 +50,3 @@ async def test_without_a_token_no_user_is_named(pool: Pool, settings: LauncherSe
     await Counting(pool, settings, metrics).count()
     assert exported(metrics) == {}
     assert metrics.jobs_open.labels("running")._value.get() == 2500
-
-
-def test_users_with_the_most_gpus_in_all_phases_are_named() -> None:
-    gpus = {
-        Share("a", "ann", WAITING): 5,
-        Share("a", "ann", RUNNING): 5,
-        Share("b", "ben", RUNNING): 8,
-        Share("b", "cid", RUNNING): 7,
-        Share("b", "dan", RUNNING): 1,
-    }
-    assert bounded(gpus, 2) == {
-        Share("a", "ann", WAITING): 5,
-        Share("a", "ann", RUNNING): 5,
-        Share("b", "ben", RUNNING): 8,
-        Share("b", OTHERS, RUNNING): 8,
-    }
-    assert bounded(gpus, 4) == gpus

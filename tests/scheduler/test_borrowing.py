@@ -117,6 +117,14 @@ async def test_virtual_clusters_tell_what_they_lend_and_borrow(kit: Kit) -> None
         ("default", "charged"): 4,
         ("default", "borrowed"): 4,
     }
+    metrics.note_users(state.core.cells.users())
+    held = {
+        tuple(sample.labels.values()): sample.value
+        for metric in registry.collect()
+        for sample in metric.samples
+        if sample.name == "muster_scheduler_user_gpus"
+    }
+    assert held == {("default", "user", "own"): 4, ("default", "user", "borrowed"): 4}
 
 
 async def test_of_whom_an_elastic_gang_has_what_it_has_grown_by_is_told(kit: Kit) -> None:

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 import structlog
 from muster.aggregates import Aggregate, apply_due
+from muster.bounded import ByUser, bounded
 from muster.contracts.jobs import JobRequest
 from muster.contracts.topics import Kind, Service, message_topics
 from muster.db import Connection, Pool, is_transient
@@ -20,7 +21,6 @@ from launcher import store
 from launcher.domain.decide import decide
 from launcher.domain.model import JobWithTasks, Policy, wake_at
 from launcher.domain.states import JOB
-from launcher.domain.users import Share, bounded
 from launcher.metrics import LauncherMetrics
 from launcher.settings import LauncherSettings
 
@@ -205,7 +205,7 @@ class Counting:
 
     async def count(self) -> None:
         """One round."""
-        gpus: Mapping[Share, int] = {}
+        gpus: ByUser = {}
         async with self._pool.acquire() as conn:
             open_jobs = await store.count_open(conn)
             if self._shows_users:

@@ -1,12 +1,12 @@
 """Every metric of the Launcher."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
+from muster.bounded import ByUser
 from muster.metrics import SECONDS, BoundedLabel
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from launcher.domain.spans import Span
-from launcher.domain.users import Share
 
 ENDS = ("SUCCEEDED", "FAILED", "STOPPED")
 LONG = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 86400.0, 7 * 86400.0)
@@ -83,11 +83,10 @@ class LauncherMetrics:
             registry=registry,
         )
 
-    def note_users(self, gpus: Mapping[Share, int]) -> None:
-        """Replace the GPUs of all users."""
+    def note_users(self, gpus: ByUser) -> None:
+        """Replace the GPUs of all users, by virtual cluster, user and phase."""
         self.user_gpus.clear()
-        for share, count in gpus.items():
-            labels = share.virtual_cluster, share.user, share.phase.value
+        for labels, count in gpus.items():
             self.user_gpus.labels(*labels).set(count)
 
     def note_spans(self, virtual_cluster: str, ended: Iterable[tuple[Span, float]]) -> None:

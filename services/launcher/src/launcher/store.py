@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import asyncpg
+from muster.bounded import ByUser
 from muster.db import Connection
 from pydantic import TypeAdapter
 
 from launcher.domain.model import Job, JobWithTasks, Task, TaskKey, wake_at
 from launcher.domain.states import JobPhase
-from launcher.domain.users import Share
 
 _JOB = TypeAdapter(Job)
 _TASK = TypeAdapter(Task)
@@ -90,12 +90,10 @@ async def count_open(conn: Connection) -> dict[JobPhase, int]:
     return {JobPhase(row["phase"]): row["count"] for row in await conn.fetch(_COUNT_OPEN)}
 
 
-async def gpus_of_users(conn: Connection) -> dict[Share, int]:
-    """The GPUs that users' open jobs ask for, all tasks together."""
-    return {
-        Share(row["virtual_cluster"], row["user"], JobPhase(row["phase"])): row["gpus"]
-        for row in await conn.fetch(_GPUS_OF_USERS)
-    }
+async def gpus_of_users(conn: Connection) -> ByUser:
+    """The GPUs that users' open jobs ask for, all tasks together, by phase."""
+    rows = await conn.fetch(_GPUS_OF_USERS)
+    return {(row["virtual_cluster"], row["user_name"], row["phase"]): row["gpus"] for row in rows}
 
 
 async def forget(conn: Connection, days: int, limit: int) -> int:
@@ -151,11 +149,9 @@ _COUNT_OPEN = """
     GROUP BY phase
 """
 _GPUS_OF_USERS = """
-    SELECT spec ->> 'virtualCluster' AS virtual_cluster, state ->> 'user' AS "user", phase,
-           sum(role.instances * role.gpus) AS gpus
-    FROM job, jsonb_to_recordset(spec -> 'taskRoles') AS role (instances bigint, gpus bigint)
+    SELECT virtual_cluster, user_name, phase, sum(gpus)::bigint AS gpus FROM job
     WHERE phase NOT IN ('succeeded', 'failed', 'stopped')
-    GROUP BY 1, 2, 3
+    GROUP BY virtual_cluster, user_name, phase
 """
 _FORGET = """
     DELETE FROM job WHERE id IN (

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import structlog
+from muster.bounded import bounded
 from muster.contracts.topics import Service
 from muster.db import is_transient
 from muster.errors import Transient
@@ -28,6 +29,7 @@ from scheduler.cluster_file import Loaded, Refused, content_of, load, load_or_ex
 from scheduler.comparisons import Comparisons
 from scheduler.decider import Decider
 from scheduler.domain.core.fragmentation import FreeCells
+from scheduler.domain.core.interface import Core
 from scheduler.handlers import RECEIVED_TOPICS, messages_beside
 from scheduler.pauses import Collector
 from scheduler.settings import SchedulerSettings
@@ -37,6 +39,8 @@ _log = structlog.get_logger()
 
 RENEWALS = 2
 """The most renewals of the lead under way at the same time."""
+USERS_EVERY_S = 10.0
+"""How often the GPUs of users are counted."""
 
 
 class Candidate:
@@ -47,6 +51,7 @@ class Candidate:
         self._settings = settings
         self._decider = decider
         self._free_cells: FreeCells | None = None
+        self._count_users_at = 0.0
         self._renewed_at = 0.0
         self._received_since = time.monotonic()
         handler = messages_beside(decider.deciding)
@@ -226,6 +231,7 @@ class Candidate:
         metrics.note_free(self._free_cells.pieces.values())
         gangs = core.questions.counts()
         metrics.note_virtual_clusters(core.cells.quotas(), gangs.wanted)
+        self._count_users(core)
         metrics.waiting.set(gangs.waiting + len(state.withheld))
         metrics.gangs.set(len(state.gangs))
         metrics.run_time_keys.set(len(state.run_times))
@@ -235,6 +241,13 @@ class Candidate:
         metrics.overdue.set(sum(until < at for until in ends))
         metrics.nominated.set(gangs.nominated)
         metrics.downgraded.set(gangs.downgraded)
+
+    def _count_users(self, core: Core) -> None:
+        """Names of users are exported only to holders of the metrics' token."""
+        settings, now = self._settings, time.monotonic()
+        if settings.metrics_token.get_secret_value() and now >= self._count_users_at:
+            self._count_users_at = now + USERS_EVERY_S
+            self._decider.metrics.note_users(bounded(core.cells.users(), settings.metrics_users))
 
     async def resign(self) -> None:
         """Trigger a decision at once, instead of after some seconds."""

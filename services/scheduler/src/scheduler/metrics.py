@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
+from muster.bounded import ByUser
 from muster.metrics import SECONDS
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -114,6 +115,14 @@ class SchedulerMetrics:
             "virtual_cluster",
             "state",
         )
+        self.users = self._gauge(
+            "user_gpus",
+            "GPUs that gangs of a user hold, by whose quota they are in: own, borrowed, or none:"
+            " opportunistic.",
+            "virtual_cluster",
+            "user",
+            "held_as",
+        )
         self.wanted = self._gauge(
             "waiting_gpus",
             "GPUs that waiting gangs want, by virtual cluster and published reason.",
@@ -169,6 +178,12 @@ class SchedulerMetrics:
         self.wanted.clear()
         for (name, reason), gpus in wanted.items():
             self.wanted.labels(name, reason or "none").set(gpus)
+
+    def note_users(self, gpus: ByUser) -> None:
+        """Replace the GPUs of all users."""
+        self.users.clear()
+        for labels, count in gpus.items():
+            self.users.labels(*labels).set(count)
 
     def forget_cluster(self) -> None:
         """Drop all series of chains and virtual clusters: the cluster has changed."""

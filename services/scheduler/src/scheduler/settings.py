@@ -136,6 +136,11 @@ class SchedulerSettings(DatabaseSettings, ReadByRestSettings):
     stall_s: PositiveFloat = Field(
         5.0, description="A pause of the lease check after which all leases start anew."
     )
+    metrics_users: PositiveInt = Field(
+        100,
+        description="The most users with metrics of their own, those with the most GPUs; others"
+        " are summed up.",
+    )
     watch_s: PositiveFloat = Field(1.0, description="How often leases are checked.")
     lost_repeat_s: PositiveFloat = Field(
         60.0, description="How often node-lost and node-name-clashed are repeated."

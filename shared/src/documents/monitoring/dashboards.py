@@ -247,6 +247,15 @@ VIRTUAL_CLUSTERS = Dashboard(
                     "{{virtual_cluster}} {{username}}", "stack",
                 ),
                 Panel(
+                    "GPUs held, by user", "none",
+                    "max by (virtual_cluster, user, held_as) (muster_scheduler_user_gpus"
+                    f"{{{_OF_CLUSTER}}})",
+                    "GPUs that gangs of each user hold: in the own quota, borrowed, or"
+                    " opportunistic.",
+                    "Much borrowed for long: the virtual cluster's own quota is too small.",
+                    "{{virtual_cluster}} {{user}} {{held_as}}", "stack",
+                ),
+                Panel(
                     "GPUs asked for, by user", "none",
                     "max by (virtual_cluster, user, phase) (muster_user_gpus"
                     f"{{{_OF_CLUSTER}}})",

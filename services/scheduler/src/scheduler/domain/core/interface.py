@@ -230,6 +230,10 @@ class SlotState:
     cells: tuple[tuple[int, BoundCell], ...]
 
 
+HELD_AS = OWN, BORROWED, OPPORTUNISTIC_GPUS = "own", "borrowed", "opportunistic"
+"""How gangs hold GPUs: in their virtual cluster's quota, in another one's, or in none."""
+
+
 @dataclass(frozen=True, slots=True)
 class QuotaState:
     """A virtual cluster's GPUs: ``owned``; ``charged`` to it, of which others have ``lent``;
@@ -321,6 +325,9 @@ class Cells(Protocol):
 
     def borrowing(self) -> Mapping[str, tuple[int, int]]:
         """GPUs that each virtual cluster lends and borrows."""
+
+    def users(self) -> Mapping[tuple[str, str, str], int]:
+        """GPUs that gangs use or hold, by virtual cluster, user, and one of HELD_AS."""
 
 
 class Rows(Protocol):

@@ -5,6 +5,9 @@ from collections.abc import Collection, Iterator
 
 from scheduler.domain.core.forest import Slot as FixedSlot
 from scheduler.domain.core.interface import (
+    BORROWED,
+    OPPORTUNISTIC_GPUS,
+    OWN,
     BoundCell,
     QuotaState,
     ReservedLeaves,
@@ -97,6 +100,19 @@ class Cells:
                 lent[lender] += leaves
                 borrowed[record.workload.gang.virtual_cluster] += leaves
         return {name: (lent[name], borrowed[name]) for name in self._state.forest.quotas}
+
+    def users(self) -> dict[tuple[str, str, str], int]:
+        found = Counter[tuple[str, str, str]]()
+        for record in (*self._records.all.values(), *self._records.children.values()):
+            workload = record.workload
+            gang = workload.gang
+            if not workload.places or gang.virtual_cluster == NO_ONE:
+                continue
+            held_as = OPPORTUNISTIC_GPUS if workload.is_opportunistic else OWN
+            if lender_of(workload) is not None:
+                held_as = BORROWED
+            found[gang.virtual_cluster, gang.user, held_as] += workload.gpus
+        return found
 
 
 def _seen_as(workload: Workload) -> int:
