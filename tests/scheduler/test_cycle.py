@@ -9,6 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 from muster.contracts.gangs import PodRelease
+from muster.contracts.model import Reason
 from muster.contracts.node_orders import Order
 from muster.contracts.nodes import Gpu
 from scheduler.domain.core.config import (
@@ -22,6 +23,7 @@ from scheduler.domain.core.config import (
 )
 from scheduler.domain.core.model import Deferred, Grown, Placed, Preempted, Refused, Reserved
 from scheduler.domain.messages import message_of
+from scheduler.domain.notices import Notices
 from scheduler.domain.plans import made
 from scheduler.domain.rules import Rules
 
@@ -317,3 +319,19 @@ def test_a_cycle_decides_about_a_bounded_number_of_gangs_and_says_that_there_are
         told += [d.gang for d in kit.decide(state, float(cycle)) if isinstance(d, Deferred)]
     assert sorted(told) == [f"waits{n:02d}" for n in range(35)]
     assert not state.has_more
+
+
+def test_no_more_reasons_are_sought_than_a_cycle_publishes(kit: Kit) -> None:
+    rules = Rules(settle_s=0.0, cycle_gangs=10)
+    state, notices, sought = kit.state(), Notices(rules), list[str]()
+    for n in range(35):
+        _ask(kit, state, f"g{n:02d}", gpus=1)
+    notices.unpublished = dict.fromkeys(state.gangs)
+
+    def reason_of(gang: str) -> Reason:
+        sought.append(gang)
+        return Reason(code="shape", text="")
+
+    due = notices.due(state.gangs, reason_of, 0.0, is_settled=True, is_under_way=False)
+    assert [gang for gang, _ in due] == sought == [f"g{n:02d}" for n in range(10)]
+    assert [*notices.unpublished] == [f"g{n:02d}" for n in range(10, 35)]

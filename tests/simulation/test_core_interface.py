@@ -45,6 +45,9 @@ def test_rows_are_restored_as_they_were() -> None:
     again.rows.restored(3.0)
     again.note_tried(is_settled=True)
     assert again.was_tried()
+    waiting = again.questions.counts().waiting
+    assert again.questions.has_at_most(waiting)
+    assert not again.questions.has_at_most(waiting - 1)
     assert again.rows.preemptions() == core.rows.preemptions()
     assert again.rows.reservations() == core.rows.reservations()
     assert again.leaving() == core.leaving()

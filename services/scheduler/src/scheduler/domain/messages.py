@@ -63,7 +63,7 @@ def _wait(state: State, gang: Asked) -> Wait | None:
     core = state.core
     if gang.name in state.withheld:
         return Wait(as_of=core.cycles)
-    is_short = core.questions.counts().waiting <= POSITIONS_PUBLISHED
+    is_short = core.questions.has_at_most(POSITIONS_PUBLISHED)
     ahead = core.questions.ahead(gang.name) if is_short else None
     kept_at = core.questions.starts_at(gang.name)
     return Wait(

@@ -41,6 +41,9 @@ class Notices:
         """
         published, again = 0, [] if is_under_way else self._stale(gangs, reason_of, now)
         for name in [*self.unpublished, *again]:
+            if published == self.rules.cycle_gangs:  # a reason takes long where thousands wait
+                self.unpublished[name] = None
+                continue
             gang = gangs.get(name)
             reason = None if gang is None or gang.is_refused else reason_of(name)
             if gang is None or reason is None:
@@ -48,9 +51,6 @@ class Notices:
                     self.unpublished.pop(name, None)
                 continue
             if not is_settled and gang.published_reason is not None:
-                continue
-            if published == self.rules.cycle_gangs:
-                self.unpublished[name] = None
                 continue
             self.unpublished.pop(name, None)
             if gang.published_reason != reason and self._is_news(gang, reason, now):

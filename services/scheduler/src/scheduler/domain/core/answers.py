@@ -64,6 +64,13 @@ def everyone(gangs: Transitions) -> list[Workload]:
     return [workload for _, workload in sorted(found, key=itemgetter(0))]
 
 
+def waiting(gangs: Transitions) -> Iterator[Workload]:
+    """The same in no order."""
+    yield from (record.workload for record in gangs.records.nominated)
+    for found in gangs.queue.classes.values():
+        yield from () if found.is_surplus else found.waiting()
+
+
 def everywhere(gangs: Transitions, part: Record) -> Ahead:
     """Who is ahead of a gang, or of what one is to grow by, among all."""
     return _ahead(gangs, part, list(_groups(gangs)))

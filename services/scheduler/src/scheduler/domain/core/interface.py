@@ -367,6 +367,9 @@ class Questions(Protocol):
         """When it is expected to start, if it has a reservation."""
 
     def counts(self) -> Counts: ...
+    def has_at_most(self, waiting: int) -> bool:
+        """No more gangs wait. It looks at no more of them."""
+
     def first(self, limit: int) -> Sequence[str]:
         """The first waiting gangs, in order."""
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import islice
 
 from scheduler.domain.core import answers
 from scheduler.domain.core.advise import advise
@@ -52,6 +53,9 @@ class Questions:
             gpus = sum(want.gpus * len(pods) for want, pods in part.workload.wants)
             wanted[part.workload.gang.virtual_cluster, part.published or ""] += gpus
         return Counts(len(parts), nominated, downgraded, wanted)
+
+    def has_at_most(self, waiting: int) -> bool:
+        return len(list(islice(answers.waiting(self._gangs), waiting + 1))) <= waiting
 
     def first(self, limit: int) -> list[str]:
         return [each.gang.id for each in answers.everyone(self._gangs)[:limit]]
