@@ -150,7 +150,14 @@ def test_a_good_cluster_is_all_ok() -> None:
             PLAN,
             "services",
             Level.WARNING,
-            "Muster's services find no place",
+            "no service finds a place",
+        ),
+        (
+            {"nodes": [a_node(architecture="arm64"), tainted("gpu-2", ONLY)]},
+            PLAN,
+            "services",
+            Level.WARNING,
+            "no service finds a place",
         ),
         (
             {"nodes": [at("gpu-1", "10.1.2.3"), at("gpu-2", "100.64.0.2"), at("gpu-3")]},

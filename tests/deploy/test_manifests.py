@@ -172,6 +172,14 @@ def test_every_service_outlives_a_drained_node(objects: Sequence[Json]) -> None:
         assert budget["selector"]["matchLabels"].items() <= labels.items()
 
 
+def test_pods_of_muster_name_nodes_on_which_its_image_runs(objects: Sequence[Json]) -> None:
+    of_cluster = [each for each in workloads(objects) if each.kind in ("Deployment", "Job")]
+    assert {each.name for each in of_cluster} >= {"rest", "bus", "migrate"}
+    for of in of_cluster:
+        wanted = {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
+        assert of.pod["nodeSelector"] == wanted, of.name
+
+
 def test_services_find_their_pods(objects: Sequence[Json]) -> None:
     for service in [each for each in objects if each["kind"] == "Service"]:
         of = workload(objects, service["metadata"]["name"])

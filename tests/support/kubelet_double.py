@@ -392,7 +392,11 @@ class Kubelet:
         }
 
     def _node(self) -> Json:
-        labels = {"kubernetes.io/hostname": self.settings.node, "kubernetes.io/os": "linux"}
+        labels = {
+            "kubernetes.io/hostname": self.settings.node,
+            "kubernetes.io/os": "linux",
+            "kubernetes.io/arch": "amd64",
+        }
         return {
             "apiVersion": "v1",
             "kind": "Node",

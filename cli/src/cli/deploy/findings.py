@@ -32,6 +32,8 @@ LEAST = (1, 32)
 MAX_SKEW_S = 5.0
 LEASE_RENEWED_S = 40.0
 """kubelet renews its lease every 10 s; after 40 s its node is no longer ready."""
+OURS = (("linux", "amd64"), ("", ""))
+"""Operating system and processor for which the image is; or the node has not told yet."""
 MAX_NODE_NAME = 64
 SHOWN = 5
 LEVEL = "pod-security.kubernetes.io/enforce"
@@ -221,18 +223,19 @@ def _storage(cluster: Cluster, plan: Plan) -> Iterator[Finding]:
 
 
 def _services(cluster: Cluster) -> Iterator[Finding]:
-    """The pods of services tolerate no taint."""
+    """Their pods tolerate no taint, and name nodes on which the image runs."""
     taken = [each for each in cluster.nodes if _refuses_all(each)]
     if taken and len(taken) == len(cluster.nodes):
-        text = "each node is tainted or cordoned, so Muster's services find no place"
-        fix = "Add a node without taints, or tolerations in your overlay."
+        text = "each node is tainted, cordoned or not Linux on x86-64, so no service finds a place"
+        fix = "Add such a node without taints, or tolerations in your overlay."
         yield Finding("services", Level.WARNING, text, fix)
 
 
 def _refuses_all(node: Json) -> bool:
     spec = node.get("spec", {})
     effects = {each.get("effect") for each in spec.get("taints") or ()}
-    return bool(spec.get("unschedulable")) or not effects.isdisjoint(taints.EFFECTS)
+    is_closed = bool(spec.get("unschedulable")) or not effects.isdisjoint(taints.EFFECTS)
+    return is_closed or _platform(node) not in OURS
 
 
 def _nodes(cluster: Cluster, plan: Plan) -> Iterator[Finding]:
@@ -294,9 +297,9 @@ def _host_address(node: Json) -> str | None:
 
 
 def _of_node(node: Json, tolerated: Sequence[str]) -> Iterator[tuple[Level, str, str]]:
-    os, machine = _info(node, "operatingSystem"), _info(node, "architecture")
+    os, machine = _platform(node)
     elsewhere = "Remove their label, and name only nodes on Linux and x86-64."
-    if (os, machine) not in (("linux", "amd64"), ("", "")):
+    if (os, machine) not in OURS:
         yield Level.REFUSAL, f"Muster does not run on {os}/{machine}", elsewhere
     if _info(node, "containerRuntimeVersion").startswith("docker://"):
         text = "the container runtime is Docker, and tasks would have no logs"
@@ -424,6 +427,10 @@ def is_away(node: Json) -> bool:
     """Whether Kubernetes says that a node's kubelet does not answer, or is not ready."""
     conditions = node.get("status", {}).get("conditions", [])
     return any(each["type"] == "Ready" and each["status"] != "True" for each in conditions)
+
+
+def _platform(node: Json) -> tuple[str, str]:
+    return _info(node, "operatingSystem"), _info(node, "architecture")
 
 
 def _info(node: Json, name: str) -> str:
