@@ -21,7 +21,9 @@ from alerting.domain.deliveries import (
     Retry,
     Sent,
     deliveries,
+    is_owner_told,
     next_attempt,
+    other_channel,
     owners_at_share,
     receiver_after,
 )
@@ -190,26 +192,71 @@ def test_what_ends_a_delivery() -> None:
     assert old == GivenUp(GiveUp.EXPIRED, "HTTP 500")
 
 
+AGAIN = Retry(NOW)
+GAVE_UP = GivenUp(GiveUp.ATTEMPTS_USED, "HTTP 500")
+
+
+def after(
+    receiver: Receiver, answer: Answer, follows: Next = AGAIN, policy: DeliveryPolicy = POLICY
+) -> Receiver:
+    return receiver_after(receiver, answer, follows, now=NOW, policy=policy)
+
+
 def test_a_receiver_that_keeps_failing_is_paused_ever_longer_and_forgiven_at_once() -> None:
     receiver = Receiver("s1", "1")
     pauses = []
     for _ in range(20):
-        receiver = receiver_after(receiver, Failed("HTTP 500"), now=NOW, policy=POLICY)
+        receiver = after(receiver, Failed("HTTP 500"))
         pauses.append(receiver.paused_until and (receiver.paused_until - NOW).total_seconds())
     assert pauses[:8] == [None, None, None, None, 5, 10, 20, 40]
     assert pauses[-1] == POLICY.pause_max_s
-    assert receiver_after(receiver, Sent(), now=NOW, policy=POLICY) == Receiver("s1", "1")
+    assert after(receiver, Sent()) == Receiver("s1", "1")
 
 
 def test_one_refused_message_is_not_held_against_its_receiver() -> None:
     receiver = Receiver("s1", "1", failures=4)
     failed = Failed("HTTP 413", can_retry=False, is_receivers=False)
-    assert receiver_after(receiver, failed, now=NOW, policy=POLICY) == receiver
+    assert after(receiver, failed, GAVE_UP) == receiver
 
 
 def test_a_receiver_that_is_gone_is_disabled() -> None:
-    receiver = receiver_after(Receiver("s1", "1"), Gone("HTTP 410"), now=NOW, policy=POLICY)
+    known = Receiver("s1", "1")
+    receiver = after(known, Gone("HTTP 410"))
     assert receiver.disabled == "HTTP 410"
+    assert is_owner_told(known, receiver, POLICY)
+    assert not is_owner_told(replace(known, given_up=POLICY.told_at), receiver, POLICY)
+
+
+def test_an_owner_is_told_once_before_failures_disable_a_receiver() -> None:
+    receiver, told = Receiver("s1", "1"), []
+    while receiver.disabled is None:
+        for follows in (AGAIN, GAVE_UP):  # only what is given up counts
+            known, receiver = receiver, after(receiver, Failed("HTTP 500"), follows)
+            told += [receiver.given_up] * is_owner_told(known, receiver, POLICY)
+    assert (told, receiver.given_up) == ([15], 20)
+    assert "20 deliveries in a row" in receiver.disabled
+    of_mail = replace(POLICY, can_disable=False)
+    known = Receiver("s1", "1", given_up=99)
+    assert after(known, Failed("HTTP 500"), GAVE_UP, of_mail).disabled is None
+    assert after(receiver, Sent(), Done()).given_up == 0
+
+
+@pytest.mark.parametrize(
+    ("others", "told"),
+    [
+        ([ACCOUNT, {"id": "a", "webhook_url": "https://one", "email": None}], "account/ada"),
+        ([{"id": "b"}, {"id": "c"}], "b"),
+        ([{"id": "b", "webhook_url": "https://it", "email": None}], None),  # the same receiver
+        ([{"id": "b", "enabled": False}, {"id": "c", "owner": "bob"}, {"id": "troubled"}], None),
+    ],
+)
+def test_an_owner_is_told_over_another_channel(
+    others: list[dict[str, Any]], told: str | None
+) -> None:
+    failing = a_subscription(webhook_url="https://it", email=None)
+    known = [failing, *(a_subscription(**fields) for fields in others)]
+    found = other_channel(failing, known, {"s1", "troubled"})
+    assert (found and found.id) == told
 
 
 @given(st.integers(1, 64), st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=300))

@@ -130,7 +130,35 @@ async def test_a_test_tries_a_disabled_receiver_again(
         states = [("sent",), ("given-up",)]
         await until_deliveries(api.admin, ident, states, "state")
         health = (await api.admin.get(f"{path}/deliveries")).json()["receiver"]
-        assert health == {"failures": 0, "pausedUntil": None, "disabled": None}
+        assert (health["failures"], health["givenUp"], health["disabled"]) == (0, 0, None)
+
+
+async def test_an_owner_is_told_by_mail_before_a_receiver_is_disabled(
+    cluster: Any, with_rest: Callable[..., Any], start_mailbox: Callable[..., Any], tmp_path: Path
+) -> None:
+    mailbox = start_mailbox()
+    settings = {"disable_after": 3, "disable_told_before": 1, "smtp_port": mailbox.port}
+    async with with_rest(smtp_host="127.0.0.1", **settings) as api, await api.log_in("ada") as ada:
+        address = {"data": {"username": "ada", "email": "ada@example.org"}}
+        assert (await api.admin.put("/api/v2/users", json=address)).status_code == 201
+        ident = await subscribed(ada, "http://10.1.1.1/hook")  # a private address is refused
+        await cluster.until("SELECT count(*)::int FROM subscription", [(2,)])
+        for number in range(1, 4):
+            await cluster.job(f"j{number}", 1, JobState.FAILED)
+            await until_deliveries(ada, ident, [("given-up",)] * number, "state")
+            wanted: list[tuple[Any, ...]] = [("receiver-failing", "sent")] * (number >= 2)
+            await until_deliveries(ada, "account", wanted, "type", "state")
+        (mail,) = mailbox.mails
+        assert f"muster subscriptions test {ident}" in mail.get_body(("plain",)).get_content()
+        (listed,) = (await ada.get(SUBSCRIPTIONS)).json()["subscriptions"]
+        assert (listed["health"]["givenUp"], listed["health"]["disabledAfter"]) == (3, 3)
+        assert listed["health"]["disabled"].startswith("3 deliveries in a row were given up")
+
+        async def muster(*words: str, text: str = "") -> Ran:
+            return await asyncio.to_thread(run_cli, tmp_path, *words, text=text, MUSTER_URL=api.url)
+
+        assert (await muster("login", "ada", text="correct-horse\n")).code == 0
+        assert f"{ident}  ada    disabled" in (await muster("subscriptions")).out
 
 
 async def test_orders_are_bounded_and_checked(

@@ -57,13 +57,13 @@ def list_(*, output: Output = Format.TABLE) -> None:
         (
             each["id"],
             each["owner"],
-            "yes" if each["enabled"] else "no",
+            _state(each),
             _receiver(each),
             ", ".join(each["events"]),
         )
         for each in found
     ]
-    print_table(("ID", "OWNER", "ON", "RECEIVER", "EVENTS"), rows, ends_in_text=True)
+    print_table(("ID", "OWNER", "STATE", "RECEIVER", "EVENTS"), rows, ends_in_text=True)
 
 
 @app.command
@@ -143,6 +143,11 @@ def deliveries(
     elif health["pausedUntil"]:
         until = when(milliseconds(health["pausedUntil"]))
         print_line(f"After {health['failures']} failures the receiver is paused until {until}.")
+    if health["givenUp"] and not health["disabled"]:
+        print_line(
+            f"Deliveries in a row that were given up: {health['givenUp']}. After"
+            f" {health['disabledAfter']} the receiver is disabled, unless it is a mail address."
+        )
     if (left := found["total"] - len(rows)) > 0:
         print_line(f"There are {left} more; --limit shows more of them.")
 
@@ -195,6 +200,16 @@ def _answered(here: Client, subscription: str, event: str) -> dict[str, Any] | N
 
 def _path(subscription: str, end: str = "") -> str:
     return f"{PATH}/{quote(subscription, safe='')}{end}"
+
+
+def _state(subscription: dict[str, Any]) -> str:
+    """Whether it is on, and how its receiver does."""
+    health = subscription["health"]
+    if not subscription["enabled"]:
+        return "off"
+    if health is None or (not health["failures"] and not health["disabled"]):
+        return "on"
+    return "disabled" if health["disabled"] else "failing"
 
 
 def _receiver(subscription: dict[str, Any]) -> str:

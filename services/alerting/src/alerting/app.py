@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
@@ -78,7 +79,7 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
         lanes = [_lane(runtime, settings, subscriptions, metrics, sender) for sender in senders]
         _listen(runtime, settings, subscriptions, metrics, lanes)
         guard = TokenGuard(ALERTING, settings.service_key, runtime.metrics)
-        runtime.routes.extend(routes(runtime.pool, guard))
+        runtime.routes.extend(routes(runtime.pool, guard, settings.delivery_policy()))
         yield
 
 
@@ -147,7 +148,7 @@ def _lane(
         stop_s=settings.shutdown_s / 2,
         retry_first_s=settings.retry_first_s,
         retry_longest_s=settings.retry_longest_s,
-        policy=settings.delivery_policy(),
+        policy=replace(settings.delivery_policy(), can_disable=is_webhook),
     )
     return Lane(sender, runtime.pool, subscriptions, limits, metrics)
 

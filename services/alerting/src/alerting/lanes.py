@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from traceback import extract_tb
 
 import structlog
-from muster.db import Pool, is_transient, transaction
+from muster.db import Connection, Pool, is_transient, transaction
 from muster.telemetry import span
 from opentelemetry.trace import SpanKind
 
@@ -30,11 +30,15 @@ from alerting.domain.deliveries import (
     GiveUp,
     Gone,
     Next,
+    Receiver,
     Sent,
+    is_owner_told,
     next_attempt,
+    other_channel,
     owners_at_share,
     receiver_after,
 )
+from alerting.domain.messages import failing_message
 from alerting.metrics import AlertingMetrics
 from alerting.store import deliveries as store
 from alerting.store.deliveries import Busy, Claim, Lease
@@ -223,10 +227,37 @@ class Lane:
             await store.record(conn, claim, after, reason)
             receiver = await store.load_receiver(conn, claim.subscription)
             if receiver is not None:
-                changed = receiver_after(receiver, answer, now=now, policy=self._limits.policy)
+                policy = self._limits.policy
+                changed = receiver_after(receiver, answer, after, now=now, policy=policy)
                 if changed != receiver:
                     dropped = await store.save_receiver(conn, changed)
+                    if is_owner_told(receiver, changed, policy):
+                        await self._tell_owner(conn, claim, changed, reason)
             return after, dropped
+
+    async def _tell_owner(
+        self, conn: Connection, claim: Claim, receiver: Receiver, reason: str
+    ) -> None:
+        """Over another channel of the owner, where there is one."""
+        entries = {it.subscription.id: it for it in self._subscriptions.entries()}
+        failing = entries.get(receiver.subscription)
+        if failing is None:
+            return
+        troubled = await store.troubled_receivers(conn, claim.owner, len(entries))
+        known = [it.subscription for it in entries.values()]
+        told = other_channel(failing.subscription, known, {it.subscription for it in troubled})
+        log = _log.bind(
+            subscription=receiver.subscription,
+            given_up=receiver.given_up,
+            disabled=receiver.disabled,
+        )
+        if told is None:
+            log.warning("a receiver fails, and its owner has no other one to be told")
+            return
+        policy, key = self._limits.policy, f"receiver-failing/{claim.id}/{claim.attempts}"
+        message = failing_message(key, receiver, reason, policy, claim.now)
+        await store.add_message(conn, told, entries[told.id].version, message)
+        log.warning("a receiver fails; its owner is told", over=told.id)
 
     def _note(self, claim: Claim, answer: Answer | GivenUp, after: Next) -> None:
         log = _log.bind(

@@ -62,7 +62,7 @@ class AlertingMetrics:
         )
         self.disabled = Gauge(
             "muster_alerting_receivers_disabled",
-            "Disabled receivers: they answered 410 Gone.",
+            "Disabled receivers: they are gone, or many deliveries in a row were given up.",
             registry=registry,
         )
         self.subscriptions = Gauge(

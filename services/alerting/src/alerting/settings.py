@@ -136,6 +136,14 @@ class AlertingSettings(DatabaseSettings, ReadByRestSettings):
     pause_s: PositiveFloat = Field(5.0, description="The first pause; each further one doubles.")
     pause_max_s: PositiveFloat = Field(300.0, description="The longest pause.")
 
+    disable_after: PositiveInt = Field(
+        20,
+        description="Deliveries in a row, given up by its fault, after which a receiver is"
+        " disabled. Mail addresses are not.",
+    )
+    disable_told_before: PositiveInt = Field(
+        5, description="The owner is told so many deliveries earlier."
+    )
     replay_most: PositiveInt = Field(
         10_000, description="The most deliveries that one replay repeats."
     )
@@ -192,6 +200,12 @@ class AlertingSettings(DatabaseSettings, ReadByRestSettings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _owners_are_told_in_time(self) -> Self:
+        if self.disable_told_before >= self.disable_after:
+            raise ValueError("disable_told_before must be below disable_after")
+        return self
+
     def alertmanagers(self) -> list[httpx2.URL]:
         """Their addresses."""
         return [httpx2.URL(part) for part in _parts(self.alertmanager_urls)]
@@ -216,6 +230,8 @@ class AlertingSettings(DatabaseSettings, ReadByRestSettings):
             pause_failures=self.pause_failures,
             pause_s=self.pause_s,
             pause_max_s=self.pause_max_s,
+            disable_after=self.disable_after,
+            told_before=self.disable_told_before,
         )
 
     def http_limits(self) -> HttpLimits:

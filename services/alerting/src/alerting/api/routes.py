@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from alerting.domain.actions import Action
-from alerting.domain.deliveries import Receiver
+from alerting.domain.deliveries import DeliveryPolicy, Receiver
 from alerting.domain.event_rules import Trial, tried
 from alerting.domain.events import Alert
 from alerting.rules import after_trial, check
@@ -32,10 +32,10 @@ MOST = 50_000
 STATES = {"firing": True, "resolved": False}
 
 
-def routes(pool: Pool, guard: TokenGuard) -> list[Route]:
+def routes(pool: Pool, guard: TokenGuard, policy: DeliveryPolicy) -> list[Route]:
     """``/alerts?state=&name=&severity=&source=&user=&job=&node=&offset=&limit=``,
     ``/actions?offset=&limit=``, ``POST /rules/check``,
-    ``/deliveries?subscription=&state=&offset=&limit=``.
+    ``/deliveries?subscription=&state=&offset=&limit=``, ``/receivers?owner=``: those that fail.
     """
 
     async def list_alerts(request: Request) -> Response:
@@ -83,17 +83,25 @@ def routes(pool: Pool, guard: TokenGuard) -> list[Route]:
             )
         return JSONResponse(
             {
-                "receiver": _shown_receiver(receiver),
+                "receiver": _shown_receiver(receiver, policy),
                 "deliveries": [_shown_delivery(each) for each in found],
                 "total": total,
             }
         )
+
+    async def list_troubled(request: Request) -> Response:
+        async with pool.acquire() as conn:
+            owner = request.query_params.get("owner")
+            found = await deliveries.troubled_receivers(conn, owner, MOST)
+        shown = {it.subscription: _shown_receiver(it, policy) for it in found}
+        return JSONResponse({"receivers": shown, "others": _shown_receiver(None, policy)})
 
     return [
         Route("/alerts", _guarded(list_alerts, guard), methods=["GET"]),
         Route("/actions", _guarded(list_actions, guard), methods=["GET"]),
         Route("/rules/check", _guarded(check_rules, guard), methods=["POST"]),
         Route("/deliveries", _guarded(list_deliveries, guard), methods=["GET"]),
+        Route("/receivers", _guarded(list_troubled, guard), methods=["GET"]),
     ]
 
 
@@ -158,13 +166,14 @@ def _shown_problem(problem: Problem) -> dict[str, Any]:
     }
 
 
-def _shown_receiver(receiver: Receiver | None) -> dict[str, Any]:
-    if receiver is None:
-        return {"failures": 0, "pausedUntil": None, "disabled": None}
+def _shown_receiver(receiver: Receiver | None, policy: DeliveryPolicy) -> dict[str, Any]:
+    known = receiver or Receiver("", "")
     return {
-        "failures": receiver.failures,
-        "pausedUntil": _iso(receiver.paused_until),
-        "disabled": receiver.disabled,
+        "failures": known.failures,
+        "pausedUntil": _iso(known.paused_until),
+        "givenUp": known.given_up,
+        "disabledAfter": policy.disable_after,
+        "disabled": known.disabled,
     }
 
 

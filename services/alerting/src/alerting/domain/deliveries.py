@@ -5,7 +5,7 @@ that it does not delay others; one that answers 410 Gone is disabled.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -140,11 +140,14 @@ Next = Done | Retry | GivenUp
 
 @dataclass(frozen=True, slots=True)
 class DeliveryPolicy:
-    """Bounds of deliveries, all in seconds but ``pause_failures``.
+    """Bounds of deliveries, in seconds but for the counts.
 
     ``give_up_after_s``: the age at which a delivery is no longer tried. ``retry_after_max_s``: the
     longest wait that a receiver can ask for. ``pause_failures``: failures in a row after which a
-    receiver is paused, for ``pause_s``, doubling to ``pause_max_s``.
+    receiver is paused, for ``pause_s``, doubling to ``pause_max_s``. ``disable_after``: deliveries
+    in a row, given up by its fault, after which it is disabled; its owner is told ``told_before``
+    deliveries earlier. ``can_disable``: mail addresses are not disabled: a mail server that is down
+    would look like their fault.
     """
 
     give_up_after_s: float = 345_600.0
@@ -152,17 +155,28 @@ class DeliveryPolicy:
     pause_failures: int = 5
     pause_s: float = 5.0
     pause_max_s: float = 300.0
+    disable_after: int = 20
+    told_before: int = 5
+    can_disable: bool = True
+
+    @property
+    def told_at(self) -> int:
+        """The deliveries, given up in a row, after which an owner is told."""
+        return self.disable_after - self.told_before
 
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """The health of a subscription's receiver, since the ``version`` of its subscription."""
+    """The health of a subscription's receiver, since the ``version`` of its subscription.
+    ``given_up``: deliveries in a row that were given up by its fault.
+    """
 
     subscription: str
     version: str
     failures: int = 0
     paused_until: datetime | None = None
     disabled: str | None = None
+    given_up: int = 0
 
 
 def deliveries(
@@ -193,6 +207,23 @@ def channels_of(owner: str, subscriptions: Iterable[Subscription]) -> list[Subsc
     """
     own = [it for it in subscriptions if it.owner == owner and it.enabled]
     return [it for it in own if it.id.startswith(ACCOUNT)] or own
+
+
+def other_channel(
+    failing: Subscription, subscriptions: Iterable[Subscription], troubled: Collection[str]
+) -> Subscription | None:
+    """Where an owner is told about a receiver of theirs: the first other one that works.
+    ``troubled``: the ids of those that fail.
+    """
+    others = (
+        it
+        for it in subscriptions
+        if it.owner == failing.owner
+        and it.enabled
+        and it.id not in troubled
+        and _address(it) != _address(failing)
+    )
+    return min(others, key=lambda it: (not it.id.startswith(ACCOUNT), it.id), default=None)
 
 
 def _address(subscription: Subscription) -> str:
@@ -291,9 +322,14 @@ def next_attempt(
 
 
 def receiver_after(
-    receiver: Receiver, answer: Answer, *, now: datetime, policy: DeliveryPolicy
+    receiver: Receiver,
+    answer: Answer,
+    after: Next,
+    *,
+    now: datetime,
+    policy: DeliveryPolicy,
 ) -> Receiver:
-    """A receiver's health after an answer."""
+    """A receiver's health after an answer, and what follows it."""
     match answer:
         case Sent():
             return Receiver(receiver.subscription, receiver.version)
@@ -301,17 +337,29 @@ def receiver_after(
             return replace(receiver, disabled=reason)
         case Failed(is_receivers=False):
             return receiver
-        case Failed():
+        case Failed(reason):
             failures = receiver.failures + 1
+            given_up = receiver.given_up + isinstance(after, GivenUp)
+            found = replace(receiver, failures=failures, given_up=given_up)
+            if policy.can_disable and given_up >= policy.disable_after:
+                why = f"{given_up} deliveries in a row were given up, the last one with: {reason}"
+                return replace(found, disabled=why)
             over = failures - policy.pause_failures
             if over < 0:
-                return replace(receiver, failures=failures)
+                return found
             pause_s = min(policy.pause_s * 2.0 ** min(over, 30), policy.pause_max_s)
-            return replace(
-                receiver, failures=failures, paused_until=now + timedelta(seconds=pause_s)
-            )
+            return replace(found, paused_until=now + timedelta(seconds=pause_s))
         case _:
             assert_never(answer)
+
+
+def is_owner_told(before: Receiver, after: Receiver, policy: DeliveryPolicy) -> bool:
+    """Whether an owner is told now: once, before failures disable a receiver, or when it says
+    itself that it is gone.
+    """
+    if before.given_up >= policy.told_at:
+        return False
+    return after.given_up >= policy.told_at or after.disabled is not None
 
 
 def _passes(asked: SubscriptionFilter, event: Event) -> bool:

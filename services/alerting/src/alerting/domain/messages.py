@@ -10,6 +10,7 @@ from muster.contracts.confirmations import Confirmation
 from muster.contracts.subscriptions import AlertEvent
 from pydantic import JsonValue
 
+from alerting.domain.deliveries import DeliveryPolicy, Receiver
 from alerting.domain.events import Event, Severity
 
 ENDS = frozenset(
@@ -103,6 +104,31 @@ def test_message(key: str, owner: str, at: datetime) -> Message:
     text = f"{owner} asked for this message. The receiver works."
     title = "A test message of Muster"
     return Message(key, "receiver-test", at, Severity.INFO, title, text, key, {"owner": owner})
+
+
+def failing_message(
+    key: str, receiver: Receiver, reason: str, policy: DeliveryPolicy, at: datetime
+) -> Message:
+    """What tells an owner that a receiver of theirs fails, or is gone."""
+    name = receiver.subscription
+    if receiver.disabled is not None:
+        title, then = f"The receiver of subscription {name} is disabled", "It gets nothing more."
+    else:
+        title = f"The receiver of subscription {name} fails"
+        then = f"{receiver.given_up} deliveries in a row were given up."
+        if policy.can_disable:
+            then += f" After {policy.disable_after} the receiver is disabled."
+    text = (
+        f"{then}\nIts last answer: {reason}\nSee `muster subscriptions deliveries {name}`. Once it"
+        f" works, run `muster subscriptions test {name}`."
+    )
+    data: dict[str, JsonValue] = {
+        "subscription": name,
+        "givenUp": receiver.given_up,
+        "disabledAfter": policy.disable_after if policy.can_disable else None,
+        "reason": reason,
+    }
+    return Message(key, "receiver-failing", at, Severity.WARNING, title, text, key, data)
 
 
 def confirmation_message(confirmation: Confirmation, code: str, at: datetime) -> Message:

@@ -23,7 +23,7 @@ from alerting.domain.deliveries import (
 )
 from alerting.domain.deliveries import channel as channel_of
 from alerting.domain.events import Event
-from alerting.domain.messages import message_of, test_message
+from alerting.domain.messages import Message, message_of, test_message
 from alerting.store.rows import plain
 
 
@@ -75,7 +75,7 @@ _ADD_RECEIVERS = """
     SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[])
     ON CONFLICT (subscription) DO UPDATE
     SET channel = excluded.channel, version = excluded.version, owner = excluded.owner,
-        failures = 0, paused_until = NULL, disabled = NULL
+        failures = 0, paused_until = NULL, disabled = NULL, given_up = 0
     WHERE (receiver.version, receiver.owner) <> (excluded.version, excluded.owner)
 """
 _ADD_DELIVERIES = """
@@ -127,7 +127,7 @@ async def add_confirmations(conn: Connection, entries: Mapping[str, Listed]) -> 
     )
 
 
-_ADD_TESTS = """
+_ADD_MESSAGES = """
     INSERT INTO event (key, name, at, message)
     SELECT key, name, at, message FROM jsonb_populate_recordset(NULL::event, $1::jsonb)
     ON CONFLICT (key) DO NOTHING
@@ -163,11 +163,7 @@ async def apply_orders(
         if order.kind is OrderKind.TEST:
             key = f"receiver-test/{order.id}"
             message = test_message(key, subscription.owner, order.at)
-            row = {"key": key, "name": message.name, "at": order.at, "message": message.to_json()}
-            await conn.execute(_ADD_TESTS, [plain(row)])
-            ident = delivery_id(subscription.id, key)
-            columns = ([ident], [subscription.id], [channel], [key], [None])
-            done: str = await conn.execute(_ADD_DELIVERIES, *columns)
+            done = await _add_message(conn, subscription, message)
         else:
             noted: str = await conn.execute(_NOTE_REPLAY, subscription.id, order.id)
             if noted == "UPDATE 0":
@@ -176,6 +172,25 @@ async def apply_orders(
             done = await conn.execute(_REPLAY, subscription.id, order.id, *picked, most)
         made += int(done.split()[-1])
     return made
+
+
+async def add_message(
+    conn: Connection, subscription: Subscription, version: str, message: Message
+) -> None:
+    """Write a message that is no event's, for one subscription."""
+    listed = {subscription.id: Listed(subscription.owner, version)}
+    await _note_receivers(conn, {subscription.id: channel_of(subscription).value}, listed)
+    await _add_message(conn, subscription, message)
+
+
+async def _add_message(conn: Connection, subscription: Subscription, message: Message) -> str:
+    key, channel = message.key, channel_of(subscription).value
+    row = {"key": key, "name": message.name, "at": message.at, "message": message.to_json()}
+    await conn.execute(_ADD_MESSAGES, [plain(row)])
+    ident = delivery_id(subscription.id, key)
+    columns = ([ident], [subscription.id], [channel], [key], [None])
+    done: str = await conn.execute(_ADD_DELIVERIES, *columns)
+    return done
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,10 +331,12 @@ async def record(conn: Connection, claim: Claim, after: Next, reason: str) -> No
             await conn.execute(_GIVE_UP, claim.id, claim.lease, why.value, text)
 
 
-_RECEIVER = """
-    SELECT subscription, version, failures, paused_until, disabled FROM receiver
-    WHERE subscription = $1
-"""
+_COLUMNS = "subscription, version, failures, paused_until, disabled, given_up"
+_RECEIVER = f"SELECT {_COLUMNS} FROM receiver WHERE subscription = $1"  # noqa: S608 - columns
+_TROUBLED = f"""
+    SELECT {_COLUMNS} FROM receiver WHERE ($1::text IS NULL OR owner = $1)
+    AND (failures > 0 OR disabled IS NOT NULL) ORDER BY subscription LIMIT $2
+"""  # noqa: S608 - columns
 
 
 async def load_receiver(conn: Connection, subscription: str) -> Receiver | None:
@@ -332,6 +349,11 @@ async def show_receiver(conn: Connection, subscription: str) -> Receiver | None:
     """A receiver's health."""
     found = await fetch(Receiver, conn, _RECEIVER, subscription)
     return found[0] if found else None
+
+
+async def troubled_receivers(conn: Connection, owner: str | None, most: int) -> list[Receiver]:
+    """Those of one owner, or of all, that fail or are disabled."""
+    return await fetch(Receiver, conn, _TROUBLED, owner, most)
 
 
 _DROP = """
@@ -353,12 +375,13 @@ async def drop_waiting(
 async def save_receiver(conn: Connection, receiver: Receiver) -> int:
     """Write a receiver's health. Where it is gone, its deliveries end; returns how many."""
     await conn.execute(
-        "UPDATE receiver SET failures = $2, paused_until = $3, disabled = $4"
+        "UPDATE receiver SET failures = $2, paused_until = $3, disabled = $4, given_up = $5"
         " WHERE subscription = $1",
         receiver.subscription,
         receiver.failures,
         receiver.paused_until,
         receiver.disabled,
+        receiver.given_up,
     )
     if receiver.disabled is None:
         return 0

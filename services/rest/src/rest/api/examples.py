@@ -196,6 +196,13 @@ _SUBSCRIPTION: dict[str, Any] = {
     "webhookUrl": "https://example.org/hook",
     "email": None,
 }
+_HEALTH = {
+    "failures": 1,
+    "pausedUntil": None,
+    "givenUp": 0,
+    "disabledAfter": 20,
+    "disabled": None,
+}
 _SHOWN_SUBSCRIPTION = {
     "id": "0193f0c2b0aa",
     "owner": "ann",
@@ -566,12 +573,15 @@ EXAMPLES: dict[str, Any] = {
         "total": 1,
     },
     "SubscriptionRequest": _SUBSCRIPTION,
-    "SubscriptionPage": {"subscriptions": [_SHOWN_SUBSCRIPTION], "total": 1},
+    "SubscriptionPage": {
+        "subscriptions": [_SHOWN_SUBSCRIPTION | {"health": _HEALTH}],
+        "total": 1,
+    },
     "ShownSubscription": _SHOWN_SUBSCRIPTION,
     "CreatedSubscription": _SHOWN_SUBSCRIPTION | {"secrets": _SECRETS},
     "Secrets": {"secrets": _SECRETS},
     "DeliveryPage": {
-        "receiver": {"failures": 1, "pausedUntil": None, "disabled": None},
+        "receiver": _HEALTH,
         "deliveries": [
             {
                 "id": "msg_9f86d081884c7d659a2feaa0c55ad015",

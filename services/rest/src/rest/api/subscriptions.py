@@ -28,7 +28,15 @@ from muster.errors import Problem, Rejected, Transient
 from muster.ids import new_id
 from muster.receiver_secrets import ReceiverSecret, seal_receiver
 from muster.webhook_secrets import signing_secret
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from rest.api.context import Address, Context, Here, User
 from rest.api.paging import Paging
@@ -223,10 +231,40 @@ class ShownSubscription(BaseModel):
     secretVersions: list[int]
 
 
+class ReceiverHealth(BaseModel):
+    """How a receiver does: failures in a row, the end of its pause, deliveries in a row that were
+    given up (``disabledAfter`` so many it is disabled, but no mail address), and why it is
+    disabled.
+    """
+
+    failures: int
+    pausedUntil: str | None
+    givenUp: int
+    disabledAfter: int
+    disabled: str | None
+
+
+class Troubled(BaseModel):
+    """Alerting's answer: the receivers that fail, and how the others do."""
+
+    receivers: dict[str, ReceiverHealth]
+    others: ReceiverHealth
+
+    def of(self, subscription: str) -> ReceiverHealth:
+        """How its receiver does."""
+        return self.receivers.get(subscription, self.others)
+
+
+class ListedSubscription(ShownSubscription):
+    """A subscription, and how its receiver does: null while Alerting does not answer."""
+
+    health: ReceiverHealth | None
+
+
 class SubscriptionPage(BaseModel):
     """A page of subscriptions, oldest first, and how many there are on all pages."""
 
-    subscriptions: list[ShownSubscription]
+    subscriptions: list[ListedSubscription]
     total: int
 
 
@@ -246,14 +284,6 @@ class ShownDelivery(BaseModel):
     endedAt: str | None
     why: str | None
     reason: str | None
-
-
-class ReceiverHealth(BaseModel):
-    """How a receiver does: failures in a row, the end of its pause, and why it is disabled."""
-
-    failures: int
-    pausedUntil: str | None
-    disabled: str | None
 
 
 class DeliveryPage(BaseModel):
@@ -317,7 +347,21 @@ async def list_subscriptions(here: Here, caller: User, page: Paging) -> Subscrip
     async with here.pool.acquire() as conn:
         found = await subscriptions.list_subscriptions(conn, owner, page.offset, page.limit)
         total = await subscriptions.count_listed(conn, owner)
-    return SubscriptionPage(subscriptions=[_shown(each) for each in found], total=total)
+    health = await _health(here, owner)
+    listed = [
+        ListedSubscription(**_shown(each).model_dump(), health=health and health.of(each.id))
+        for each in found
+    ]
+    return SubscriptionPage(subscriptions=listed, total=total)
+
+
+async def _health(here: Context, owner: str | None) -> Troubled | None:
+    """Which receivers fail; None where Alerting does not tell."""
+    try:
+        answer = await here.peers.ask_alerting("/receivers", {"owner": owner} if owner else {})
+        return Troubled.model_validate(answer)
+    except (Rejected, Transient, ValidationError):
+        return None
 
 
 @router.post("", status_code=201, response_model=CreatedSubscription)
