@@ -150,7 +150,7 @@ def test_any_order_and_repeats_end_the_same(order: list[int]) -> None:
 )
 def test_a_job_is_stuck_where_it_should_move(message: JobStatus, is_due: bool) -> None:
     watch, _, _ = after(message)
-    assert due_at(watch, POLICY) == (NOW + STUCK if is_due else None)
+    assert (due_at(watch, POLICY) == NOW + STUCK) == is_due
     assert not time_passed(watch, now=NOW + STUCK - timedelta(seconds=1), policy=POLICY).alerts
     raised = time_passed(watch, now=NOW + STUCK, policy=POLICY)
     assert names(list(raised.events)) == (["job-stuck"] if is_due else [])
@@ -213,3 +213,41 @@ def test_a_job_whose_first_record_is_dead_is_stuck_too() -> None:
     assert event.job is not None
     assert event.job.user == "ada"
     assert "job-submitted" in event.text
+
+
+def waits(revision: int, expected: str | None = None) -> JobStatus:
+    numbers: dict[str, Any] = {} if expected is None else {"expectedStart": expected}
+    reason = Reason(code="quota", text="It waits.", numbers=numbers)
+    return a_status(revision, JobState.WAITING, reason=reason)
+
+
+def test_a_job_that_waits_longer_than_expected_is_one_alert_until_it_runs() -> None:
+    """The first expectation counts: a later one is what the user hears of."""
+    watch, events, _ = after(
+        waits(1), waits(2, "2026-01-01T13:00:00Z"), waits(3, "2026-01-02T09:00:00Z")
+    )
+    late = NOW + timedelta(hours=1, seconds=POLICY.late_after_s)
+    assert (events, due_at(watch, POLICY)) == ([], late)
+    before = late - timedelta(seconds=1)
+    assert not time_passed(watch, now=before, policy=POLICY).alerts
+    passed = time_passed(watch, now=late, policy=POLICY)
+    (alert,), (event,) = passed.alerts, passed.events
+    assert alert.name == "JobWaitsLong"
+    assert (event.name, event.job, event.thread) == ("alert-raised", watch.labels, "job/j1")
+    assert due_at(passed.watch, POLICY) is None
+    goes_on = received(passed.watch, waits(4), now=late, policy=POLICY)
+    assert (goes_on.alerts, goes_on.watch.late_since) == ((), late)
+    runs = received(goes_on.watch, a_status(5, launched_at=late), now=late, policy=POLICY)
+    assert [it.name for it in runs.events] == ["job-started", "alert-resolved"]
+    (over,) = runs.alerts
+    assert (over.fingerprint, over.ends_at) == (alert.fingerprint, late)
+    assert due_at(runs.watch, POLICY) is None
+
+
+def test_a_wait_without_an_expected_start_is_long_after_a_day() -> None:
+    day = timedelta(seconds=POLICY.long_wait_s)
+    watch, _, _ = after(waits(1), waits(2, "no time"), now=NOW + timedelta(hours=2))
+    assert due_at(watch, POLICY) == NOW + day, "counts from the submission"
+    later = NOW + timedelta(hours=3)
+    ran, _, _ = after(waits(1), a_status(2, launched_at=NOW), waits(3), now=later)
+    assert due_at(ran, POLICY) == later + day, "each wait counts by itself"

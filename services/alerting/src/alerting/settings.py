@@ -41,6 +41,13 @@ class AlertingSettings(DatabaseSettings, ReadByRestSettings):
     stuck_after_s: PositiveFloat = Field(
         900.0, description="The time without a change after which a job counts as stuck."
     )
+    late_after_s: PositiveFloat = Field(
+        600.0,
+        description="How long after its expected start a job waits longer than expected.",
+    )
+    long_wait_s: PositiveFloat = Field(
+        86_400.0, description="A job that waits so long waits longer than expected in any case."
+    )
     stale_after_s: PositiveFloat = Field(
         86_400.0, description="The age above which an event is not notified."
     )
@@ -214,6 +221,8 @@ class AlertingSettings(DatabaseSettings, ReadByRestSettings):
         """When silence matters."""
         return Policy(
             stuck_after_s=self.stuck_after_s,
+            late_after_s=self.late_after_s,
+            long_wait_s=self.long_wait_s,
             stale_after_s=self.stale_after_s,
             dead_letters_over_s=self.dead_letters_over_s,
             lost_forget_s=self.lost_forget_s,

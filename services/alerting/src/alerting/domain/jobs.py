@@ -12,10 +12,12 @@ from muster.contracts.jobs import JobChange, JobState, JobStatus
 from muster.contracts.subscriptions import AlertEvent
 
 from alerting.domain.events import Alert, Event, JobLabels, Severity
+from alerting.domain.notices import events_of
 from alerting.domain.policy import Policy
 from alerting.domain.texts import job_data, job_end_text, job_title, stuck_text
 
 STUCK = "JobStuck"
+WAITS_LONG = "JobWaitsLong"
 ENDS = {
     JobState.SUCCEEDED: JobChange.SUCCEEDED,
     JobState.STOPPED: JobChange.STOPPED,
@@ -39,7 +41,8 @@ class Watch:
     ``content`` shows whether a message has anything new. ``quiet_since`` is the time of the last
     new one, or of the rejection of a record about the job (``dead_letter`` names it;
     ``rejected_at`` is the newest). ``stuck_since`` is set while its alert fires. ``has_run``: a
-    task of it has run.
+    task of it has run. While it waits, ``waits_since`` and ``expected_start``, the first that the
+    Scheduler named, are set; ``late_since`` while the alert about its long wait fires.
     """
 
     job: str
@@ -56,6 +59,9 @@ class Watch:
     rejected_at: datetime | None = None
     stuck_since: datetime | None = None
     has_run: bool = False
+    waits_since: datetime | None = None
+    expected_start: datetime | None = None
+    late_since: datetime | None = None
 
     @property
     def is_closed(self) -> bool:
@@ -114,9 +120,12 @@ def received(
         rejected_at=known.rejected_at,
         has_run=known.has_run or status.launched_at is not None,
     )
+    if status.state is JobState.WAITING:
+        after = _waiting(known, after, status, now)
     unstuck, alerts = _unstuck(known, after, now)
-    events = (*unstuck, *_events_of(known, after, status, now, policy))
-    return JobOutcome(after, events, alerts)
+    waited = _over(known, now) if after.late_since is None else ()
+    events = (*unstuck, *_events_of(known, after, status, now, policy), *events_of(waited))
+    return JobOutcome(after, events, (*alerts, *waited))
 
 
 def found_rejected(watch: Watch | None, record: RejectedRecord, *, now: datetime) -> JobOutcome:
@@ -138,7 +147,12 @@ def found_rejected(watch: Watch | None, record: RejectedRecord, *, now: datetime
 
 
 def due_at(watch: Watch, policy: Policy) -> datetime | None:
-    """When the job is stuck if nothing changes before; None where it may rest."""
+    """When the job is stuck or waits too long if nothing changes before; None: it may rest."""
+    times = (_stuck_at(watch, policy), _late_at(watch, policy))
+    return min((it for it in times if it is not None), default=None)
+
+
+def _stuck_at(watch: Watch, policy: Policy) -> datetime | None:
     should_move = (
         watch.state is JobState.STOPPING
         or (watch.state is JobState.WAITING and not watch.has_reason)
@@ -149,32 +163,98 @@ def due_at(watch: Watch, policy: Policy) -> datetime | None:
     return watch.quiet_since + timedelta(seconds=policy.stuck_after_s)
 
 
+def _late_at(watch: Watch, policy: Policy) -> datetime | None:
+    """Some time after its expected start; without one, after a wait that nobody would expect."""
+    if watch.waits_since is None or watch.late_since is not None:
+        return None
+    at = watch.waits_since + timedelta(seconds=policy.long_wait_s)
+    if watch.expected_start is None:
+        return at
+    return min(at, watch.expected_start + timedelta(seconds=policy.late_after_s))
+
+
 def time_passed(watch: Watch, *, now: datetime, policy: Policy) -> JobOutcome:
-    """Raise the alert of a job that should have changed by now."""
-    due = due_at(watch, policy)
-    if due is None or due > now:
-        return JobOutcome(watch)
-    after = replace(watch, stuck_since=now)
-    alert = _stuck_alert(watch, now)
-    event = Event(
-        key=f"{AlertEvent.JOB_STUCK}/{watch.job}/{now.isoformat()}",
-        name=AlertEvent.JOB_STUCK,
-        at=now,
-        severity=Severity.WARNING,
-        title=alert.summary,
-        text=stuck_text(watch.state, watch.dead_letter, watch.quiet_since),
-        thread=_thread(watch.job),
-        data=_watch_data(watch, alert),
-        job=watch.labels,
-    )
-    return JobOutcome(after, (event,), (alert,))
+    """Raise the alerts of a job that should have changed, or started, by now."""
+    after, events, alerts = watch, [], []
+    stuck_at, late_at = _stuck_at(watch, policy), _late_at(watch, policy)
+    if stuck_at is not None and stuck_at <= now:
+        after = replace(after, stuck_since=now)
+        alert = _stuck_alert(watch, now)
+        alerts.append(alert)
+        events.append(
+            Event(
+                key=f"{AlertEvent.JOB_STUCK}/{watch.job}/{now.isoformat()}",
+                name=AlertEvent.JOB_STUCK,
+                at=now,
+                severity=Severity.WARNING,
+                title=alert.summary,
+                text=stuck_text(watch.state, watch.dead_letter, watch.quiet_since),
+                thread=_thread(watch.job),
+                data=_watch_data(watch, alert),
+                job=watch.labels,
+            )
+        )
+    if late_at is not None and late_at <= now:
+        after = replace(after, late_since=now)
+        alert = _late_alert(after, now)
+        alerts.append(alert)
+        events += events_of([alert])
+    return JobOutcome(after, tuple(events), tuple(alerts))
 
 
 def forgotten(watch: Watch, *, now: datetime) -> tuple[Alert, ...]:
     """The alerts that end with the watch of a job without messages for very long."""
+    late = _over(watch, now)
     if watch.stuck_since is None:
+        return late
+    return (_stuck_alert(watch, watch.stuck_since).resolved(now), *late)
+
+
+def _waiting(known: Watch, after: Watch, status: JobStatus, now: datetime) -> Watch:
+    """A watch with how long its job waits, and until when it was expected to."""
+    since = known.waits_since
+    if since is None:
+        is_new = known.revision == 0 and not after.has_run
+        since = min(now, status.submitted_at) if is_new else now
+    named = status.reason and status.reason.numbers.get("expectedStart")
+    expected = known.expected_start
+    if expected is None and isinstance(named, str):
+        expected = _moment(named)
+    late_since = known.late_since
+    return replace(after, waits_since=since, expected_start=expected, late_since=late_since)
+
+
+def _moment(text: str) -> datetime | None:
+    """A time of the Scheduler's; None where it is none."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return at if at.tzinfo is not None else None
+
+
+def _over(watch: Watch, now: datetime) -> tuple[Alert, ...]:
+    """The end of a long wait."""
+    if watch.late_since is None:
         return ()
-    return (_stuck_alert(watch, watch.stuck_since).resolved(now),)
+    return (_late_alert(watch, watch.late_since).resolved(now),)
+
+
+def _late_alert(watch: Watch, starts_at: datetime) -> Alert:
+    title = job_title(watch.user, watch.name, watch.job)
+    since = watch.waits_since or starts_at
+    return Alert(
+        name=WAITS_LONG,
+        severity=Severity.WARNING,
+        summary=f"{title} waits longer than expected, since {since:%Y-%m-%d %H:%M} UTC",
+        labels={
+            "job": watch.job,
+            "user": watch.user,
+            "virtualCluster": watch.virtual_cluster,
+            "jobName": watch.name,
+        },
+        starts_at=starts_at,
+    )
 
 
 def _unstuck(

@@ -9,6 +9,8 @@ class Policy:
     """Limits of silence, all in seconds.
 
     ``stuck_after_s``: an open job that should move and has not changed for this time is stuck.
+    ``late_after_s``: a job that still waits so long after its expected start waits longer than
+    expected; so does one that waits for ``long_wait_s``.
     ``stale_after_s``: an older event is not notified (a bus that is read again from its start).
     ``dead_letters_over_s``: the alert ends after this time without a dead letter.
     ``drift_over_s``: the accounting is right again after this time without a message.
@@ -18,6 +20,8 @@ class Policy:
     """
 
     stuck_after_s: float = 900.0
+    late_after_s: float = 600.0
+    long_wait_s: float = 86_400.0
     stale_after_s: float = 86_400.0
     dead_letters_over_s: float = 3_600.0
     drift_over_s: float = 300.0

@@ -30,6 +30,9 @@ JOB_COLUMNS = (
     "quiet_since",
     "stuck_since",
     "has_run",
+    "waits_since",
+    "expected_start",
+    "late_since",
     "due_at",
 )
 _JOBS = "SELECT * FROM job_watch WHERE job = ANY($1) ORDER BY job FOR UPDATE"
