@@ -94,6 +94,39 @@ async def test_people_subscribe_to_their_own_jobs_only(rest: Any) -> None:
         assert (await rest.client.get(SUBSCRIPTIONS)).json()["total"] == 2
 
 
+async def test_owners_of_a_virtual_cluster_subscribe_to_everybodys_jobs_there(rest: Any) -> None:
+    def wanted(*names: str) -> dict[str, Any]:
+        return WEBHOOK | {"events": ["job-failed"], "filter": {"virtualClusters": names}}
+
+    async with await rest.make_user("ann") as ann:
+
+        async def owns(*names: str) -> None:
+            data = {"username": "ann", "ownsVirtualCluster": names}
+            assert (await rest.client.put("/api/v2/users", json={"data": data})).status_code == 201
+
+        async def users_of(*names: str) -> list[str]:
+            made = await ann.post(SUBSCRIPTIONS, json=wanted(*names))
+            assert made.status_code == 201, made.text
+            found: list[str] = made.json()["filter"]["users"]
+            return found
+
+        await owns("vip", "lab")
+        assert await users_of("vip") == []
+        assert await users_of("lab", "vip") == []
+        for named in ((), ("vip", "default")):  # not only what she owns
+            assert await users_of(*named) == ["ann"]
+        nodes = wanted("vip") | {"events": ["node-lost"]}
+        assert (await ann.post(SUBSCRIPTIONS, json=nodes)).status_code == 403
+        assert (await ann.get("/api/v2/users/ann")).json()["ownsVirtualCluster"] == ["vip", "lab"]
+        await owns("vip")
+        left = (await ann.get(SUBSCRIPTIONS)).json()["subscriptions"]
+        assert sorted(it["filter"]["virtualClusters"] for it in left) == [
+            [],
+            ["vip"],
+            ["vip", "default"],
+        ]
+
+
 async def test_an_admin_gives_a_subscription_no_more_than_its_owner_may_have(rest: Any) -> None:
     own = {"events": ["job-finished"], "email": "ann@example.org"}
     async with await rest.make_user("ann", email="ann@example.org") as ann:

@@ -77,6 +77,10 @@ def add(  # noqa: PLR0913 - these are the command's options
         Parameter(help="Send there; its address or key is a secret, and is asked for."),
     ] = None,
     job: Annotated[list[str] | None, Parameter(help="Only jobs of this name, as train-*.")] = None,
+    virtual_cluster: Annotated[
+        list[str] | None,
+        Parameter(help="Only jobs there; everybody's, if you own it; may be given again."),
+    ] = None,
     severity: Annotated[
         Literal["info", "warning", "critical"], Parameter(help="Only from this severity.")
     ] = "info",
@@ -86,7 +90,8 @@ def add(  # noqa: PLR0913 - these are the command's options
     ] = None,
 ) -> None:
     """Subscribe to events: one receiver must be named."""
-    body: dict[str, Any] = {"events": event, "filter": {"jobNames": job or []}}
+    asked = {"jobNames": job or [], "virtualClusters": virtual_cluster or []}
+    body: dict[str, Any] = {"events": event, "filter": asked}
     body["leastSeverity"] = severity
     if quiet is not None:
         hours, _, zone = quiet.partition("@")

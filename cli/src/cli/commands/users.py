@@ -21,6 +21,14 @@ VirtualClusters = Annotated[
         negative=(),
     ),
 ]
+Owns = Annotated[
+    list[str] | None,
+    Parameter(
+        help="A virtual cluster that the user owns: they may subscribe to everybody's jobs there;"
+        " once for each. They replace those from before.",
+        negative=(),
+    ),
+]
 MaxPriority = Annotated[
     str | None,
     Parameter(
@@ -73,17 +81,19 @@ def show(user: UserName, *, output: Output = Format.TABLE) -> None:
             "Admin": _admin(found) or "no",
             "E-mail": _email(found),
             "Virtual clusters": _clusters(found) or "none",
+            "Owns": ", ".join(found["ownsVirtualCluster"]) or "none",
             "Priority caps": _caps(found) or "none of their own",
         }
     )
 
 
 @app.command
-def add(
+def add(  # noqa: PLR0913 - these are the command's options
     user: Annotated[str, Parameter(help="The new user's name.")],
     *,
     email: Email = None,
     virtual_cluster: VirtualClusters = None,
+    owns: Owns = None,
     max_priority: MaxPriority = None,
     admin: Annotated[bool, Parameter(help="The user is an admin.")] = False,
 ) -> None:
@@ -100,6 +110,7 @@ def add(
         "email": email or "",
         "admin": admin,
         "virtualCluster": virtual_cluster,
+        "ownsVirtualCluster": owns or [],
         "maxPriority": caps or {},
     }
     _print_message(server.send("POST", "/users", wanted).json())
@@ -118,6 +129,7 @@ def set_(  # noqa: PLR0913 - these are the command's options
     ] = False,
     email: Email = None,
     virtual_cluster: VirtualClusters = None,
+    owns: Owns = None,
     max_priority: MaxPriority = None,
     admin: Annotated[
         bool | None,
@@ -130,12 +142,15 @@ def set_(  # noqa: PLR0913 - these are the command's options
     wanted = {
         "email": email,
         "virtualCluster": virtual_cluster,
+        "ownsVirtualCluster": owns,
         "maxPriority": _read_caps(max_priority),
         "admin": admin,
     }
     given = {name: value for name, value in wanted.items() if value is not None}
     if not given and not password:
-        options = "--password, --email, --virtual-cluster, --max-priority, --admin, --no-admin"
+        options = (
+            "--password, --email, --virtual-cluster, --owns, --max-priority, --admin, --no-admin"
+        )
         raise CommandError(Exit.USAGE, f"Say what to change: {options}.")
     server = client()
     me = server.get("/tokens/check").json()

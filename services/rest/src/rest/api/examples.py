@@ -221,6 +221,7 @@ _USER: dict[str, Any] = {
     "extension": {},
     "admin": False,
     "virtualCluster": ["default", "vision"],
+    "ownsVirtualCluster": ["vision"],
     "maxPriority": {"vision": 100},
     "storageConfig": [],
 }
@@ -378,6 +379,7 @@ EXAMPLES: dict[str, Any] = {
         "email": "ann@example.org",
         "admin": False,
         "virtualCluster": ["default", "vision"],
+        "ownsVirtualCluster": ["vision"],
         "maxPriority": {"vision": 100, "*": 0},
         "extension": {},
     },

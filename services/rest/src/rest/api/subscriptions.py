@@ -1,4 +1,6 @@
-"""Subscriptions to alerts. People may subscribe to their own jobs; admins to all and to nodes."""
+"""Subscriptions to alerts. People may subscribe to their own jobs, owners of a virtual cluster to
+all jobs there, admins to all and to nodes.
+"""
 
 import secrets
 import time
@@ -592,7 +594,8 @@ def _subscription(
             message = "Only admins can subscribe to events of the cluster."
             raise Rejected("ForbiddenUserError", message, (problem,))
         check_receiver(account.confirmed_email, request.email)
-        filter_ = filter_.model_copy(update={"users": (owner,)})
+        if not _is_of_owned(filter_, account):
+            filter_ = filter_.model_copy(update={"users": (owner,)})
     return Subscription(
         id=ident,
         owner=owner,
@@ -605,6 +608,12 @@ def _subscription(
         email=request.email,
         receiver=receiver,
     )
+
+
+def _is_of_owned(asked: SubscriptionFilter, account: LockedAccount) -> bool:
+    """Whether it takes only jobs in virtual clusters that the account owns."""
+    named = set(asked.virtual_clusters)
+    return bool(named) and named <= set(account.owned_virtual_clusters)
 
 
 def _quiet(asked: Quiet) -> QuietHours:

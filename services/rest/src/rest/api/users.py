@@ -31,7 +31,7 @@ VirtualClusterNames = Annotated[
 ]
 
 
-AUDITED = {"admin", "email", "maxPriority", "virtualCluster"}
+AUDITED = {"admin", "email", "maxPriority", "ownsVirtualCluster", "virtualCluster"}
 """The audit log has the values of these. A password is secret, an extension large."""
 
 PriorityCaps = Annotated[
@@ -54,7 +54,8 @@ class ShownUser(BaseModel):
     """A user, without the password. Number, e-mail address and extension are shown to the user
     themself and to admins; for others they are empty. ``number``: the uid of the user's tasks is
     the agents' MUSTER_TASK_UID_FIRST plus this. ``emailConfirmed``: the user's subscriptions may
-    name the address.
+    name the address. ``virtualCluster``: where the user's jobs may go. ``ownsVirtualCluster``:
+    where the user may subscribe to everybody's jobs.
     """
 
     username: str
@@ -65,6 +66,7 @@ class ShownUser(BaseModel):
     extension: dict[str, Any]
     admin: bool
     virtualCluster: list[str]
+    ownsVirtualCluster: list[str]
     maxPriority: dict[str, int]
     storageConfig: list[str] = []
 
@@ -79,7 +81,8 @@ class UserPage(BaseModel):
 class NewUser(Body):
     """A user to be made. ``virtualCluster``: where the user's jobs may go; left out: `default`.
     ``maxPriority``: by virtual cluster, or `*` for all others, the highest priority that the user
-    may ask for; what is not named is as MUSTER_PRIORITY_CAP.
+    may ask for; what is not named is as MUSTER_PRIORITY_CAP. ``ownsVirtualCluster``: where the user
+    may subscribe to everybody's jobs.
     """
 
     username: Annotated[str, Field(pattern=USERNAME)]
@@ -87,6 +90,7 @@ class NewUser(Body):
     email: Email = ""
     admin: bool = False
     virtualCluster: VirtualClusterNames | None = None
+    ownsVirtualCluster: VirtualClusterNames = []
     maxPriority: PriorityCaps = {}
     extension: dict[str, Any] = {}
 
@@ -104,7 +108,8 @@ class OwnChange(Body):
 
 class UserData(Body):
     """What an admin changes of a user. ``virtualCluster``: where the user's jobs may go. ``admin``:
-    whether they are one. ``maxPriority``: all their priority caps.
+    whether they are one. ``maxPriority``: all their priority caps. ``ownsVirtualCluster``: where
+    they may subscribe to everybody's jobs; their subscriptions to those elsewhere end.
     """
 
     username: Annotated[str, Field(pattern=USERNAME)]
@@ -112,6 +117,7 @@ class UserData(Body):
     email: Email | None = None
     extension: dict[str, Any] | None = None
     virtualCluster: VirtualClusterNames | None = None
+    ownsVirtualCluster: VirtualClusterNames | None = None
     maxPriority: PriorityCaps | None = None
     admin: bool | None = None
 
@@ -139,6 +145,7 @@ def _shown(account: Account, caller: Caller) -> ShownUser:
         extension=account.extension if is_whole else {},
         admin=account.is_admin,
         virtualCluster=account.virtual_clusters,
+        ownsVirtualCluster=account.owned_virtual_clusters,
         maxPriority=account.priority_caps,
     )
 
@@ -178,6 +185,7 @@ async def create_user(new: NewUser, here: Here, caller: Admin, address: Address)
             extension=new.extension,
             created_at=now,
             priority_caps=new.maxPriority,
+            owned_virtual_clusters=new.ownsVirtualCluster,
         )
         if not await accounts.insert_account(conn, account, password_hash):
             raise await _taken(conn, new.username)
@@ -293,7 +301,8 @@ async def _taken(conn: Connection, username: str) -> Rejected:
 
 def _named(user: NewUser | UserData) -> list[str]:
     """The virtual clusters that a request names."""
-    return [*(user.virtualCluster or ()), *((user.maxPriority or {}).keys() - {"*"})]
+    own = (*(user.virtualCluster or ()), *(user.ownsVirtualCluster or ()))
+    return [*own, *((user.maxPriority or {}).keys() - {"*"})]
 
 
 async def _check_virtual_clusters(here: Context, names: list[str]) -> None:
@@ -335,6 +344,7 @@ async def _change(
         virtual_clusters=data.virtualCluster,
         is_admin=data.admin,
         priority_caps=data.maxPriority,
+        owned_virtual_clusters=data.ownsVirtualCluster,
     )
     async with transaction(here.pool) as conn:
         is_demoted = data.admin is False and await _is_admin_but_not_the_last(conn, data.username)
@@ -345,6 +355,9 @@ async def _change(
             is_code_sent = await _set_email(here, conn, before, data.email, is_own=is_own)
         if is_demoted:
             await subscriptions.remove_of_owner(conn, data.username)
+        elif data.ownsVirtualCluster is not None and not before.is_admin:
+            owned = data.ownsVirtualCluster
+            await subscriptions.remove_not_owned(conn, data.username, owned)
         if password_hash is not None:
             await accounts.update_password(conn, data.username, password_hash)
         changed = sorted(data.model_dump(exclude_none=True).keys() - {"username"})
@@ -352,7 +365,7 @@ async def _change(
         entry = audit.Entry(caller.username, "user.change", data.username, address, detail)
         await audit.record(conn, [entry])
     here.access.forget_cached()
-    if is_demoted or data.email is not None:
+    if is_demoted or data.email is not None or data.ownsVirtualCluster is not None:
         here.publisher.wake()
     return is_code_sent
 

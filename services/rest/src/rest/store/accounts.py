@@ -12,7 +12,9 @@ from rest.domain.callers import Caller
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A user, without the password. ``number`` is 0 before it is stored."""
+    """A user, without the password. ``number`` is 0 before it is stored. ``virtual_clusters``:
+    where their jobs may go; ``owned_virtual_clusters``: whose events they may subscribe to.
+    """
 
     username: str
     email: str
@@ -23,6 +25,7 @@ class Account:
     priority_caps: dict[str, int] = field(default_factory=dict)
     email_confirmed: bool = False
     number: int = 0
+    owned_virtual_clusters: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,7 @@ class LockedAccount:
     password_hash: str
     is_admin: bool
     confirmed_email: str
+    owned_virtual_clusters: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,7 @@ class TokenRow:
 
 ACCOUNT = (
     "username, number, email, email_confirmed, is_admin, virtual_clusters, extension, created_at,"
-    " priority_caps"
+    " priority_caps, owned_virtual_clusters"
 )
 
 
@@ -150,7 +154,8 @@ async def insert_account(conn: Connection, account: Account, password_hash: str)
     """Make a user; False where the name is taken, or was by a user who is removed."""
     done = await conn.execute(
         "INSERT INTO account (username, password_hash, email, email_confirmed, is_admin,"
-        " virtual_clusters, extension, priority_caps) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)"
+        " virtual_clusters, extension, priority_caps, owned_virtual_clusters)"
+        " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)"
         " ON CONFLICT DO NOTHING",
         account.username,
         password_hash,
@@ -160,6 +165,7 @@ async def insert_account(conn: Connection, account: Account, password_hash: str)
         account.virtual_clusters,
         account.extension,
         account.priority_caps,
+        account.owned_virtual_clusters,
     )
     return bool(done == "INSERT 0 1")
 
@@ -180,6 +186,7 @@ class Change:
     is_admin: bool | None = None
     email_confirmed: bool | None = None
     priority_caps: dict[str, int] | None = None
+    owned_virtual_clusters: list[str] | None = None
 
 
 async def update_account(conn: Connection, username: str, change: Change) -> None:
@@ -190,7 +197,8 @@ async def update_account(conn: Connection, username: str, change: Change) -> Non
         " coalesce($6, email_confirmed)) IS DISTINCT FROM (email, email_confirmed))::int,"
         " virtual_clusters = coalesce($4, virtual_clusters), is_admin = coalesce($5, is_admin),"
         " email_confirmed = coalesce($6, email_confirmed),"
-        " priority_caps = coalesce($7, priority_caps)"
+        " priority_caps = coalesce($7, priority_caps),"
+        " owned_virtual_clusters = coalesce($8, owned_virtual_clusters)"
         " WHERE username = $1 AND removed_at IS NULL",
         username,
         change.email,
@@ -199,6 +207,7 @@ async def update_account(conn: Connection, username: str, change: Change) -> Non
         change.is_admin,
         change.email_confirmed,
         change.priority_caps,
+        change.owned_virtual_clusters,
     )
 
 
@@ -318,13 +327,15 @@ _NOTE_USE = """
 """
 _LOCK = """
     SELECT password_hash, is_admin,
-           CASE WHEN email_confirmed THEN email ELSE '' END AS confirmed_email
+           CASE WHEN email_confirmed THEN email ELSE '' END AS confirmed_email,
+           owned_virtual_clusters
     FROM account WHERE username = $1 AND removed_at IS NULL FOR SHARE
 """
 _ADMINS = "SELECT username FROM account WHERE is_admin ORDER BY username FOR UPDATE"
 _REMOVE = """
     UPDATE account SET removed_at = now(), password_hash = '', email = '', email_confirmed = false,
-                       address_revision = address_revision + 1, extension = '{}', is_admin = false
+                       address_revision = address_revision + 1, extension = '{}', is_admin = false,
+                       owned_virtual_clusters = '{}'
     WHERE username = $1
 """
 _INSERT = """

@@ -52,6 +52,11 @@ async def remove_other_mails(conn: Connection, owner: str, email: str) -> None:
     )
 
 
+async def remove_not_owned(conn: Connection, owner: str, virtual_clusters: list[str]) -> None:
+    """Remove an owner's subscriptions to others' jobs in other virtual clusters than these."""
+    await conn.execute(_REMOVE_NOT_OWNED, owner, virtual_clusters)
+
+
 async def can_notify(pool: Pool, owner: str) -> bool:
     """Whether a user has a confirmed mail address, or a subscription that is on."""
     sql = """
@@ -113,6 +118,12 @@ async def forget_removed(conn: Connection, days: int) -> None:
     )
 
 
+_REMOVE_NOT_OWNED = """
+    UPDATE subscription SET removed_at = now(), revision = revision + 1
+    WHERE owner = $1 AND removed_at IS NULL
+    AND content->'filter'->'users' <> jsonb_build_array($1::text)
+    AND NOT content->'filter'->'virtualClusters' <@ to_jsonb($2::text[])
+"""
 _OF_OWNER = "FROM subscription WHERE removed_at IS NULL AND ($1::text IS NULL OR owner = $1)"
 
 
