@@ -137,7 +137,7 @@ async def test_an_owner_is_told_by_mail_before_a_receiver_is_disabled(
     cluster: Any, with_rest: Callable[..., Any], start_mailbox: Callable[..., Any], tmp_path: Path
 ) -> None:
     mailbox = start_mailbox()
-    settings = {"disable_after": 3, "disable_told_before": 1, "smtp_port": mailbox.port}
+    settings = {"disable_after": 3, "disable_notice": 1, "smtp_port": mailbox.port}
     async with with_rest(smtp_host="127.0.0.1", **settings) as api, await api.log_in("ada") as ada:
         address = {"data": {"username": "ada", "email": "ada@example.org"}}
         assert (await api.admin.put("/api/v2/users", json=address)).status_code == 201

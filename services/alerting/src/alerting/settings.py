@@ -46,7 +46,7 @@ class AlertingSettings(DatabaseSettings, ReadByRestSettings):
         description="How long after its expected start a job waits longer than expected.",
     )
     long_wait_s: PositiveFloat = Field(
-        86_400.0, description="A job that waits so long waits longer than expected in any case."
+        86_400.0, description="After this time a job waits longer than expected in any case."
     )
     stale_after_s: PositiveFloat = Field(
         86_400.0, description="The age above which an event is not notified."
@@ -148,8 +148,8 @@ class AlertingSettings(DatabaseSettings, ReadByRestSettings):
         description="Deliveries in a row, given up by its fault, after which a receiver is"
         " disabled. Mail addresses are not.",
     )
-    disable_told_before: PositiveInt = Field(
-        5, description="The owner is told so many deliveries earlier."
+    disable_notice: PositiveInt = Field(
+        5, description="How many deliveries earlier its owner is notified."
     )
     replay_most: PositiveInt = Field(
         10_000, description="The most deliveries that one replay repeats."
@@ -209,8 +209,8 @@ class AlertingSettings(DatabaseSettings, ReadByRestSettings):
 
     @model_validator(mode="after")
     def _owners_are_told_in_time(self) -> Self:
-        if self.disable_told_before >= self.disable_after:
-            raise ValueError("disable_told_before must be below disable_after")
+        if self.disable_notice >= self.disable_after:
+            raise ValueError("disable_notice must be below disable_after")
         return self
 
     def alertmanagers(self) -> list[httpx2.URL]:
@@ -240,7 +240,7 @@ class AlertingSettings(DatabaseSettings, ReadByRestSettings):
             pause_s=self.pause_s,
             pause_max_s=self.pause_max_s,
             disable_after=self.disable_after,
-            told_before=self.disable_told_before,
+            told_before=self.disable_notice,
         )
 
     def http_limits(self) -> HttpLimits:

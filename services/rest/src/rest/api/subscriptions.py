@@ -234,9 +234,9 @@ class ShownSubscription(BaseModel):
 
 
 class ReceiverHealth(BaseModel):
-    """How a receiver does: failures in a row, the end of its pause, deliveries in a row that were
-    given up (``disabledAfter`` so many it is disabled, but no mail address), and why it is
-    disabled.
+    """How a receiver does: failures in a row, the end of its pause, and why it is disabled.
+    ``givenUp``: deliveries in a row that were given up. After ``disabledAfter`` of them it is
+    disabled, unless it is a mail address.
     """
 
     failures: int
