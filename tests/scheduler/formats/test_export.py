@@ -13,15 +13,22 @@ from scheduler.domain.core.model import (
     Kind,
     PodPlace,
     Restored,
+    RestoredReservation,
     Role,
 )
 from scheduler.domain.formats.events import read_events
-from scheduler.domain.formats.export import grown_event, requested_event, restored_event
+from scheduler.domain.formats.export import (
+    grown_event,
+    requested_event,
+    reservation_event,
+    restored_event,
+)
 from scheduler.domain.formats.model import (
     Event,
     GangGrown,
     GangRequested,
     GangRestored,
+    ReservationRestored,
 )
 
 names = st.text("abyz09-. é", min_size=1, max_size=5)
@@ -102,6 +109,16 @@ def test_a_placed_gang(gang: Gang, data: st.DataObject) -> None:
     )
     event = read(restored_event(restored), 20.0)
     assert isinstance(event, GangRestored)
+    assert event.restored == restored
+
+
+def test_a_reservation_that_is_charged_cells_elsewhere() -> None:
+    """Its quota is bound there, until the gang there has ended."""
+    cells, elsewhere = ("n0", (0, 1)), ("n3", (2,))
+    bound = (CellUse("r0/n0", "rack/node"), CellUse("r1/n3", "rack/node"))
+    restored = RestoredReservation("g", (cells,), 9.0, 1.0, bound, held=(cells, elsewhere))
+    event = read(reservation_event(restored))
+    assert isinstance(event, ReservationRestored)
     assert event.restored == restored
 
 

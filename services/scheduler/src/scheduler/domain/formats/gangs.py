@@ -1,6 +1,6 @@
 """Gangs in the formats: as requested, and as placed before."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from scheduler.domain.core.model import (
@@ -214,11 +214,8 @@ def _extra(table: Table, places: Mapping[str, PodPlace]) -> tuple[ExtraPod, ...]
 
 def read_reservation(table: Table, gang: str) -> RestoredReservation:
     """Cells that were reserved for a gang. ``table`` is the event."""
-    cells, held = _kept(table, "cells"), None
-    if table.has_value("held"):
-        held = _kept(table, "held")
-        if not set(_gpus(held)) <= set(_gpus(cells)):
-            table.wrong("held", "has a GPU that is not in cells")
+    cells = _kept(table, "cells")
+    held = _kept(table, "held") if table.has_value("held") else None
     if table.items("cells") == []:
         table.wrong("cells", "must not be empty")
     return RestoredReservation(
@@ -256,10 +253,6 @@ def _kept(table: Table, field: str) -> dict[str, tuple[int, ...]]:
             entry.wrong("node", f"is {node!a} once more; add its GPUs to the first")
         found[node] = entry.numbers("gpus") or ()
     return found
-
-
-def _gpus(kept: dict[str, tuple[int, ...]]) -> Iterator[tuple[str, int]]:
-    return ((node, gpu) for node, gpus in kept.items() for gpu in gpus)
 
 
 def _place(table: Table, kinds: dict[str, Kind]) -> PodPlace:
