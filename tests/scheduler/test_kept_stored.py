@@ -21,7 +21,7 @@ from scheduler.domain.core.model import (
     RestoredReservation,
     RestoredUsage,
 )
-from scheduler.domain.core_rows import KnownReservation
+from scheduler.domain.core_rows import CoreRows, KnownReservation
 from scheduler.domain.known import KnownGang
 from scheduler.settings import SchedulerSettings
 from scheduler_watched import measured, until, until_alive
@@ -55,15 +55,14 @@ async def closing_pool(settings: SchedulerSettings) -> AsyncIterator[Pool]:
     await pool.close()
 
 
-def kept(gang: str, number: int) -> KnownReservation:
+def kept(gang: str, since: float) -> KnownReservation:
     restored = RestoredReservation(
         gang,
         (("n0", (0, 1)), (ODD, (3,))),
         starts_at=1e9 + 1 / 3,
-        since=0.1,
+        since=since,
         bound=(CellUse("r/n0", ODD),),
         held=(("n0", (1,)),),
-        number=number,
     )
     return KnownReservation(restored, "digest")
 
@@ -72,8 +71,8 @@ async def test_what_is_kept_is_read_again_and_noted(conn: asyncpg.Connection) ->
     bare = KnownReservation(RestoredReservation("b", (("n", (0,)),), 1.0, 0.0, held=()), "")
     rows: dict[str, KnownReservation] = {}
     for change in (
-        {ODD: kept(ODD, 1), "b": bare},
-        {ODD: kept(ODD, 7), "b": kept("b", 8)},
+        {ODD: kept(ODD, 0.1), "b": bare},
+        {ODD: kept(ODD, 0.7), "b": kept("b", 0.8)},
         {ODD: None, "b": bare},
         {"b": None},
     ):
@@ -89,6 +88,11 @@ async def test_what_is_kept_is_read_again_and_noted(conn: asyncpg.Connection) ->
         assert changed.reservations == change.keys()
         assert not changed.gangs | changed.nodes | changed.run_times | changed.usage
     assert await store.reservations.load_of(conn, []) == {}
+
+
+def test_what_is_kept_is_restored_in_its_order() -> None:
+    rows = {"b": kept("b", 2.0), "a": kept("a", 3.0), "c": kept("c", 1.0)}
+    assert [row.restored.gang for row in CoreRows().keep_reservations(rows)] == ["c", "b", "a"]
 
 
 async def test_what_was_used_is_read_again_and_noted(conn: asyncpg.Connection) -> None:

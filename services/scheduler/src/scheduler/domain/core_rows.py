@@ -70,7 +70,8 @@ class CoreRows:
         for gang in gone:
             self.reservations.pop(gang, None)
         self.reservations.update(rows)
-        return sorted(self.reservations.values(), key=lambda row: row.restored.number)
+        rows_of = self.reservations.values()
+        return sorted(rows_of, key=lambda row: (row.restored.since, row.restored.gang))
 
     def keep_usage(
         self, rows: Mapping[UserKey, RestoredUsage], gone: Collection[UserKey] = ()

@@ -11,7 +11,7 @@ from scheduler.domain.core.model import CellUse, KeptOf, NodeGpus, RestoredReser
 from scheduler.domain.core_rows import KnownReservation
 
 _ROWS = (
-    "SELECT gang, number, cells::text, held::text, bound::text, starts_at, since, pods,"
+    "SELECT gang, cells::text, held::text, bound::text, starts_at, since, pods,"
     " kept_of::text FROM reservation"
 )
 
@@ -26,16 +26,15 @@ async def save(conn: Connection, rows: Mapping[str, KnownReservation | None]) ->
         of = [row.restored for row in kept]
         await conn.execute(
             "INSERT INTO reservation"
-            " (gang, number, cells, held, bound, starts_at, since, pods, kept_of)"
-            " SELECT gang, number, cells::jsonb, held::jsonb, bound::jsonb, starts_at, since, pods,"
-            " kept_of::jsonb FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[],"
-            " $5::text[], $6::double precision[], $7::double precision[], $8::text[], $9::text[])"
-            " AS n (gang, number, cells, held, bound, starts_at, since, pods, kept_of)"
-            " ON CONFLICT (gang) DO UPDATE SET number = excluded.number, cells = excluded.cells,"
-            " held = excluded.held, bound = excluded.bound, starts_at = excluded.starts_at,"
-            " since = excluded.since, pods = excluded.pods, kept_of = excluded.kept_of",
+            " (gang, cells, held, bound, starts_at, since, pods, kept_of)"
+            " SELECT gang, cells::jsonb, held::jsonb, bound::jsonb, starts_at, since, pods,"
+            " kept_of::jsonb FROM unnest($1::text[], $2::text[], $3::text[], $4::text[],"
+            " $5::double precision[], $6::double precision[], $7::text[], $8::text[])"
+            " AS n (gang, cells, held, bound, starts_at, since, pods, kept_of)"
+            " ON CONFLICT (gang) DO UPDATE SET cells = excluded.cells, held = excluded.held,"
+            " bound = excluded.bound, starts_at = excluded.starts_at, since = excluded.since,"
+            " pods = excluded.pods, kept_of = excluded.kept_of",
             [each.gang for each in of],
-            [each.number for each in of],
             [json.dumps(each.cells) for each in of],
             [json.dumps(each.held or ()) for each in of],
             [json.dumps([[use.cell, use.quota] for use in each.bound]) for each in of],
@@ -70,7 +69,6 @@ def _of_row(row: Any) -> KnownReservation:
         row["since"],
         tuple(CellUse(cell, quota) for cell, quota in json.loads(row["bound"])),
         _cells(row["held"]),
-        row["number"],
         kept_of=None if row["kept_of"] is None else _kept_of(*json.loads(row["kept_of"])),
     )
     return KnownReservation(restored, row["pods"])

@@ -213,11 +213,11 @@ class KeptOf:
 @dataclass(frozen=True, slots=True)
 class RestoredReservation:
     """Cells that were kept for a waiting gang before, expected to start at ``starts_at``; it has
-    had some ``since`` then. ``bound``: those that are bound for it. ``held``: what it is charged of
-    ``cells``, None: all that nobody else is. ``number``: those with a lower one are older, 0: all.
-    ``patient_until``: nodes of it that are not well may just not have been heard until then.
-    ``kept_of``: the cells are those of an attempt that the platform failed. They are kept until
-    ``starts_at`` for the gang, or, where that is over, for the one that follows it.
+    had some ``since`` then. ``bound``: those that are bound for it. ``held``: what it is charged,
+    None: all of ``cells`` that nobody else is. ``patient_until``: nodes of it that are not well may
+    just not have been heard until then. ``kept_of``: the cells are those of an attempt that the
+    platform failed. They are kept until ``starts_at`` for the gang, or, where that is over, for the
+    one that follows it.
     """
 
     gang: str
@@ -226,7 +226,6 @@ class RestoredReservation:
     since: float
     bound: tuple[CellUse, ...] = ()
     held: tuple[NodeGpus, ...] | None = None
-    number: int = 0
     patient_until: float | None = None
     kept_of: KeptOf | None = None
 
