@@ -471,6 +471,30 @@ async def test_an_image_that_can_not_be_pulled_for_long_is_the_platforms(
     await world.until(lambda: world.rule() == "image-not-pulled")
 
 
+async def test_a_pod_is_not_given_up_for_the_time_without_the_api_server(
+    world: World, api: PodApiDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def a_look() -> None:
+        for _ in range(3):
+            world.watch.look(None)
+            await asyncio.sleep(0)
+
+    silence = "runtime_agent.kubernetes.mirror.WATCH_SILENCE_S"
+    body = await world.created()
+    monkeypatch.setattr(silence, -1.0)  # so the last list is long ago
+    body["metadata"]["creationTimestamp"] = "2020-01-01T00:00:00Z"
+    api.waiting(body, "ContainerCreating")
+    await a_look()
+    assert world.rule() is None
+    api.relist()
+    await a_look()
+    monkeypatch.setattr(silence, 330.0)  # it is back, and kubelet has time again
+    await a_look()
+    assert world.rule() is None
+    world.runner.settings = world.settings.model_copy(update={"image_wait_s": 0.01})
+    await world.until(lambda: world.rule() == "launch-failed")
+
+
 @pytest.mark.parametrize(
     ("code", "reason", "rule"),
     [

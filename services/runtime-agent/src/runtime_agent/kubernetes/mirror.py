@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import assert_never
@@ -10,7 +12,7 @@ from typing import assert_never
 from runtime_agent.domain.kubernetes.node import offer_of, requests_of
 from runtime_agent.domain.kubernetes.status import Observed, observed
 from runtime_agent.domain.report import Offer
-from runtime_agent.kubernetes.api import Json, PodApi
+from runtime_agent.kubernetes.api import WATCH_SILENCE_S, Json, PodApi
 
 Key = tuple[str, str]
 """An object's namespace and name."""
@@ -35,10 +37,19 @@ class Mirror:
     pods_known: asyncio.Event = field(default_factory=asyncio.Event)
     node_known: asyncio.Event = field(default_factory=asyncio.Event)
     _held: dict[Key, tuple[float, float]] = field(default_factory=dict)
+    _listed_s: float = -math.inf
+    _back_s: float = -math.inf
 
     def of(self, name: str) -> list[Observed]:
         """The objects of a pod, whosever they are."""
         return [seen for seen in self.objects.values() if seen.pod == name]
+
+    def answers_for_s(self) -> float:
+        """Since when the API server is back from its last absence; 0 while it is away. Each watch
+        begins with a list, and none lasts longer than this silence.
+        """
+        now_s = time.monotonic()
+        return 0.0 if now_s - self._listed_s > WATCH_SILENCE_S else now_s - self._back_s
 
     async def follow_pods(self) -> None:
         """Without end."""
@@ -54,6 +65,9 @@ class Mirror:
                 case "listed":
                     for key in (self.objects.keys() | self._held.keys()) - listed:
                         self.drop(key)
+                    if self.pods_known.is_set() and not self.answers_for_s():
+                        self._back_s = time.monotonic()
+                    self._listed_s = time.monotonic()
                     self.pods_known.set()
                 case never:
                     assert_never(never)

@@ -258,7 +258,9 @@ class KubernetesPods:
             work, now_s = self._works[pod.pod], time.monotonic()
             work.heard_s = now_s if work.heard_s is None else work.heard_s
             waited_s = now_s - work.heard_s
-        hopeless = given_up(seen, waited_s, self.settings.image_wait_s)
+        # kubelet may have had no chance to start it while the API server was away.
+        could_s = min(waited_s, self._mirror.answers_for_s())
+        hopeless = given_up(seen, could_s, self.settings.image_wait_s)
         if hopeless is not None:
             return _ended(pod, None, hopeless)
         return Seen(pod.pod, reason=waits(seen, waited_s, pod.reason))
