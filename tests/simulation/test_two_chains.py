@@ -98,3 +98,15 @@ def test_who_starts_with_fewer_goes_where_nothing_is_kept() -> None:
     (started,) = scene.asks(gang("late", "x", 2, gpu_types=OLD, limit_s=10.0))
     assert isinstance(started, Placed)
     assert {place.node for place in started.pods} == {"m2"}
+
+
+def test_a_wait_names_the_reservation_that_is_in_its_way() -> None:
+    scene = a_scene(Policy(is_backfilling=True), x=owns(2, 2))
+    scene.asks(gang("new", "x", 4, pods=2, gpu_types=NEW, expected_s=5_000.0))
+    scene.asks(gang("old", "x", 2, gpu_types=OLD, expected_s=100.0))
+    scene.asks(gang("next", "x", 4, gpu_types=NEW))
+    scene.asks(gang("large", "x", 2, pods=2, gpu_types=OLD))
+    scene.asks(gang("small", "x", 2, gpu_types=OLD, expected_s=9_000.0))
+    told = scene.core.questions.reason_of("small")
+    assert (told.code, told.numbers["for"]) == ("reservation", "large")
+    assert told.numbers["startsAt"] == 102.0

@@ -15,6 +15,7 @@ from scheduler.domain.core.fit import ORDER, QUOTA, claim
 from scheduler.domain.core.interface import HEALTH, PREEMPTING
 from scheduler.domain.core.lend import lender_of
 from scheduler.domain.core.model import Reason
+from scheduler.domain.core.node_models import NEVER
 from scheduler.domain.core.nodes import Node, Phase, Workload
 from scheduler.domain.core.owning import pin_owner
 from scheduler.domain.core.queue import Sizes, WorkloadClass
@@ -96,7 +97,7 @@ class _Explainer:
         rest: dict[WorkloadClass, Workload] = {}
         alone = _Asks(self._starts)
         for each, head in heads.items():
-            before = [other for other in kept if not self._costs.goes_before(head, other)]
+            before = [other for other in kept if self._holds_back(head, other)]
             short = None if may_be_opportunistic(head) else short_of(self._state, head)
             if each in firsts and alone.fits(each, head):
                 found[each] = _order(head, firsts[each])
@@ -118,6 +119,12 @@ class _Explainer:
                 has_gpus = _wants_more(head) and bare.fits(each, head)
                 found[each] = self._with_protected(head, _room(head, has_gpus=has_gpus))
         return {each: _with_lenders(heads[each], reason) for each, reason in found.items()}
+
+    def _holds_back(self, head: Workload, other: Reservation) -> bool:
+        """The reservation is of a gang before it, where one of its pods could be."""
+        return not self._costs.goes_before(head, other) and any(
+            want.least(pool.models) != NEVER for want, _ in head.wants for pool in other.pools
+        )
 
     def _starts(self, head: Workload) -> bool:
         """It would be placed, or others would leave for it."""
