@@ -250,6 +250,16 @@ def test_a_next_attempt_after_the_grace_is_still_first(story: Story) -> None:
     assert story.cycle() == ["j-1"]
 
 
+def test_a_next_attempt_that_came_before_its_last_one_ended_has_the_place(story: Story) -> None:
+    story.ask("j-1", 2, age=5, job="j", follows="j-0")
+    assert story.cycle() == []
+    story.fail()
+    assert story.kept() == {"j-1": ["n0"]}
+    story.end("full")
+    assert story.cycle() == ["j-1"]
+    assert story.kept() == {}
+
+
 def test_a_next_attempt_that_wants_other_pods_uses_what_it_can(story: Story) -> None:
     kept = healthy_node(story)
     story.fail()

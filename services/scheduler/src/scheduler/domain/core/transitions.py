@@ -185,7 +185,9 @@ class Transitions:
             kept = Reservation(workload, cells, until, self.costs.now)
             kept.is_kept = True
             renew(self.state, kept)
-            self.records.kept[kept] = None
+            follower = self._keep(kept)
+            if follower is not None:
+                self.queue.try_again(self.queue.class_of(follower.workload))
 
     def forget_kept(self, now: float) -> None:
         """What was kept for attempts that have not come in time is free."""
@@ -449,14 +451,18 @@ class Transitions:
         if misnaming(self.state, workload) is not None:
             return
         kept = reserve_again(self.state, workload, restored)
-        if kept is None:
-            return
+        if kept is not None:
+            self._keep(kept)
+
+    def _keep(self, kept: Reservation) -> Record | None:
+        """Cells of a gang that is over are kept. Returns the gang that follows it, if one waits."""
         self.records.kept[kept] = None
         for record in self.records.all.values():
             is_waiting = record.workload.phase is Phase.WAITING and record.misnamed is None
-            if is_waiting and record.workload.gang.follows == restored.gang:
+            if is_waiting and record.workload.gang.follows == kept.workload.gang.id:
                 self._hand_over(kept, record)
-                return
+                return record
+        return None
 
     def _hold_reserved(self, record: Record, reservation: Reservation) -> None:
         record.reservation, record.reserved_since = reservation, reservation.since
