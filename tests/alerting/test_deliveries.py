@@ -30,7 +30,14 @@ from alerting.domain.deliveries import (
 from alerting.domain.events import Event, JobLabels, Severity
 from hypothesis import given
 from hypothesis import strategies as st
-from muster.contracts.subscriptions import AlertEvent, QuietHours, Subscription, SubscriptionFilter
+from muster.contracts.subscriptions import (
+    AlertEvent,
+    Digest,
+    DigestEvery,
+    QuietHours,
+    Subscription,
+    SubscriptionFilter,
+)
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 POLICY = DeliveryPolicy()
@@ -122,6 +129,45 @@ def test_an_end_counts_as_much_as_the_alert_that_it_ends() -> None:
         (resolved("warning"), False),
     ):
         assert bool(deliveries([critical], event, now=NOW)) == is_notified, event.name
+
+
+def daily(at: str, zone: str = "Europe/Berlin") -> Digest:
+    return Digest(every=DigestEvery.DAY, at=time.fromisoformat(at), time_zone=zone)
+
+
+HOURLY = Digest(every=DigestEvery.HOUR, time_zone="Asia/Kathmandu")  # 5 h 45 min ahead of UTC
+
+
+@pytest.mark.parametrize(
+    ("digest", "now", "at"),
+    [
+        (HOURLY, "2026-01-15T10:14:59.5+00:00", "2026-01-15T10:15:00+00:00"),
+        (HOURLY, "2026-01-15T10:15:00+00:00", "2026-01-15T11:15:00+00:00"),
+        (daily("08:00"), "2026-01-15T06:59:59+00:00", "2026-01-15T07:00:00+00:00"),
+        (daily("08:00"), "2026-01-15T07:00:00+00:00", "2026-01-16T07:00:00+00:00"),
+        (daily("08:00"), "2026-03-28T12:00:00+00:00", "2026-03-29T06:00:00+00:00"),  # summer begins
+        (daily("02:30"), "2026-03-28T12:00:00+00:00", "2026-03-29T01:30:00+00:00"),  # is no time
+        (daily("08:00", "Not/Here"), "2026-01-15T06:59:59+00:00", None),
+        (Digest(every=DigestEvery.UNKNOWN), "2026-01-15T06:59:59+00:00", None),
+    ],
+)
+def test_a_digest_is_sent_at_the_next_of_its_times(
+    digest: Digest, now: str, at: str | None
+) -> None:
+    (made,) = deliveries(
+        [a_subscription(digest=digest)], an_event(), now=datetime.fromisoformat(now)
+    )
+    assert made.not_before == (at and datetime.fromisoformat(at))
+    assert made.in_digest == (at is not None)
+
+
+def test_a_digest_waits_for_the_end_of_quiet_hours_and_critical_events_for_nothing() -> None:
+    asked = a_subscription(digest=daily("23:00"), quiet_hours=NIGHT)
+    (made,) = deliveries([asked], an_event(), now=datetime(2026, 1, 15, 12, tzinfo=UTC))
+    assert (made.not_before, made.in_digest) == (datetime(2026, 1, 16, 6, tzinfo=UTC), True)
+    critical = replace(an_event(), severity=Severity.CRITICAL)
+    (made,) = deliveries([asked], critical, now=NOW)
+    assert (made.not_before, made.in_digest) == (None, False)
 
 
 NIGHT = QuietHours(start=time(22), end=time(7), time_zone="Europe/Berlin")

@@ -1,10 +1,11 @@
 """What receivers read."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from alerting.domain.events import Event, JobLabels, Severity
-from alerting.domain.messages import Message, message_of
+from alerting.domain.messages import LINES, Message, digest_message, message_of
 from alerting.domain.rendering.mail import render
 from muster.contracts.subscriptions import AlertEvent
 
@@ -57,3 +58,21 @@ def test_mails_about_one_thing_share_a_thread() -> None:
     other = Event("x", AlertEvent.JOB_RETRIED, EVENT.at, Severity.INFO, "t", "x", "job/j1", {})
     threads = {render(message_of(it), None).thread for it in (EVENT, other)}
     assert len(threads) == 1
+
+
+def test_a_digest_counts_its_events_and_shows_the_most_severe_first() -> None:
+    ends = [
+        replace(EVENT, key=f"job-finished/j{it}", name=AlertEvent.JOB_FINISHED, data={})
+        for it in range(LINES + 1)
+    ]
+    infos = [replace(message_of(it), severity=Severity.INFO, title="Job a~b") for it in ends]
+    digest = digest_message("digest/s1/1", "s1", [*infos, message_of(EVENT)], EVENT.at)
+    assert digest.title == f"{LINES + 2} events: {LINES + 1} job-finished, 1 job-failed"
+    assert digest.severity is Severity.WARNING
+    lines = digest.text.splitlines()
+    assert lines[:2] == [f"{LINES + 1} job-finished", "1 job-failed"]
+    assert lines[3].startswith("2026-01-01 00:00 UTC warning: Job ada")
+    assert "  <i>Oom</i>" in lines, "the line of the log that shows it"
+    assert lines[-1] == "2 more: `muster subscriptions deliveries s1`"
+    assert digest.data["counts"] == {"job-finished": LINES + 1, "job-failed": 1}
+    assert Message.from_json(json.loads(json.dumps(digest.to_json()))) == digest

@@ -13,6 +13,7 @@ import pytest
 from muster.contracts.jobs import JobState
 from muster.contracts.nodes import NodeLost, NodeNameClashed, NodeReport, NodeReturned
 from muster.contracts.notices import AccountingDrifted, DeadLetter
+from muster.contracts.subscriptions import Digest, DigestEvery
 from muster.webhook_secrets import signing_secret
 from standardwebhooks.webhooks import Webhook
 
@@ -353,3 +354,25 @@ async def test_a_notification_is_in_the_trace_of_the_job(
         await receiver.wait_for(1)
     ((kept,),) = await cluster.rows("SELECT traceparent FROM event")
     assert kept.split("-")[1] == trace
+
+
+async def test_a_digest_is_one_message_also_if_alerting_was_away(
+    cluster: Any, start_receiver: Callable[..., Any]
+) -> None:
+    receiver = await start_receiver()
+    await cluster.subscribe(webhook_url=receiver.url, digest=Digest(every=DigestEvery.HOUR))
+    async with cluster.alerting():
+        for number in range(3):
+            await cluster.job(f"j{number}", 1, JobState.FAILED)
+        held = "SELECT state, count(*), bool_and(digest_at > now()) FROM delivery GROUP BY state"
+        await cluster.until(held, [("waiting", 3, True)])
+    await cluster.rows("UPDATE delivery SET digest_at = now(), next_at = now()")  # the hour passes
+    async with cluster.alerting():
+        await cluster.until(STATES, [("digested", 3), ("sent", 1)])
+        await cluster.job("j9", 1, JobState.FAILED)  # waits for the next one
+        await cluster.until(STATES, [("digested", 3), ("sent", 1), ("waiting", 1)])
+    (request,) = receiver.requests
+    notice = Webhook(signing_secret("key", "s1", 1)).verify(request.body, request.headers)
+    assert (notice["type"], notice["data"]["counts"]) == ("digest", {"job-failed": 3})
+    parts = await cluster.rows("SELECT DISTINCT digest FROM delivery WHERE state = 'digested'")
+    assert parts == await cluster.rows("SELECT id FROM delivery WHERE state = 'sent'")

@@ -247,6 +247,29 @@ async def test_a_wrong_receiver_is_refused_with_its_field(
     assert field in answer.text
 
 
+@pytest.mark.parametrize(
+    ("digest", "fault"),
+    [
+        ({"every": "hour"}, None),
+        ({"every": "day", "at": "08:00", "timeZone": "Europe/Berlin"}, None),
+        ({"every": "day"}, "a digest of each day needs a time"),
+        ({"every": "hour", "at": "08:00"}, "at the full hour; leave `at` out"),
+        ({"every": "day", "at": "08:00", "timeZone": "Mars"}, "write it like Europe/Berlin"),
+    ],
+)
+async def test_a_digest_is_kept_and_checked(
+    rest: Any, digest: dict[str, str], fault: str | None
+) -> None:
+    made = await rest.client.post(SUBSCRIPTIONS, json=WEBHOOK | {"digest": digest})
+    if fault is not None:
+        assert (made.status_code, fault in made.text) == (400, True), made.text
+        return
+    assert made.json()["digest"] == {"at": None, "timeZone": "UTC"} | digest
+    both = {"events": ["job-failed"], "digest": digest, "pagerduty": {"routingKey": "k" * 32}}
+    refused = await rest.client.post(SUBSCRIPTIONS, json=both)
+    assert (refused.status_code, "leave `digest` out" in refused.text) == (400, True)
+
+
 async def test_severity_and_quiet_hours_are_kept_and_checked(rest: Any) -> None:
     quiet = {"start": "22:00", "end": "07:00", "timeZone": "Europe/Berlin"}
     wanted = WEBHOOK | {"leastSeverity": "warning", "quietHours": quiet}

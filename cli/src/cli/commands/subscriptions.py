@@ -88,6 +88,10 @@ def add(  # noqa: PLR0913 - these are the command's options
         str | None,
         Parameter(help="Only critical events in this time: 22:00-07:00@Europe/Berlin."),
     ] = None,
+    digest: Annotated[
+        str | None,
+        Parameter(help="All but critical events as one message: hour, or 08:00@Europe/Berlin."),
+    ] = None,
 ) -> None:
     """Subscribe to events: one receiver must be named."""
     asked = {"jobNames": job or [], "virtualClusters": virtual_cluster or []}
@@ -97,6 +101,11 @@ def add(  # noqa: PLR0913 - these are the command's options
         hours, _, zone = quiet.partition("@")
         start, _, end = hours.partition("-")
         body["quietHours"] = {"start": start, "end": end, "timeZone": zone}
+    if digest == "hour":
+        body["digest"] = {"every": "hour"}
+    elif digest is not None:
+        at, _, zone = digest.partition("@")
+        body["digest"] = {"every": "day", "at": at, "timeZone": zone or "UTC"}
     body |= {} if email is None else {"email": email}
     body |= {} if webhook is None else {"webhookUrl": webhook}
     if to is not None:
@@ -119,7 +128,7 @@ def remove(subscription: Id) -> None:
 def deliveries(
     subscription: Id,
     *,
-    state: Annotated[str | None, Parameter(help="waiting, sent or given-up.")] = None,
+    state: Annotated[str | None, Parameter(help="waiting, sent, digested or given-up.")] = None,
     limit: Annotated[int, Parameter(help="At most so many.")] = 50,
     output: Output = Format.TABLE,
 ) -> None:

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import structlog
 from muster.contracts.model import Model
 from muster.contracts.subscriptions import (
+    NO_DIGEST,
     AlertEvent,
     ReceiverKind,
     SealedReceiver,
@@ -90,6 +91,8 @@ class FileSubscription(Subscription):
             raise ValueError(
                 "give one receiver: webhookUrl, email, slack, teams, pagerduty or ntfy"
             )
+        if self.pagerduty is not None and self.digest is not None:
+            raise ValueError(NO_DIGEST)
         return self
 
     @property

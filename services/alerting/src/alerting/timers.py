@@ -1,11 +1,11 @@
-"""Alerting's timers: silence of jobs and nodes, gauges, and the deletion of old rows."""
+"""Alerting's timers: silence of jobs and nodes, digests, gauges, and the deletion of old rows."""
 
 import asyncio
 import time
 from collections.abc import Callable
 
 import structlog
-from muster.db import is_transient
+from muster.db import is_transient, transaction
 from muster.service import Runtime
 
 from alerting.domain import jobs
@@ -13,7 +13,7 @@ from alerting.domain.deliveries import GiveUp
 from alerting.handlers import Listener, Notified
 from alerting.metrics import AlertingMetrics
 from alerting.settings import AlertingSettings
-from alerting.store import alerts, cleaning, deliveries, watches
+from alerting.store import alerts, cleaning, deliveries, digests, watches
 from alerting.subscriptions import Subscriptions
 
 _log = structlog.get_logger()
@@ -71,6 +71,10 @@ class Timers:
     async def _look(self) -> None:
         if self._is_settled():
             await self._pass_time()
+        async with transaction(self._pool) as conn:
+            made = await digests.make_digests(conn, self._settings.alert_timer_batch)
+        if made:
+            _log.info("digests are made", count=made)
         async with self._pool.acquire() as conn:
             firing = await alerts.firing(conn)
             counts = await deliveries.counts(conn)

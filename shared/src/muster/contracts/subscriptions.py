@@ -88,6 +88,35 @@ class QuietHours(Model):
     time_zone: str
 
 
+class DigestEvery(OpenEnum):
+    """How often a digest is sent. A reader sends at once where it knows none of a name."""
+
+    HOUR = "hour"
+    DAY = "day"
+    UNKNOWN = "unknown"
+
+
+NO_DIGEST = "a digest is no incident of PagerDuty's; leave `digest` out, or choose another receiver"
+
+
+class Digest(Model):
+    """Events are not sent at once, but together as one message: each full hour, or each day at a
+    time, by the clock of ``time_zone``. Critical ones are sent at once all the same.
+    """
+
+    every: DigestEvery
+    at: time | None = None
+    time_zone: str = "UTC"
+
+    @model_validator(mode="after")
+    def _has_a_time(self) -> Self:
+        if self.every is DigestEvery.DAY and self.at is None:
+            raise ValueError('a digest of each day needs a time: `at: "08:00"`')
+        if self.every is DigestEvery.HOUR and self.at is not None:
+            raise ValueError("a digest of each hour is sent at the full hour; leave `at` out")
+        return self
+
+
 class OrderKind(OpenEnum):
     """What an owner orders of a subscription: a test message, or deliveries once more."""
 
@@ -124,6 +153,7 @@ class Subscription(Model):
     filter: SubscriptionFilter = SubscriptionFilter()
     least_severity: LeastSeverity = LeastSeverity.INFO
     quiet_hours: QuietHours | None = None
+    digest: Digest | None = None
     webhook_url: str | None = Field(default=None, max_length=2048)
     email: str | None = Field(default=None, max_length=320)
     receiver: SealedReceiver | None = None

@@ -24,7 +24,7 @@ from muster.contracts.subscriptions import (
 )
 
 from alerting.domain.events import Event, Severity
-from alerting.domain.quiet import quiet_until
+from alerting.domain.quiet import digest_at, quiet_until
 
 SCHEDULE_S = (0, 5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400)
 """Seconds before each attempt, from the last one: the example of Standard Webhooks 1.0."""
@@ -58,7 +58,7 @@ class Channel(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """One event for one subscription. ``id`` is the same for every repeat of the event.
-    ``not_before``: None, it may be sent at once.
+    ``not_before``: None, it may be sent at once. ``in_digest``: it is then sent in a digest.
     """
 
     id: str
@@ -66,6 +66,7 @@ class Delivery:
     channel: Channel
     event: Event
     not_before: datetime | None = None
+    in_digest: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,12 +194,7 @@ def deliveries(
             if _address(each) not in reached:
                 reached.add(_address(each))
                 found.append(each)
-    return tuple(
-        Delivery(
-            delivery_id(it.id, event.key), it.id, channel(it), event, _not_before(it, event, now)
-        )
-        for it in found
-    )
+    return tuple(_delivery(it, event, now) for it in found)
 
 
 def channels_of(owner: str, subscriptions: Iterable[Subscription]) -> list[Subscription]:
@@ -231,13 +227,19 @@ def _address(subscription: Subscription) -> str:
     return subscription.webhook_url or (subscription.email or subscription.id).lower()
 
 
-def _not_before(subscription: Subscription, event: Event, now: datetime) -> datetime | None:
-    """The end of quiet hours. A critical event is sent at once, and so is the end of a critical
-    alert: it would be told too late.
+def _delivery(subscription: Subscription, event: Event, now: datetime) -> Delivery:
+    """It waits for the next digest and for the end of quiet hours. A critical event is sent at
+    once, and so is the end of a critical alert: it would be told too late.
     """
-    if subscription.quiet_hours is None or weight(event) is Severity.CRITICAL:
-        return None
-    return quiet_until(subscription.quiet_hours, now)
+    made = Delivery(
+        delivery_id(subscription.id, event.key), subscription.id, channel(subscription), event
+    )
+    if weight(event) is Severity.CRITICAL:
+        return made
+    digest, quiet = subscription.digest, subscription.quiet_hours
+    at = None if digest is None else digest_at(digest, now)
+    until = None if quiet is None else quiet_until(quiet, at or now)
+    return replace(made, not_before=until or at, in_digest=at is not None)
 
 
 def weight(event: Event) -> Severity:

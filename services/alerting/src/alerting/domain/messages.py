@@ -1,7 +1,8 @@
 """What a receiver gets to read, before it has the form of one kind of receiver."""
 
 import hashlib
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Self
@@ -22,6 +23,8 @@ ENDS = frozenset(
     }
 )
 """Events that end the alert that an earlier event began."""
+
+RANKS = {severity: rank for rank, severity in enumerate(Severity)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,48 @@ def failing_message(
         "reason": reason,
     }
     return Message(key, "receiver-failing", at, Severity.WARNING, title, text, key, data)
+
+
+LINES = 50
+"""The most events that a digest describes; the rest is counted."""
+
+
+def digest_message(
+    key: str, subscription: str, messages: Sequence[Message], at: datetime
+) -> Message:
+    """Many messages as one: how many there are of each event, then each in a few lines, the most
+    severe first.
+    """
+    counts = Counter(it.name for it in messages)
+    ranked = sorted(messages, key=lambda it: (-RANKS[it.severity], it.at, it.key))
+    told, number = ranked[:LINES], len(messages)
+    total = f"{number} events" if number > 1 else "1 event"
+    lines = [f"{count} {name}" for name, count in counts.most_common()]
+    for each in told:
+        lines.append(f"\n{each.at:%Y-%m-%d %H:%M} UTC {each.severity}: {each.title}")
+        lines += [f"  {it}" for it in (each.verdict, each.line) if it]
+    if number > LINES:
+        more = f"muster subscriptions deliveries {subscription}"
+        lines.append(f"\n{number - LINES} more: `{more}`")
+    named = ", ".join(lines[: len(counts)])
+    data: dict[str, JsonValue] = {
+        "count": number,
+        "counts": dict(counts),
+        "events": [
+            {
+                "type": it.type,
+                "timestamp": it.at.isoformat(),
+                "severity": it.severity.value,
+                "title": it.title,
+                "job": it.job,
+            }
+            for it in told
+        ],
+    }
+    title = f"{total}: {named}"
+    severity = ranked[0].severity
+    thread = f"digest/{subscription}"
+    return Message(key, "digest", at, severity, title, "\n".join(lines), thread, data)
 
 
 def confirmation_message(confirmation: Confirmation, code: str, at: datetime) -> Message:

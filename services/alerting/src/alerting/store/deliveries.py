@@ -79,10 +79,11 @@ _ADD_RECEIVERS = """
     WHERE (receiver.version, receiver.owner) <> (excluded.version, excluded.owner)
 """
 _ADD_DELIVERIES = """
-    INSERT INTO delivery (id, subscription, channel, event_key, next_at)
-    SELECT n.id, n.subscription, n.channel, n.event_key, coalesce(n.not_before, now())
-    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::timestamptz[])
-        AS n (id, subscription, channel, event_key, not_before)
+    INSERT INTO delivery (id, subscription, channel, event_key, next_at, digest_at)
+    SELECT n.id, n.subscription, n.channel, n.event_key, coalesce(n.not_before, now()),
+        CASE WHEN n.in_digest THEN n.not_before END
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::timestamptz[], $6::boolean[])
+        AS n (id, subscription, channel, event_key, not_before, in_digest)
     WHERE NOT EXISTS (SELECT 1 FROM receiver r
                       WHERE r.subscription = n.subscription AND r.disabled IS NOT NULL)
     ON CONFLICT DO NOTHING
@@ -107,7 +108,8 @@ async def add_deliveries(
     await _note_receivers(conn, channels, listed)
     ordered = sorted(deliveries, key=lambda it: it.id)
     columns = [
-        (it.id, it.subscription, it.channel.value, it.event.key, it.not_before) for it in ordered
+        (it.id, it.subscription, it.channel.value, it.event.key, it.not_before, it.in_digest)
+        for it in ordered
     ]
     await conn.execute(_ADD_DELIVERIES, *map(list, zip(*columns, strict=True)))
 
@@ -121,10 +123,9 @@ async def add_confirmations(conn: Connection, entries: Mapping[str, Listed]) -> 
     keys = sorted(entries)
     await conn.execute(_ADD_CONFIRMATIONS, keys)
     await _note_receivers(conn, dict.fromkeys(keys, Channel.MAIL.value), entries)
-    ids = [delivery_id(key, key) for key in keys]
-    await conn.execute(
-        _ADD_DELIVERIES, ids, keys, [Channel.MAIL.value] * len(keys), keys, [None] * len(keys)
-    )
+    ids, number = [delivery_id(key, key) for key in keys], len(keys)
+    channels, times = [Channel.MAIL.value] * number, [None] * number
+    await conn.execute(_ADD_DELIVERIES, ids, keys, channels, keys, times, [False] * number)
 
 
 _ADD_MESSAGES = """
@@ -138,12 +139,13 @@ _NOTE_REPLAY = """
 """
 _REPLAY = """
     UPDATE delivery AS d SET state = 'waiting', attempts = 0, next_at = now(), created_at = now(),
-        replay = $2, lease = NULL, lease_until = NULL, why = NULL, reason = NULL, ended_at = NULL
+        replay = $2, digest_at = NULL, lease = NULL, lease_until = NULL, why = NULL, reason = NULL,
+        ended_at = NULL
     FROM (
         SELECT o.id FROM delivery AS o JOIN event AS e ON e.key = o.event_key
         WHERE o.subscription = $1 AND o.state <> 'waiting'
         AND (o.replay IS NULL OR o.replay < $2)
-        AND (o.id = ANY($3) OR (e.at >= $4 AND e.at <= $5))
+        AND (o.id = ANY($3) OR (o.state <> 'digested' AND e.at >= $4 AND e.at <= $5))
         ORDER BY e.at LIMIT $6 FOR UPDATE OF o
     ) AS picked WHERE d.id = picked.id
 """
@@ -188,7 +190,7 @@ async def _add_message(conn: Connection, subscription: Subscription, message: Me
     row = {"key": key, "name": message.name, "at": message.at, "message": message.to_json()}
     await conn.execute(_ADD_MESSAGES, [plain(row)])
     ident = delivery_id(subscription.id, key)
-    columns = ([ident], [subscription.id], [channel], [key], [None])
+    columns = ([ident], [subscription.id], [channel], [key], [None], [False])
     done: str = await conn.execute(_ADD_DELIVERIES, *columns)
     return done
 
@@ -255,7 +257,7 @@ CLAIM = """
         SELECT DISTINCT ON (r.owner) d.id, d.next_at, r.owner
         FROM receiver r CROSS JOIN LATERAL (
             SELECT id, next_at FROM delivery
-            WHERE subscription = r.subscription AND state = 'waiting'
+            WHERE subscription = r.subscription AND state = 'waiting' AND digest_at IS NULL
             AND next_at <= clock_timestamp()
             AND (lease_until IS NULL OR lease_until <= clock_timestamp())
             ORDER BY next_at LIMIT 1 FOR UPDATE SKIP LOCKED
@@ -405,6 +407,6 @@ async def counts(conn: Connection) -> Counts:
                count(*) FILTER (WHERE channel = 'mail') AS mails,
                (SELECT count(*) FROM receiver WHERE paused_until > now()) AS paused,
                (SELECT count(*) FROM receiver WHERE disabled IS NOT NULL) AS disabled
-        FROM delivery WHERE state = 'waiting'
+        FROM delivery WHERE state = 'waiting' AND digest_at IS NULL
     """
     return (await fetch(Counts, conn, sql))[0]

@@ -192,6 +192,7 @@ _SUBSCRIPTION: dict[str, Any] = {
     "filter": {"users": ["ann"], "virtualClusters": [], "jobNames": ["train-*"]},
     "leastSeverity": "info",
     "quietHours": {"start": "22:00", "end": "07:00", "timeZone": "Europe/Berlin"},
+    "digest": {"every": "day", "at": "08:00", "timeZone": "Europe/Berlin"},
     "enabled": True,
     "webhookUrl": "https://example.org/hook",
     "email": None,

@@ -15,8 +15,11 @@ from fastapi import APIRouter, Path, Query
 from fastapi.responses import JSONResponse, Response
 from muster.contracts.subscriptions import (
     ACCOUNT,
+    NO_DIGEST,
     AlertEvent,
     DeliveryOrder,
+    Digest,
+    DigestEvery,
     LeastSeverity,
     OrderKind,
     QuietHours,
@@ -140,6 +143,12 @@ class NtfyReceiver(BaseModel):
     token: Annotated[str, Field(max_length=200, pattern=r"^[!-~]*$")] = ""
 
 
+def _check_zone(name: str) -> str:
+    if name not in available_timezones():
+        raise ValueError("there is no such time zone; write it like Europe/Berlin")
+    return name
+
+
 class Quiet(BaseModel):
     """The time of each day in which only critical events are sent, by the clock of a time zone of
     the IANA's. What comes meanwhile is sent at its end.
@@ -154,15 +163,44 @@ class Quiet(BaseModel):
     @field_validator("timeZone")
     @classmethod
     def _is_known(cls, name: str) -> str:
-        if name not in available_timezones():
-            raise ValueError("there is no such time zone; write it like Europe/Berlin")
-        return name
+        return _check_zone(name)
 
     @model_validator(mode="after")
     def _have_a_length(self) -> "Quiet":
         if self.start == self.end:
             raise ValueError("start and end are the same; leave quietHours out for none")
         return self
+
+
+class DigestRequest(BaseModel):
+    """Events are sent together as one message: each full hour, or each day ``at`` a time of the
+    time zone. Critical ones are sent at once all the same.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    every: Literal["hour", "day"]
+    at: Clock | None = None
+    timeZone: Annotated[str, Field(max_length=64)] = "UTC"
+
+    @field_validator("timeZone")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        return _check_zone(name)
+
+    @model_validator(mode="after")
+    def _has_a_time(self) -> "DigestRequest":
+        self.digest()
+        return self
+
+    def digest(self) -> Digest:
+        """The same for Alerting. Raises ValueError where the time does not fit."""
+        at = None if self.at is None else clock.fromisoformat(self.at)
+        every, zone = DigestEvery(self.every), self.timeZone
+        try:
+            return Digest(every=every, at=at, time_zone=zone)
+        except ValidationError as error:
+            raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
 
 
 class SubscriptionRequest(BaseModel):
@@ -177,6 +215,7 @@ class SubscriptionRequest(BaseModel):
     filter: Filter = Filter()
     leastSeverity: Literal["info", "warning", "critical"] = "info"
     quietHours: Quiet | None = None
+    digest: DigestRequest | None = None
     enabled: bool = True
     webhookUrl: Annotated[
         str | None, Field(max_length=2048, pattern=r"^https?://[^\s/?#@]+([/?#]\S*)?$")
@@ -192,6 +231,8 @@ class SubscriptionRequest(BaseModel):
     def _has_one_receiver(self) -> "SubscriptionRequest":
         if sum(getattr(self, it) is not None for it in RECEIVERS) > 1:
             raise ValueError(f"give one receiver: {', '.join(RECEIVERS)}")
+        if self.pagerduty is not None and self.digest is not None:
+            raise ValueError(NO_DIGEST)
         return self
 
     def secret(self, subscription: str) -> tuple[ReceiverKind, ReceiverSecret] | None:
@@ -227,6 +268,7 @@ class ShownSubscription(BaseModel):
     filter: Filter
     leastSeverity: str
     quietHours: Quiet | None
+    digest: DigestRequest | None
     webhookUrl: str | None
     email: str | None
     receiver: ShownReceiver | None
@@ -271,8 +313,9 @@ class SubscriptionPage(BaseModel):
 
 
 class ShownDelivery(BaseModel):
-    """One event for one subscription. It waits until ``nextAt``, is sent, or is given up.
-    ``reason``: the last failure; ``why``: the cause of its end, as `refused` or `attempts-used`.
+    """One event for one subscription. It waits until ``nextAt``, is sent, is part of a digest (a
+    delivery too), or is given up. ``reason``: the last failure. ``why``: the cause of its end, as
+    `refused` or `attempts-used`.
     """
 
     id: str
@@ -280,7 +323,7 @@ class ShownDelivery(BaseModel):
     type: str
     title: str | None
     at: str
-    state: Literal["waiting", "sent", "given-up"]
+    state: Literal["waiting", "sent", "digested", "given-up"]
     attempts: int
     nextAt: str | None
     endedAt: str | None
@@ -339,6 +382,8 @@ def _shown(subscription: Subscription) -> ShownSubscription:
     content = subscription.model_dump(mode="json", by_alias=True)
     if (quiet := subscription.quiet_hours) is not None:
         content["quietHours"] |= {"start": f"{quiet.start:%H:%M}", "end": f"{quiet.end:%H:%M}"}
+    if (digest := subscription.digest) is not None and digest.at is not None:
+        content["digest"] |= {"at": f"{digest.at:%H:%M}"}
     return ShownSubscription.model_validate(content)
 
 
@@ -452,7 +497,8 @@ async def list_deliveries(
     caller: User,
     page: Paging,
     state: Annotated[
-        Literal["waiting", "sent", "given-up"] | None, Query(description="Only such deliveries.")
+        Literal["waiting", "sent", "digested", "given-up"] | None,
+        Query(description="Only such deliveries."),
     ] = None,
 ) -> Response:
     """The deliveries of the last days: the newest events first, why one failed, and how the
@@ -604,6 +650,7 @@ def _subscription(
         filter=filter_,
         least_severity=LeastSeverity(request.leastSeverity),
         quiet_hours=None if request.quietHours is None else _quiet(request.quietHours),
+        digest=None if request.digest is None else request.digest.digest(),
         webhook_url=request.webhookUrl,
         email=request.email,
         receiver=receiver,
