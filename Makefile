@@ -99,6 +99,9 @@ test-installation: install kube kafka images ## Follow docs/install.md from noth
 test-prometheus: install prometheus ## Run every query of every dashboard and alert rule on a real Prometheus (Debian 12)
 	$(BIN)/pytest -n 2 --dist loadgroup -m prometheus
 
+plots: install prometheus ## Draw the pictures of docs/dashboards.md anew, from a running Muster (Debian 12)
+	MUSTER_PLOTS=docs/dashboards $(BIN)/pytest tests/monitoring/test_live.py
+
 prometheus: .venv/.installed ## Fetch Debian's Prometheus for `muster up --monitoring` and the tests, once
 	@PYTHONPATH=deploy/images $(BIN)/python tests/support/real_prometheus.py
 
@@ -151,4 +154,4 @@ images-lock: .venv/.installed ## Pin the images' Debian packages at the versions
 clean: ## Remove what make installed and made
 	rm -rf .venv .uv .kafka .images uv.lock .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
-.PHONY: help install lock check fmt fmt-check lint types contracts deps generated words generate test test-deep test-chaos test-kafka test-k8s test-kubelet test-installation test-prometheus prometheus kube bench bench-scheduler bench-alerting bench-k8s experiment-sharing experiment-run-times experiment-judgement run demo kafka images images-lock clean
+.PHONY: help install lock check fmt fmt-check lint types contracts deps generated words generate test test-deep test-chaos test-kafka test-k8s test-kubelet test-installation test-prometheus plots prometheus kube bench bench-scheduler bench-alerting bench-k8s experiment-sharing experiment-run-times experiment-judgement run demo kafka images images-lock clean

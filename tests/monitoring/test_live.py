@@ -4,6 +4,7 @@ jobs: what asks for nothing looks healthy.
 
 import asyncio
 import itertools
+import os
 import re
 import secrets
 import shutil
@@ -17,8 +18,9 @@ import pytest
 import yaml
 from cli.embedded.broker import EmbeddedBroker
 from documents.monitoring.dashboards import DASHBOARDS
+from documents.monitoring.plots import Series, plot
 from documents.monitoring.rules import GROUPS
-from documents.monitoring.spec import metrics_of
+from documents.monitoring.spec import Dashboard, Panel, metrics_of
 from muster.contracts.topics import Service
 from nvml_recording import Recording
 from played_agent import played_agent
@@ -31,6 +33,8 @@ SCRAPE_S = 1
 DATA_S = 120.0
 FELL_OFF_THE_BUS = 79
 """An Xid."""
+POINTS = 100
+"""Of a line of a picture."""
 NUMBERS = itertools.count()
 QUIET = {"__range_s": "15", "__rate_interval": "15s", "__range": "15s"}
 """Grafana's own variables, for a run that is some seconds long."""
@@ -61,12 +65,34 @@ def queries() -> Iterator[tuple[str, str]]:
     """Each panel's query, with everything chosen."""
     for board in DASHBOARDS:
         for panel in board.panels:
-            query = panel.query
-            for variable in board.variables:
-                query = query.replace(f'"${variable.name}"', '".+"')
-            for name, value in QUIET.items():
-                query = query.replace(f"${name}", value)
-            yield f"{board.title}: {panel.title}", query
+            yield f"{board.title}: {panel.title}", chosen(board, panel)
+
+
+def chosen(board: Dashboard, panel: Panel) -> str:
+    query = panel.query
+    for variable in board.variables:
+        query = query.replace(f'"${variable.name}"', '".+"')
+    for name, value in QUIET.items():
+        query = query.replace(f"${name}", value)
+    return query
+
+
+def draw(prometheus: Prometheus, begun: float, folder: Path) -> None:
+    """Draw the dashboards as they are now."""
+    folder.mkdir(exist_ok=True)
+    for board in DASHBOARDS:
+        answers = []
+        for panel in board.panels:
+            now = time.time()
+            span = (chosen(board, panel), begun, now, max(SCRAPE_S, (now - begun) / POINTS))
+            found = prometheus.query_range(*span)
+            answers.append(
+                [
+                    Series(it["metric"], [(float(at), float(value)) for at, value in it["values"]])
+                    for it in found
+                ]
+            )
+        (folder / f"{board.uid}.svg").write_text(plot(board, answers))
 
 
 def selectors() -> Iterator[tuple[str, str]]:
@@ -153,6 +179,8 @@ async def test_every_panel_and_every_rule_has_data_and_a_fatal_xid_is_an_alert(
 
                 await until_all_have_data(muster, list(queries()), has_range)
                 await until_all_have_data(muster, list(selectors()), has_series)
+                if plots := os.environ.get("MUSTER_PLOTS"):
+                    await asyncio.to_thread(draw, prometheus, begun, Path(plots))
                 recording.xids.append(FELL_OFF_THE_BUS)
                 fires = 'ALERTS{alertname="GpuXidFatal", alertstate="firing"}'
                 (alert,) = await eventually(

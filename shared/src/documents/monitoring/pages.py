@@ -11,6 +11,8 @@ DASHBOARDS = f"""\
 # Dashboards
 
 {SOURCE} [Monitoring](monitoring.md) shows how to install them.
+The pictures have what Prometheus answered while a test ran some jobs; `make plots` draws them.
+Grafana shows the same panels.
 """
 RULES = f"""\
 # Alert rules
@@ -37,6 +39,7 @@ def dashboards(boards: Sequence[Dashboard]) -> str:
 
 def _dashboard(board: Dashboard) -> Iterator[str]:
     yield f"\n## {board.title}\n\n{board.tells}\n"
+    yield f"\n![{board.title}](dashboards/{board.uid}.svg)\n"
     if board.variables:
         names = ", ".join(f"`{each.name}`" for each in board.variables)
         yield f"Choices above the panels: {names}.\n"
