@@ -54,3 +54,25 @@ def test_figures_are_short() -> None:
     assert trend([0, None, 50, 100, 140], 100.0) == "▁ ▅██"
     assert trend([]) == ""
     assert trend([0.0, 0.0]) == "▁▁"
+
+
+def test_a_report_shows_the_most_hours_and_has_all_as_csv(rest: Rest, tmp_path: Path) -> None:
+    hours = {"held": 100.04, "used": 60.0, "idle": 5.0, "unknown": 10.0, "refunded": 2.5}
+    content = {
+        "since": "2026-01-26T00:00:00.000Z", "until": "2026-02-02T00:00:00.000Z",
+        "total": {"name": "all", **hours}, "virtualClusters": [{"name": "vision", **hours}],
+        "users": [{"name": "ann", **hours}],
+        "jobs": [{"name": f"ann~job-{number}", **hours} for number in range(12)],
+        "missing": ["n7"],
+    }  # fmt: skip
+    rest.answer("GET /api/v2/reports/usage?week=2026-01-31", content)
+    ran = muster(rest, tmp_path, "report", "--week", "2026-01-31")
+    assert ran.code == 0
+    lines = [line.split() for line in ran.out.splitlines()]
+    assert ["vision", "100.0", "60.0", "5.0", "10.0", "2.5"] in lines
+    assert ["ann~job-9", "100.0", "60.0", "5.0", "10.0", "2.5"] in lines
+    assert "and 2 more" in ran.out
+    assert "ann~job-11" not in ran.out
+    assert "n7" in ran.err
+    rest.answers["GET /api/v2/reports/usage?format=csv"] = (200, "text/csv", "by,name\nall,all\n")
+    assert muster(rest, tmp_path, "report", "--csv").out == "by,name\nall,all\n"

@@ -308,6 +308,14 @@ class Lives(RuleBasedStateMachine):
             assert job.accountable <= job.spec.job_retry_count
 
     @invariant()
+    def no_more_gpu_time_is_refunded_than_was_held(self) -> None:
+        if not hasattr(self, "job_with_tasks") or self.job_with_tasks is None:
+            return
+        job = self.job_with_tasks.job
+        assert 0 <= job.gpu_time.refunded_s <= job.gpu_time.held_s
+        assert 0 <= job.attempt_gpu_s <= job.gpu_time.held_s - job.gpu_time.refunded_s + 1e-6
+
+    @invariant()
     def what_users_see_is_true(self) -> None:
         if not hasattr(self, "job_with_tasks") or self.job_with_tasks is None or not self.statuses:
             return

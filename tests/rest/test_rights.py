@@ -133,6 +133,7 @@ TABLE = [
     Ask(ADMINS, "POST", "/api/v2/alerts/rules/rollback", {"version": 1}),
     Ask(ADMINS, "GET", "/api/v2/alerts/actions"),
     Ask(ADMINS, "POST", "/api/v2/alerts/actions/some/undo"),
+    Ask(USERS, "GET", "/api/v2/reports/usage"),
     Ask(USERS, "GET", "/api/v2/events"),
     Ask(USERS, "GET", "/api/v2/alerts/subscriptions"),
     Ask(USERS, "POST", "/api/v2/alerts/subscriptions", WISH),

@@ -73,6 +73,7 @@ class FakeScheduler:
         """
         pods = self._pods(gang)
         waiting = [n for n, pod in pods.items() if pod.state is PodDecisionState.WAITING]
+        gpus = {ask.pod: tuple(range(ask.gpus)) for ask in self.gangs[gang].pods}
         for name in pods:
             if name in waiting[:count]:
                 pods[name] = PodDecision(
@@ -81,6 +82,7 @@ class FakeScheduler:
                     node=node,
                     address="127.0.0.1",
                     journal=f"journal-of-{node}",
+                    gpus=gpus.get(name, ()),
                     ports={"http": (20000 + len(name),)},
                     secrets_key=self.secrets_keys.get(node)
                     if self.gangs[gang].needs_keys

@@ -30,6 +30,7 @@ COMMANDS = {
     "logs": ("cli.commands.logs:logs", "What a task wrote."),
     "tag": ("cli.commands.jobs:tag", "Give a job a tag, or remove it."),
     "stop": ("cli.commands.jobs:stop", "Stop a job."),
+    "report": ("cli.commands.report:report", "GPU-hours of a week: held, used, idle, refunded."),
     "queue": ("cli.commands.cluster:queue", "What waits, and why."),
     "cluster": ("cli.commands.cluster:cluster", "Quota, use and demand; nodes in trouble."),
     "cells": ("cli.commands.cluster:cells", "The cells: used and free GPUs, binding, state."),

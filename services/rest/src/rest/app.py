@@ -24,6 +24,7 @@ from rest.handlers.maintain import maintain
 from rest.handlers.passwords import Passwords
 from rest.handlers.publish import TOPICS as SETTINGS
 from rest.handlers.publish import SettingsPublisher
+from rest.handlers.report import Reports
 from rest.handlers.submit import Submissions
 from rest.handlers.updates import TOPICS, jobs_aggregate
 from rest.metrics import RestMetrics
@@ -58,6 +59,8 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
     runtime.spawn("actions", partial(actions.run, settings))
 
     peers = Peers(settings, metrics)
+    reports = Reports(runtime.pool, peers, cluster, settings)
+    runtime.spawn("reports", reports.run)
     claims = Claims(settings, metrics)
     virtual_clusters = KnownVirtualClusters(peers, settings)
     if settings.scheduler_urls:
@@ -79,6 +82,7 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
         cluster=cluster,
         peers=peers,
         claims=claims,
+        reports=reports,
         virtual_clusters=virtual_clusters,
         actions=actions,
         alert_rules=AlertRules(runtime.pool, peers, settings, publisher.wake),

@@ -141,9 +141,19 @@ class Retries(Model):
     resource: int = 0
 
 
+class GpuTime(Model):
+    """GPU seconds that pods held which have ended: ``held_s`` in all; of these ``refunded_s`` in
+    attempts that failed by the platform's fault. A preemption is none.
+    """
+
+    held_s: float = 0.0
+    refunded_s: float = 0.0
+
+
 class TaskStatus(Model):
     """One task and its current (or last) attempt. Fields without a value are left out. ``reason``:
-    what the task waits for on its node, where that may last.
+    what the task waits for on its node, where that may last. ``placed_at``: since when it holds its
+    GPUs.
     """
 
     index: int
@@ -159,6 +169,7 @@ class TaskStatus(Model):
     retries: int = 0
     accountable_retries: int = 0
     created_at: datetime | None = None
+    placed_at: datetime | None = None
     launched_at: datetime | None = None
     completed_at: datetime | None = None
     exit_code: int | None = None
@@ -187,7 +198,8 @@ class JobStatus(StateMessage):
     """Launcher on a job: its state, its tasks, why it waits, its verdict.
 
     ``gang_class``: how the gang of all its tasks holds its GPUs, where they are one gang;
-    ``lender``: the virtual cluster that lends them, if they are not of its own.
+    ``lender``: the virtual cluster that lends them, if they are not of its own. ``gpu_time``: of
+    all its pods that have ended, in all attempts.
     ``dead_letter``: a service rejected a record about this job; it names the place. ``notify``: see
     JobSpec.
     """
@@ -211,6 +223,7 @@ class JobStatus(StateMessage):
     attempt_launched_at: datetime | None = None
     attempt_completed_at: datetime | None = None
     task_roles: tuple[TaskRoleStatus, ...] = Field(default=())
+    gpu_time: GpuTime = GpuTime()
     verdict: Verdict | None = None
     trigger: Trigger | None = None
     dead_letter: str | None = None

@@ -30,7 +30,14 @@ from launcher.domain.policy import (
 )
 from launcher.domain.states import JobEvent, JobPhase, TaskEvent, TaskPhase
 from launcher.domain.turn import Turn
-from launcher.domain.verdicts import UNEXPLAINED, end_by, is_loss, is_taken, stop_verdict
+from launcher.domain.verdicts import (
+    UNEXPLAINED,
+    end_by,
+    is_loss,
+    is_refunded,
+    is_taken,
+    stop_verdict,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +68,7 @@ def begin(turn: Turn) -> None:
         attempt_created_at=turn.now,
         attempt_launched_at=None,
         attempt_completed_at=None,
+        attempt_gpu_s=0.0,
     )
     ask(turn, turn.tasks())
 
@@ -83,6 +91,7 @@ def begin_task(turn: Turn, task: Task) -> None:
         attempt=max(task.attempt + 1, unused),
         retries=task.retries + 1,
         placement=None,
+        placed_at=None,
         stop=None,
         launched_at=None,
         completed_at=None,
@@ -320,6 +329,8 @@ def if_over(turn: Turn) -> None:
             end = GangEnd.REQUEUED
         turn.publish(gang_message(turn.job_with_tasks, gang, turn.tasks(), GANG_RELEASED, end))
         turn.set_job(follows=gang if is_next else None)
+    if outcome is not None and is_refunded(outcome.verdict):
+        turn.refund(job.attempt_gpu_s)
     at = job.attempt_completed_at or turn.now
     turn.set_job(
         gang_unpublished=False, reason=None, kill_at=None, attempt_completed_at=at, outcome=outcome

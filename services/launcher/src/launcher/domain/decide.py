@@ -189,7 +189,7 @@ def _placed(turn: Turn, task: Task, pod: PodDecision) -> Task:
         ports=pod.ports,
         secrets_key=pod.secrets_key,
     )
-    placed = replace(task, placement=place)
+    placed = replace(task, placement=place, placed_at=task.placed_at or turn.now)
     turn.put(placed)
     return placed
 
@@ -336,7 +336,8 @@ def _on_status(turn: Turn, message: PodStatus) -> None:
         answer_over(turn, message, _is_alive(message))
         return
     if task.placement is None:
-        task = replace(task, placement=Placement(node=message.node, journal=message.journal))
+        place = Placement(node=message.node, journal=message.journal)
+        task = replace(task, placement=place, placed_at=turn.now)
     elif turn.may_have_run(task) and not _is_of(message, task.placement):
         answer_over(
             turn, message, _is_alive(message)

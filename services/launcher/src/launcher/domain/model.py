@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from muster.contracts.gangs import GangClass, PodRelease
-from muster.contracts.jobs import JobSpec, Retries, TaskRoleSpec, Trigger
+from muster.contracts.jobs import GpuTime, JobSpec, Retries, TaskRoleSpec, Trigger
 from muster.contracts.model import Reason
 from muster.contracts.verdicts import Verdict
 from muster.ids import PodName, gang_name
@@ -61,6 +61,7 @@ class Task:
     account, ``streak`` the last ones in a row that cost nothing. ``stop``: why its pod must stop.
     ``release``: from when on what its ended pod held is free. ``checkpointed_at``: when its pod
     last reported that its gang's work is saved. ``reason``: why its placed pod does not run yet.
+    ``placed_at``: since when it holds its GPUs.
     """
 
     role: str
@@ -81,6 +82,7 @@ class Task:
     release: PodRelease | None = None
     checkpointed_at: datetime | None = None
     reason: Reason | None = None
+    placed_at: datetime | None = None
 
     @property
     def key(self) -> TaskKey:
@@ -106,7 +108,9 @@ class Job:
     ``quiet_at``: when changes that users can wait for are published (``status_unpublished``,
     ``gang_unpublished``). ``kill_at``: when stopping pods are killed. ``forget_at``: when placed
     tasks that may have run before a restore end, unless an agent reports them by then.
-    ``follows``: the gang of the attempt before, if the platform failed it.
+    ``follows``: the gang of the attempt before, if the platform failed it. ``gpu_time``: of all its
+    pods that have ended. ``attempt_gpu_s``: what of it this attempt's pods held, and was not
+    refunded.
     """
 
     id: str
@@ -140,6 +144,8 @@ class Job:
     attempt_launched_at: datetime | None = None
     attempt_completed_at: datetime | None = None
     follows: str | None = None
+    gpu_time: GpuTime = GpuTime()  # noqa: RUF009 - frozen
+    attempt_gpu_s: float = 0.0
 
     @property
     def is_final(self) -> bool:

@@ -39,6 +39,7 @@ from launcher.domain.states import (
     TaskEvent,
     TaskPhase,
 )
+from launcher.domain.verdicts import is_refunded
 
 
 class Turn:
@@ -122,6 +123,9 @@ class Turn:
         self.job = self.job.having(**changes)
 
     def put(self, task: Task) -> None:
+        before = self._tasks.get(task.key)
+        if before is not None and before.phase in HOLDING and task.phase not in HOLDING:
+            self._count_gpus(before, task)
         self._tasks[task.key] = task
         self._changed.add(task.key)
         self._has_put = True
@@ -133,6 +137,28 @@ class Turn:
         self._changed.add(task.key)
         self._has_noted = True
         return noted
+
+    def _count_gpus(self, held: Task, ended: Task) -> None:
+        """A pod has ended, and holds its GPUs no longer."""
+        since = held.placed_at or held.launched_at  # of before an upgrade
+        if held.placement is None or since is None or not held.placement.gpus:
+            return
+        gpu_s = max(0.0, (self.now - since).total_seconds()) * len(held.placement.gpus)
+        time = self.job.gpu_time
+        self.set_job(
+            gpu_time=time.model_copy(update={"held_s": time.held_s + gpu_s}),
+            attempt_gpu_s=self.job.attempt_gpu_s + gpu_s,
+        )
+        if is_refunded(ended.verdict):
+            self.refund(gpu_s)
+
+    def refund(self, gpu_s: float) -> None:
+        """So much of this attempt's GPU time was lost by the platform's fault."""
+        time = self.job.gpu_time
+        self.set_job(
+            gpu_time=time.model_copy(update={"refunded_s": time.refunded_s + gpu_s}),
+            attempt_gpu_s=self.job.attempt_gpu_s - gpu_s,
+        )
 
     def put_anew(self, tasks: Iterable[Task]) -> None:
         """These are the tasks of the next attempt."""

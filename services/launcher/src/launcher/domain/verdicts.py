@@ -159,6 +159,13 @@ def waits_again(verdict: Verdict | None) -> bool:
     return verdict is not None and verdict.rule in (_PREEMPTED.rule, FORGOTTEN.rule)
 
 
+def is_refunded(verdict: Verdict | None) -> bool:
+    """The platform's own fault ended it. A preemption is what the policy wants."""
+    if verdict is None or verdict.fault is not Fault.PLATFORM:
+        return False
+    return verdict.rule != _PREEMPTED.rule
+
+
 def is_taken(verdict: Verdict | None) -> bool:
     """The platform ended it, and it may be retried."""
     again = (Behavior.TRANSIENT, Behavior.TRANSIENT_CONFLICT)

@@ -22,6 +22,7 @@ from rest.api import (
     jobs,
     logs,
     mutes,
+    reports,
     storages,
     subscriptions,
     tokens,
@@ -73,6 +74,7 @@ TAGS = [
     {"name": "cluster", "description": "Nodes, virtual clusters, cells, the queue, configuration."},
     {"name": "storages", "description": "Storages that tasks mount."},
     {"name": "events", "description": "Follow events of jobs, nodes and alerts."},
+    {"name": "reports", "description": "GPU-hours of a week."},
     {"name": "audit", "description": "The log of all writes."},
     {"name": "alerts", "description": "Alerts, and subscriptions by webhook or e-mail."},
 ]
@@ -125,6 +127,7 @@ def _routes() -> Sequence[BaseRoute]:
         alert_rules,
         alertmanager,
         mutes,
+        reports,
     )
     for module in (jobs, usage, logs, info, tokens, users, *others):
         router.include_router(module.router, prefix=PREFIX, responses=REFUSALS)

@@ -23,6 +23,7 @@ from rest.handlers.confirm import EmailConfirmations
 from rest.handlers.limit import RequestLimits
 from rest.handlers.passwords import Passwords
 from rest.handlers.publish import SettingsPublisher
+from rest.handlers.report import Reports
 from rest.handlers.submit import Submissions
 from rest.metrics import RestMetrics
 from rest.peers import Peers
@@ -51,6 +52,7 @@ class Context:
     virtual_clusters: KnownVirtualClusters
     actions: Actions
     alert_rules: AlertRules
+    reports: Reports
     configuration: Configuration
     stopping: asyncio.Event
 

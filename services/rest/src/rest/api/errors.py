@@ -34,6 +34,7 @@ STATUS = {
     "NoNodeError": 404,
     "NoCellError": 404,
     "NoRecordError": 404,
+    "NoReportError": 404,
     "NoConfigError": 404,
     "NoSubscriptionError": 404,
     "NoStorageError": 404,

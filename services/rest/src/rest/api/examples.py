@@ -249,7 +249,18 @@ _FIGURES = {
     "writtenBytesPerS": 1200000.0,
 }
 
+_HOURS = {"held": 1344.0, "used": 1002.5, "idle": 80.1, "unknown": 12.0, "refunded": 16.0}
+
 EXAMPLES: dict[str, Any] = {
+    "UsageReport": {
+        "since": "2026-01-26T00:00:00.000Z",
+        "until": "2026-02-02T00:00:00.000Z",
+        "total": {"name": "all", **_HOURS},
+        "virtualClusters": [{"name": "vision", **_HOURS}],
+        "users": [{"name": "ann", **_HOURS}],
+        "jobs": [{"name": "ann~train-bert", **_HOURS}],
+        "missing": ["node-8"],
+    },
     "JobUsage": {
         "name": "ann~train-bert",
         "attempt": 0,

@@ -391,3 +391,26 @@ class JobUsage(Shown):
     step_s: float | None
     tasks: list[TaskUsage]
     missing: list[MissingUsage]
+
+
+class UsageLine(Shown):
+    """GPU-hours under one name: of a virtual cluster, a user, or a job (``user~name``)."""
+
+    name: str
+    held: float
+    used: float
+    idle: float
+    unknown: float
+    refunded: float
+
+
+class UsageReport(Shown):
+    """GPU-hours of a week. ``missing``: nodes whose agents did not tell."""
+
+    since: str
+    until: str
+    total: UsageLine
+    virtual_clusters: list[UsageLine]
+    users: list[UsageLine]
+    jobs: list[UsageLine]
+    missing: list[str]

@@ -1,6 +1,6 @@
 """What must go in time: old Idempotency-Keys, expired tokens, failed passwords, codes
-that confirm addresses, removed subscriptions, orders about nodes that are over, and old entries of
-the audit log.
+that confirm addresses, removed subscriptions, orders about nodes that are over, old entries of
+the audit log, and usage reports of a year ago.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from rest.store import (
     node_orders,
     password_failures,
     subscriptions,
+    usage,
 )
 
 _log = structlog.get_logger()
@@ -48,6 +49,7 @@ async def clean_up(conn: Connection, settings: RestSettings) -> None:
         partial(accounts.purge_tokens, conn, most),
         partial(password_failures.forget_over, conn, most),
         partial(audit.forget_old, conn, settings.audit_days, most),
+        partial(usage.forget_old, conn, most),
     ):
         while await forget() == most:
             pass

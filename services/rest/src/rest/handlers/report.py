@@ -1,0 +1,136 @@
+"""Makes usage reports: of the week so far on request, and of each week once, soon after its end."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+
+import structlog
+from muster.db import Pool, is_transient, transaction
+from muster.errors import Rejected, Transient
+from pydantic import BaseModel, ValidationError
+
+from rest.cluster import Cluster
+from rest.domain.reports import WEEK, JobUse, Report, begin_of, report, week_of
+from rest.peers import AgentAt, Peers
+from rest.settings import RestSettings
+from rest.store import usage
+from rest.store.usage import Known
+
+_log = structlog.get_logger()
+
+
+class JobSums(BaseModel):
+    """What an agent knows of a job's GPU seconds."""
+
+    gpu_known_s: float | None = None
+    gpu_busy_s: float | None = None
+    gpu_idle_s: float | None = None
+
+
+class AgentSums(BaseModel):
+    """What an agent tells of its jobs."""
+
+    jobs: dict[str, JobSums]
+
+
+@dataclass
+class Reports:
+    """Makes them from the read model and the agents' figures."""
+
+    pool: Pool
+    peers: Peers
+    cluster: Cluster
+    settings: RestSettings
+
+    async def of(self, week: date) -> Report | None:
+        """The report of a week that is over, or of this one so far; None: it is not made (yet)."""
+        now = datetime.fromtimestamp(time.time(), UTC)
+        since = begin_of(week)
+        if week != week_of(now):
+            async with self.pool.acquire() as conn:
+                found = await usage.kept(conn, week)
+            if found is None:
+                return None
+            return await asyncio.to_thread(report, found[0], since, since + WEEK, found[1])
+        async with self.pool.acquire() as conn:
+            held = await usage.held(conn, week, now)
+        known, missing = await self._ask(since, now)
+        nothing = Known()
+        jobs = [_use(each, known.get(each.job, nothing)) for each in held]
+        return await asyncio.to_thread(report, jobs, since, now, missing)
+
+    async def run(self) -> None:
+        """Make the report of each week until cancelled; retry transient failures."""
+        while True:
+            try:
+                await self.make(week_of(datetime.fromtimestamp(time.time(), UTC) - WEEK))
+            except (Transient, Rejected) as error:
+                _log.warning("the usage report is tried again later", error=str(error))
+            except Exception as error:
+                if not is_transient(error):
+                    raise
+                _log.warning("the usage report is tried again later", error=str(error))
+            await asyncio.sleep(self.settings.maintenance_s)
+
+    async def make(self, week: date) -> Report | None:
+        """Make the report of a week that is over, if no replica has made it or is making it."""
+        since, until = begin_of(week), begin_of(week) + WEEK
+        async with transaction(self.pool) as conn:
+            if not await usage.claim(conn, week):
+                return None
+            jobs = await usage.note_held(conn, week, until)
+        known, missing = await self._ask(since, until) if jobs else ({}, [])
+        async with transaction(self.pool) as conn:
+            await usage.note_known(conn, week, known, missing)
+            await usage.finish(conn, week)
+        _log.info("the usage report of a week is made", week=str(week), jobs=jobs)
+        return await self.of(week)
+
+    async def _ask(self, since: datetime, until: datetime) -> tuple[Mapping[str, Known], list[str]]:
+        """What all agents know of each job, and the nodes that did not tell."""
+        nodes = [each.report for each in self.cluster.nodes()]
+        sums: dict[str, Known] = {}
+        missing = {each.node for each in nodes}
+        places = asyncio.Semaphore(self.settings.usage_agents)
+        query = {"since": since.timestamp(), "until": until.timestamp()}
+
+        async def ask(node: str, log_url: str) -> None:
+            try:
+                async with places:
+                    found = await self.peers.ask_agent(AgentAt(node, log_url), "/usage", query)
+                told = AgentSums.model_validate(found).jobs
+            except (Transient, Rejected, ValidationError) as error:
+                _log.warning("a node's figures are missing", node=node, error=str(error)[:200])
+                return
+            missing.discard(node)
+            for job, it in told.items():
+                so_far = sums.get(job, Known())
+                sums[job] = Known(
+                    so_far.known_s + (it.gpu_known_s or 0.0),
+                    so_far.busy_s + (it.gpu_busy_s or 0.0),
+                    so_far.idle_s + (it.gpu_idle_s or 0.0),
+                )
+
+        try:
+            async with asyncio.timeout(self.settings.usage_timeout_s), asyncio.TaskGroup() as group:
+                for each in nodes:
+                    if each.log_url is not None:
+                        group.create_task(ask(each.node, each.log_url))
+        except TimeoutError:
+            pass  # the report names who is missing
+        return sums, sorted(missing)
+
+
+def _use(held: usage.Held, known: Known) -> JobUse:
+    return JobUse(
+        held.user,
+        held.name,
+        held.virtual_cluster,
+        held.held_s,
+        held.refunded_s,
+        known.known_s,
+        known.busy_s,
+        known.idle_s,
+    )
