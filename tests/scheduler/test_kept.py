@@ -141,7 +141,7 @@ def kept(state: State) -> list[Any]:
     passed = {name: record.passed for name, record in gangs.items() if record.passed}
     runs = {name: record.run for name, record in gangs.items() if record.run is not None}
     saved = {name: run.checkpointed_at for name, run in runs.items() if run.checkpointed_at}
-    return [*(replace(each, number=0, since=0.0) for each in rows), passed, saved]
+    return [*(replace(each, since=0.0) for each in rows), passed, saved]
 
 
 def planned(state: State) -> list[Any]:
