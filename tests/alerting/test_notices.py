@@ -2,9 +2,11 @@
 
 from datetime import UTC, datetime
 
+import pytest
 from alerting.domain.deliveries import deliveries
 from alerting.domain.events import Alert, Event, JobLabels, Severity
 from alerting.domain.notices import events_of
+from muster.contracts.alerts import AlertSubject, subject_of
 from muster.contracts.subscriptions import Subscription, SubscriptionFilter
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -47,3 +49,38 @@ def test_the_end_of_a_group_names_the_alert_that_its_begin_named() -> None:
     (ended,) = events_of([it.resolved(NOW) for it in reversed(alerts)])
     assert ended.data["alert"] == begun.data["alert"]
     assert ended.text == begun.text
+
+
+@pytest.mark.parametrize(
+    ("labels", "subject"),
+    [
+        ({"user": "ada", "jobName": "ada~train", "node": "n1"}, ("ada", "", "train", "n1")),
+        ({"username": "ada", "job_name": "train", "node_name": "n1"}, ("ada", "", "train", "n1")),
+        ({"job_name": "ada~train", "virtual_cluster": "vip"}, ("ada", "vip", "train", "")),
+        ({"user": "", "username": "ada", "virtualCluster": "vip"}, ("ada", "vip", "", "")),
+        ({"job": "j1"}, ("", "", "", "")),
+    ],
+)
+def test_whose_an_alert_is_by_its_labels(labels: dict[str, str], subject: tuple[str, ...]) -> None:
+    assert subject_of(labels) == AlertSubject(*subject)
+
+
+def test_alerts_of_a_virtual_cluster_without_a_user_reach_its_owners_only() -> None:
+    (event,) = events_of([an_alert("a", virtual_cluster="vip")])
+    found = [
+        Subscription(
+            id=owner,
+            owner=owner,
+            events=("alert-raised",),
+            email="ada@example.org",
+            filter=filter_,
+        )
+        for owner, filter_ in (
+            ("user", SubscriptionFilter(users=("user",))),
+            ("owner", SubscriptionFilter(virtual_clusters=("vip",))),
+            ("other", SubscriptionFilter(virtual_clusters=("lab",))),
+            ("operator", SubscriptionFilter()),
+        )
+    ]
+    got = [it.subscription for it in deliveries(found, event, now=NOW)]
+    assert got == ["owner", "operator"]

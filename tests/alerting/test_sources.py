@@ -87,6 +87,57 @@ async def test_alertmanagers_alerts_are_known_by_fingerprint_and_start(
     ]
 
 
+async def test_a_storm_of_alerts_is_taken_whole_and_its_users_see_theirs(
+    with_rest: Callable[..., Any], start_receiver: Callable[..., Any]
+) -> None:
+    """A refusal would lose them: Alertmanager drops what gets a 4xx."""
+    receiver = await start_receiver()
+    mine = {"username": "ada", "job_name": "train"}
+    async with (
+        with_rest(alertmanager_token=TOKEN) as api,
+        await api.log_in("ada") as ada,
+        ada.stream("GET", "/api/v2/events", params={"type": "alert-raised"}) as stream,
+    ):
+        lines = stream.aiter_lines()
+        await _data(lines)
+        await api.subscribe(receiver.url, *EVENTS)
+        storm = [alert(f"a{number}", node_name=f"n{number}") for number in range(1200)]
+        body = {"version": "4", "groupKey": "g", "truncatedAlerts": 7}
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        alerts = {"alerts": [*storm, alert("mine", **mine)]}
+        answer = await api.admin.post(PATH, json=body | alerts, headers=headers)
+        assert (answer.status_code, "left out 7" in answer.json()["message"]) == (200, True)
+        event = await _data(lines)
+        assert (event["data"]["alert"], event["data"]["labels"]["username"]) == ("mine", "ada")
+        await _until(api, lambda it: len(it) == 1201)
+        (hers,) = (await ada.get("/api/v2/alerts")).json()["alerts"]
+        assert hers["alert"] == "mine"
+        assert [it["alert"] for it in await api.alerts(node="n7")] == ["a7"]
+        bodies = [json.loads(it.body) for it in await receiver.wait_for(4)]
+    assert sorted(it["data"]["count"] for it in bodies) == [1, 200, 500, 500]
+    assert all("left out 7 alerts" in it["data"]["text"] for it in bodies)
+
+
+async def test_the_token_is_checked_before_the_body_is_read(with_rest: Callable[..., Any]) -> None:
+    async with with_rest(alertmanager_token=TOKEN) as api:
+        host, port = api.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        head = f"POST {PATH} HTTP/1.1\r\nhost: rest\r\nauthorization: Bearer another\r\n"
+        writer.write(f"{head}content-type: application/json\r\ncontent-length: 9\r\n\r\n".encode())
+        async with asyncio.timeout(60):
+            assert b" 401 " in await reader.readline()  # though the body never comes
+        writer.close()
+
+
+async def _data(lines: Any) -> Any:
+    """The next event of a stream of events, or None where the stream begins."""
+    async with asyncio.timeout(60):
+        while not (line := await anext(lines)).startswith("data: "):
+            if line == ": following":
+                return None
+    return json.loads(line.removeprefix("data: "))
+
+
 async def _until(api: Any, look: Callable[[Any], Any]) -> Any:
     async with asyncio.timeout(60):
         while not (found := look(await api.alerts())):
@@ -129,11 +180,16 @@ def report(
 
 
 def alert(
-    fingerprint: str, ends: str = NEVER, starts: str = START.isoformat(), severity: str = "warning"
+    fingerprint: str,
+    ends: str = NEVER,
+    starts: str = START.isoformat(),
+    severity: str = "warning",
+    **labels: str,
 ) -> dict[str, Any]:
+    about = labels or {"node": "n1"}
     return {
         "status": "firing" if ends == NEVER else "resolved",
-        "labels": {"alertname": "GpuHot", "severity": severity, "node": "n1"},
+        "labels": {"alertname": "GpuHot", "severity": severity, **about},
         "annotations": {"summary": f"GPU {fingerprint} is hot", "runbook_url": "https://r"},
         "startsAt": starts,
         "endsAt": ends,

@@ -391,12 +391,12 @@ class _Batch:
         for alert in changed:
             self._external[alert.fingerprint, alert.starts_at] = alert
         with span(f"{record.topic} process", kind=SpanKind.CONSUMER, parent=record.traceparent):
-            self.notify(changed, cause=f"group/{message.group}")
+            self.notify(changed, f"group/{message.group}", message.truncated)
 
-    def notify(self, alerts: Iterable[Alert], cause: str = "") -> None:
+    def notify(self, alerts: Iterable[Alert], cause: str = "", truncated: int = 0) -> None:
         """Take alerts that began or ended and have no events of their own."""
         changed = list(alerts)
-        self.notified.add(events_of(changed, cause), changed)
+        self.notified.add(events_of(changed, cause, truncated), changed)
 
     def pass_time(self, removed: Collection[str]) -> None:
         now, policy = self._now, self._policy

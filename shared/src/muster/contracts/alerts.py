@@ -2,12 +2,43 @@
 Alerting wants and REST carries out.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from pydantic import Field
 
 from muster.contracts.model import Model, OpenEnum
+
+
+@dataclass(frozen=True, slots=True)
+class AlertSubject:
+    """Whose an alert is, and what it is about; empty where its labels do not say."""
+
+    user: str
+    virtual_cluster: str
+    job_name: str
+    node: str
+
+
+def subject_of(labels: Mapping[str, str]) -> AlertSubject:
+    """What an alert's labels say. Alerts of metrics have OpenPAI's names of labels; some name a job
+    ``user~name``.
+    """
+
+    def first(*names: str) -> str:
+        return next((value for name in names if (value := labels.get(name))), "")
+
+    user, name = first("user", "username"), first("jobName", "job_name")
+    if not user and "~" in name:
+        user = name.partition("~")[0]
+    return AlertSubject(
+        user=user,
+        virtual_cluster=first("virtualCluster", "virtual_cluster"),
+        job_name=name.removeprefix(f"{user}~"),
+        node=first("node", "node_name"),
+    )
 
 
 class ReceivedAlert(Model):
@@ -27,10 +58,13 @@ class ReceivedAlert(Model):
 
 
 class AlertsReceived(Model):
-    """One request of Alertmanager's: the alerts of one of its groups."""
+    """One request of Alertmanager's, or a part of it: the alerts of one of its groups.
+    ``truncated``: how many alerts Alertmanager left out.
+    """
 
     group: str
     alerts: tuple[ReceivedAlert, ...]
+    truncated: int = 0
     at: datetime
 
 

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from fnmatch import fnmatchcase
 
-from muster.contracts.alerts import Do, Outcome
+from muster.contracts.alerts import Do, Outcome, subject_of
 
 from alerting.domain.events import Alert
 
@@ -171,17 +171,11 @@ def action_id(rule: ActionRule, alert: Alert) -> str:
 
 
 def target_of(do: Do, alert: Alert) -> str | None:
-    """The node, or the job as ``user~name``, that an alert is about. Alerts of metrics have
-    OpenPAI's names of labels.
-    """
-    labels = alert.labels
+    """The node, or the job as ``user~name``, that an alert is about."""
+    it = subject_of(alert.labels)
     if do in ON_NODES:
-        return labels.get("node") or labels.get("node_name")
-    user = labels.get("user") or labels.get("username")
-    name = labels.get("jobName") or labels.get("job_name")
-    if not name:
-        return None
-    return name if "~" in name else f"{user}~{name}" if user else None
+        return it.node or None
+    return f"{it.user}~{it.job_name}" if it.user and it.job_name else None
 
 
 def _decided(

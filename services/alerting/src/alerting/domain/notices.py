@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
 
+from muster.contracts.alerts import subject_of
 from muster.contracts.subscriptions import AlertEvent
 from pydantic import JsonValue
 
@@ -17,9 +18,10 @@ NAMED = 20
 ORDER = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
 
 
-def events_of(alerts: Iterable[Alert], cause: str = "") -> tuple[Event, ...]:
+def events_of(alerts: Iterable[Alert], cause: str = "", truncated: int = 0) -> tuple[Event, ...]:
     """One event for those that fire and one for those that are resolved, of each cause: the same
     node or job, or what the caller names. Alerts of different jobs are apart: users get their own.
+    ``truncated``: how many more alerts their source left out.
     """
 
     def key(alert: Alert) -> tuple[str, bool, tuple[str, ...]]:
@@ -28,7 +30,8 @@ def events_of(alerts: Iterable[Alert], cause: str = "") -> tuple[Event, ...]:
         return cause or _cause(alert), alert.ends_at is not None, whose
 
     return tuple(
-        _event(name, list(same)) for (name, *_), same in groupby(sorted(alerts, key=key), key)
+        _event(name, list(same), truncated)
+        for (name, *_), same in groupby(sorted(alerts, key=key), key)
     )
 
 
@@ -39,7 +42,7 @@ def _cause(alert: Alert) -> str:
     return f"alert/{alert.fingerprint}"
 
 
-def _event(cause: str, alerts: Sequence[Alert]) -> Event:
+def _event(cause: str, alerts: Sequence[Alert], truncated: int) -> Event:
     alerts = sorted(alerts, key=_rank, reverse=True)
     first = alerts[0]
     is_over = first.ends_at is not None
@@ -47,6 +50,8 @@ def _event(cause: str, alerts: Sequence[Alert]) -> Event:
     lines = [_line(it) for it in alerts[:NAMED]]
     if alerts[NAMED:]:
         lines.append(f"{len(alerts) - NAMED} more alerts: `muster alerts` lists them.")
+    if truncated:
+        lines.append(f"Alertmanager left out {truncated} alerts of this group (max_alerts).")
     ids = fingerprint("", {it.fingerprint: it.starts_at.isoformat() for it in alerts})
     name = AlertEvent.ALERT_RESOLVED if is_over else AlertEvent.ALERT_RAISED
     return Event(
@@ -61,6 +66,7 @@ def _event(cause: str, alerts: Sequence[Alert]) -> Event:
             "alert": first.fingerprint,
             "alerts": [_data(it) for it in alerts[:NAMED]],
             "count": len(alerts),
+            "truncated": truncated,
         },
         job=_labels(first.labels),
     )
@@ -81,10 +87,8 @@ def _data(alert: Alert) -> dict[str, JsonValue]:
 
 
 def _labels(labels: Mapping[str, str]) -> JobLabels | None:
-    """What subscriptions filter by. Alerts of metrics have OpenPAI's names of labels."""
-    user = labels.get("user") or labels.get("username")
-    if not user:
+    """What subscriptions filter by; None: it is about no job, user or virtual cluster."""
+    it = subject_of(labels)
+    if not it.user and not it.virtual_cluster:
         return None
-    virtual_cluster = labels.get("virtualCluster") or labels.get("virtual_cluster") or ""
-    name = (labels.get("jobName") or labels.get("job_name") or "").removeprefix(f"{user}~")
-    return JobLabels(user, virtual_cluster, name)
+    return JobLabels(it.user, it.virtual_cluster, it.job_name)

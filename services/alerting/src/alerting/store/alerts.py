@@ -6,7 +6,7 @@ from datetime import datetime
 
 import asyncpg
 from muster.channels import Outgoing
-from muster.contracts.alerts import ReceivedAlert
+from muster.contracts.alerts import ReceivedAlert, subject_of
 from muster.contracts.notices import SettingChanged
 from muster.db import Connection, Transaction
 
@@ -19,8 +19,9 @@ Traced = tuple[Alert, str | None]
 _SAVE = """
     INSERT INTO alert
         (fingerprint, starts_at, name, severity, summary, labels, ends_at, source, runbook,
-         received_at)
-    SELECT fingerprint, starts_at, name, severity, summary, labels, ends_at, source, runbook, now()
+         "user", node, received_at)
+    SELECT fingerprint, starts_at, name, severity, summary, labels, ends_at, source, runbook,
+        "user", node, now()
     FROM jsonb_populate_recordset(NULL::alert, $1::jsonb)
     ON CONFLICT (fingerprint, starts_at) DO UPDATE SET ends_at = excluded.ends_at
     WHERE alert.ends_at IS NULL
@@ -35,6 +36,7 @@ async def save_alerts(opened: Transaction, alerts: Sequence[Traced]) -> None:
 
 
 def _row(alert: Alert) -> dict[str, object]:
+    about = subject_of(alert.labels)
     return {
         "fingerprint": alert.fingerprint,
         "starts_at": alert.starts_at,
@@ -45,6 +47,8 @@ def _row(alert: Alert) -> dict[str, object]:
         "ends_at": alert.ends_at,
         "source": alert.source.value,
         "runbook": alert.runbook and text(alert.runbook),
+        "user": text(about.user) or None,
+        "node": text(about.node) or None,
     }
 
 
@@ -153,8 +157,8 @@ _WANTED = """
     FROM alert WHERE ($1::boolean IS NULL OR (ends_at IS NULL) = $1)
     AND ($2::text IS NULL OR name = $2) AND ($3::text IS NULL OR severity = $3)
     AND ($4::text IS NULL OR source = $4)
-    AND ($5::text IS NULL OR coalesce(labels->>'user', labels->>'username') = $5)
-    AND ($6::text IS NULL OR labels->>'job' = $6) AND ($7::text IS NULL OR labels->>'node' = $7)
+    AND ($5::text IS NULL OR "user" = $5)
+    AND ($6::text IS NULL OR labels->>'job' = $6) AND ($7::text IS NULL OR node = $7)
 """
 _LIST = f"""
     SELECT * {_WANTED} ORDER BY (ends_at IS NOT NULL), starts_at DESC, fingerprint

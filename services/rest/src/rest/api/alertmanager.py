@@ -6,10 +6,13 @@ can be read is taken, and 2xx is answered once it is stored.
 
 import hashlib
 import hmac
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from datetime import UTC, datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Request
+import structlog
+from fastapi import APIRouter, Request, Response
+from fastapi.routing import APIRoute
 from muster.channels import Outgoing
 from muster.contracts.alerts import AlertsReceived, ReceivedAlert
 from muster.db import Transaction
@@ -17,14 +20,14 @@ from muster.errors import Rejected
 from muster.service_keys import bearer_token
 from pydantic import AwareDatetime, BaseModel, Field
 
-from rest.api.context import Here
+from rest.api.context import Here, context_of
 from rest.api.tokens import Done
 
-router = APIRouter(prefix="/alerts", tags=["alerts"])
+_log = structlog.get_logger()
 
 TOPIC = "alerts-received"
-MAX_ALERTS = 500
-"""Of one request; `max_alerts` of Alertmanager's receiver bounds them."""
+PART_ALERTS, PART_BYTES = 500, 500_000
+"""Of one record. A request's alerts may be in several: a refusal would lose them."""
 MAX_LABELS, MAX_LABEL, MAX_TEXT = 64, 1024, 4096
 """Longer ones are cut: a refusal would lose the alert."""
 
@@ -50,23 +53,59 @@ class AlertmanagerRequest(BaseModel):
     groupKey: str = ""
     status: str = ""
     receiver: str = ""
-    truncatedAlerts: int = 0
-    alerts: Annotated[list[AlertmanagerAlert], Field(max_length=MAX_ALERTS)]
+    truncatedAlerts: Annotated[int, Field(ge=0)] = 0
+    alerts: list[AlertmanagerAlert]
+
+
+class TokenFirst(APIRoute):
+    """Checks the token before the body is read."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Of the route, with the check before it."""
+        handle = super().get_route_handler()
+
+        async def checked(request: Request) -> Response:
+            here = await context_of(request)
+            _check(here.settings.alertmanager_token.get_secret_value(), request)
+            return await handle(request)
+
+        return checked
+
+
+router = APIRouter(prefix="/alerts", tags=["alerts"], route_class=TokenFirst)
 
 
 @router.post("/alertmanager", response_model=Done)
-async def take_alerts(wanted: AlertmanagerRequest, request: Request, here: Here) -> Done:
+async def take_alerts(wanted: AlertmanagerRequest, here: Here) -> Done:
     """Take the alerts of an Alertmanager's webhook. The token is `MUSTER_ALERTMANAGER_TOKEN`, which
     opens nothing else. An alert is known by `fingerprint` and `startsAt`: repeats change nothing.
     """
-    _check(here.settings.alertmanager_token.get_secret_value(), request)
     group = hashlib.sha256(wanted.groupKey.encode()).hexdigest()[:16]
+    left_out = wanted.truncatedAlerts
     async with here.relay.transaction() as opened:
-        message = AlertsReceived(
-            group=group, alerts=tuple(map(_received, wanted.alerts)), at=opened.now
-        )
-        opened.notices.append(_record(message, opened))
-    return Done(message=f"{len(wanted.alerts)} alerts are taken.")
+        for part in parts_of(map(_received, wanted.alerts)):
+            message = AlertsReceived(group=group, alerts=part, truncated=left_out, at=opened.now)
+            opened.notices.append(_record(message, opened))
+    message_text = f"{len(wanted.alerts)} alerts are taken."
+    if left_out:
+        _log.warning("Alertmanager left out alerts", group=group, alerts=left_out)
+        message_text += f" Alertmanager left out {left_out}: raise `max_alerts` of its receiver."
+    return Done(message=message_text)
+
+
+def parts_of(alerts: Iterable[ReceivedAlert]) -> Iterator[tuple[ReceivedAlert, ...]]:
+    """The alerts in parts that are each small enough for a record."""
+    part: list[ReceivedAlert] = []
+    size = 0
+    for alert in alerts:
+        its = len(alert.model_dump_json().encode())
+        if part and (len(part) == PART_ALERTS or size + its > PART_BYTES):
+            yield tuple(part)
+            part, size = [], 0
+        part.append(alert)
+        size += its
+    if part:
+        yield tuple(part)
 
 
 def _check(token: str, request: Request) -> None:

@@ -25,6 +25,8 @@ JOBS_PATH = f"{PREFIX}/jobs"
 CONFIG_PATH = f"{PREFIX}/cluster/config"
 WHAT_IF_PATH = f"{CONFIG_PATH}/what-if"
 ALERTMANAGER_PATH = f"{PREFIX}/alerts/alertmanager"
+ALERTMANAGER_BYTES = 16 * 1024 * 1024
+"""Some ten thousand alerts: it drops what is refused."""
 PUBLIC = frozenset(
     {
         f"{PREFIX}/info",
@@ -114,8 +116,10 @@ class Edge:
 
     def _limit(self, scope: Scope) -> int:
         match scope["method"], scope["path"]:
-            case "POST", path if path in (JOBS_PATH, ALERTMANAGER_PATH):
+            case ("POST", path) if path == JOBS_PATH:
                 return MAX_BYTES
+            case ("POST", path) if path == ALERTMANAGER_PATH:
+                return ALERTMANAGER_BYTES
             case ("PUT", path) if path == CONFIG_PATH:
                 return self._settings.config_bytes
             case ("POST", path) if path == WHAT_IF_PATH:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
+from muster.contracts.alerts import subject_of
 from muster.errors import Problem, Rejected
 
 from rest.domain.callers import Caller
@@ -61,4 +62,4 @@ def may_see(caller: Caller, topic: str, data: Mapping[str, Any]) -> bool:
     if caller.is_admin or topic not in ALERTS:
         return True
     labels = data.get("labels")
-    return isinstance(labels, Mapping) and labels.get("user") == caller.username
+    return isinstance(labels, Mapping) and subject_of(labels).user == caller.username
