@@ -2,12 +2,14 @@
 
 import asyncio
 import datetime
+import json
 from collections.abc import Callable
 from typing import Any
 
 import httpx2
 import pytest
 from muster.contracts.jobs import JobState
+from muster.contracts.model import Reason
 from muster.contracts.nodes import NodeLost, NodeReturned
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
@@ -36,6 +38,25 @@ async def test_alerts_are_listed_while_they_fire_and_after(
             None,
         )
         assert [each["labels"] for each in await api.alerts(node="n1")] == [{"node": "n1"}]
+
+
+async def test_a_job_that_waits_too_long_is_an_alert_that_its_user_gets(
+    cluster: Any, with_rest: Callable[..., Any], start_receiver: Callable[..., Any]
+) -> None:
+    receiver = await start_receiver()
+    late = Reason(code="reserved", text="", numbers={"expectedStart": "2026-01-01T13:00:00Z"})
+    async with with_rest(long_wait_s=1e9) as api, await api.log_in("ada") as ada:
+        body = {"events": ["alert-raised", "alert-resolved"], "webhookUrl": receiver.url}
+        (await ada.post("/api/v2/alerts/subscriptions", json=body)).raise_for_status()
+        await cluster.until("SELECT count(*)::int FROM subscription", [(1,)])
+        await cluster.job("j1", 1, JobState.WAITING, reason=late, user="eve")
+        await cluster.job("j2", 1, JobState.WAITING, reason=late)
+        await api.until_alerts([("firing",)] * 2, "state", name="JobWaitsLong")
+        await cluster.job("j2", 2, JobState.RUNNING)
+        await api.until_alerts([("resolved",)], "state", user="ada")
+        bodies = [json.loads(it.body) for it in await receiver.wait_for(2)]
+    got = [(it["type"], it["data"]["alerts"][0]["labels"]["job"]) for it in bodies]
+    assert got == [("alert.raised", "j2"), ("alert.resolved", "j2")]
 
 
 async def test_people_see_the_alerts_of_their_own_jobs_only(
