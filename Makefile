@@ -114,8 +114,8 @@ bench: .venv/.installed ## Measure latency, throughput, memory and idle CPU besi
 bench-scheduler: .venv/.installed ## Measure the scheduler's core (BENCH=--quick: for a minute; --help: more)
 	$(BIN)/python tests/bench/bench_scheduler.py $(BENCH)
 
-bench-alerting: .venv/.installed ## Measure seconds from an event to its receiver, and deliveries amid kills (BENCH="--deliveries 100000": more)
-	$(BIN)/python tests/bench/bench_alerting.py $(BENCH)
+bench-alerting: .venv/.installed prometheus ## Measure seconds from an event to its receiver, and deliveries amid kills (BENCH="--deliveries 100000": more)
+	PYTHONPATH=tests/support:deploy/images $(BIN)/python tests/bench/bench_alerting.py $(BENCH)
 
 bench-k8s: install kube ## Measure pods bound a second on 1,000 simulated Kubernetes nodes (BENCH="--nodes 96 --gangs 50 --large-gangs 12": fewer)
 	$(BIN)/python tests/support/kube_programs.py kwok

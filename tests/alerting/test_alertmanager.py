@@ -3,9 +3,6 @@ gets Muster's alerts.
 """
 
 import asyncio
-import os
-import signal
-import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -15,17 +12,14 @@ from typing import Any
 import httpx2
 import pytest
 import yaml
-from cli.embedded.process import dying_with_me, free_port
+from cli.embedded.process import free_port
 from muster.contracts.nodes import NodeReport, ProblemKind
-from plain_http import NO_TLS
-from real_prometheus import program
+from real_alertmanager import running_alertmanager
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.postgres, pytest.mark.kafka]
 
 PAGE = Path(__file__).parents[2] / "services/alerting/docs/alerts.md"
 TOKEN = "a-token-of-this-test"
-ENCLOSED = 'mount --bind "$0/usr/share" /usr/share && exec "$@"'
-"""Debian's program reads its templates there and nowhere else."""
 RULES = """
 actions:
 - {name: hot, alerts: [GpuHot], do: cordon, mode: "on"}
@@ -106,39 +100,8 @@ async def alertmanager(
     text = text.replace("http://rest:8080", rest_url)
     config = yaml.safe_load(text.replace("/run/secrets/alertmanager-token", str(token)))
     config["route"] |= {"group_wait": "100ms", "group_interval": "200ms"}
-    (folder / "alertmanager.yml").write_text(yaml.safe_dump(config))
-    address = f"127.0.0.1:{port or free_port()}"
-    binary = program("prometheus-alertmanager")
-    command = [
-        *("unshare", "--mount", *(["--map-root-user"] if os.getuid() else [])),
-        *("sh", "-c", ENCLOSED, str(binary.parents[2]), str(binary)),
-        f"--config.file={folder / 'alertmanager.yml'}",
-        f"--storage.path={folder / 'data'}",
-        f"--web.listen-address={address}",
-        "--cluster.listen-address=",
-    ]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(  # noqa: ASYNC220 - it starts at once
-            command, stdout=log, stderr=log, preexec_fn=dying_with_me(signal.SIGKILL)
-        )
-    try:
-        url = f"http://{address}"
-        async with httpx2.AsyncClient(base_url=url, timeout=30, verify=NO_TLS) as client:
-            async with asyncio.timeout(60):
-                while not await is_ready(client):
-                    assert process.poll() is None, (folder / "log").read_text()
-                    await asyncio.sleep(0.05)
-            yield client
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-async def is_ready(client: httpx2.AsyncClient) -> bool:
-    try:
-        return (await client.get("/-/ready")).status_code == 200
-    except httpx2.HTTPError:
-        return False
+    async with running_alertmanager(folder, config, port) as (client, _):
+        yield client
 
 
 def report(node: str, **fields: Any) -> NodeReport:

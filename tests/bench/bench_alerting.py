@@ -1,5 +1,5 @@
 """`make bench-alerting`: seconds from an event on the bus to the first attempt at a receiver, idle
-or under load, and what kills of Alerting do to deliveries.
+or under load; many alerts at once, beside Debian's Alertmanager; and what kills do to deliveries.
 
 It runs the real Alerting over an embedded PostgreSQL (with fsync) and an embedded broker. The
 receiver and the sender of events are in this process, so both times are of one clock. Figures are
@@ -24,15 +24,19 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import asyncpg
+import psutil
 from aiokafka import AIOKafkaProducer
 from cli.embedded.broker import EmbeddedBroker
 from cli.embedded.postgres import EmbeddedPostgres
 from muster.contracts.jobs import JobState, JobStatus
+from muster.contracts.nodes import NodeReport, ProblemKind
 from muster.contracts.notices import SettingChanged
 from muster.contracts.subscriptions import AlertEvent, Subscription
 from muster.contracts.topics import EVERY_TOPIC
+from real_alertmanager import running_alertmanager
 
 USERS = 200
 """Each has one subscription, to their own jobs."""
@@ -48,11 +52,15 @@ KILL_S = (1.0, 4.0)
 LEASE_S, TIMEOUT_S = 3.0, 2.0
 """Of deliveries, so that those of a killed process are soon taken again."""
 ALIVE_S = 60.0
+POSTED = 500
+"""Alerts in one request to Alertmanager."""
 
 
 @dataclass
 class Receiver:
-    """Answers every webhook at once, and notes when each came first and how often."""
+    """Answers every webhook at once, and notes when the first and how many came about each job or
+    node.
+    """
 
     first_at: dict[str, float] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
@@ -63,12 +71,20 @@ class Receiver:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).lower()
                 length = int(head.partition(b"content-length:")[2].partition(b"\r\n")[0])
-                job = json.loads(await reader.readexactly(length))["data"]["job"]
-                self.first_at.setdefault(job, time.perf_counter())
-                self.counts[job] += 1
+                about = about_of(json.loads(await reader.readexactly(length)))
+                self.first_at.setdefault(about, time.perf_counter())
+                self.counts[about] += 1
                 writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
                 await writer.drain()
         writer.close()
+
+
+def about_of(body: dict[str, Any]) -> str:
+    """The job or node that a message is about: Alerting's, or Alertmanager's."""
+    if "data" not in body:
+        return str(body["commonLabels"]["node"])
+    data = body["data"]
+    return str(data["alerts"][0]["labels"]["node"] if "alerts" in data else data["job"])
 
 
 @dataclass
@@ -93,11 +109,14 @@ class World:
                 filter={"users": (user,)},  # type: ignore[arg-type]  # pydantic makes it
                 webhook_url=f"http://127.0.0.1:{self.receiver.port}/{user}",
             )
-            setting = f"subscription/{user}"
-            value = subscription.model_dump(mode="json", by_alias=True)
-            notice = SettingChanged(setting=setting, revision=1, value=value)
-            content = notice.model_dump_json().encode()
-            await self.producer.send_and_wait("receivers-changed", content, key=setting.encode())
+            await self._subscribe(subscription)
+
+    async def _subscribe(self, subscription: Subscription) -> None:
+        setting = f"subscription/{subscription.id}"
+        value = subscription.model_dump(mode="json", by_alias=True)
+        notice = SettingChanged(setting=setting, revision=1, value=value)
+        content = notice.model_dump_json().encode()
+        await self.producer.send_and_wait("receivers-changed", content, key=setting.encode())
 
     async def fail(self, job: str) -> None:
         """A job of some user fails."""
@@ -114,6 +133,36 @@ class World:
         )
         self.sent_at[job] = time.perf_counter()
         await self.producer.send("job-updated", status.model_dump_json().encode(), key=job.encode())
+
+    async def subscribe_to_nodes(self) -> None:
+        """One webhook of operators'."""
+        await self._subscribe(
+            Subscription(
+                id="nodes",
+                owner="admin",
+                events=(AlertEvent.ALERT_RAISED,),
+                webhook_url=f"http://127.0.0.1:{self.receiver.port}/nodes",
+            )
+        )
+
+    async def full_disk(self, node: str) -> None:
+        """A node reports that its disk is full."""
+        report = NodeReport(
+            node=node,
+            revision=1,
+            journal="j",
+            boot="b",
+            at=datetime.fromtimestamp(time.time(), UTC),
+            address="10.0.0.1",
+            version="1",
+            cpu=8,
+            memory_mb=1024,
+            problem="Only 1 MB are free.",
+            problem_kind=ProblemKind.DISK,
+        )
+        content = report.model_dump_json().encode()
+        self.sent_at[node] = time.perf_counter()
+        await self.producer.send("node-reported", content, key=node.encode())
 
     async def until_received(self, count: int) -> None:
         """Wait until the receiver has had so many jobs."""
@@ -210,7 +259,43 @@ async def bench(asked: argparse.Namespace, home: Path) -> None:
         rate = asked.rate * asked.seconds / took_s
         what = f"{rate:.0f} events/s for {took_s:.0f} s, {USERS} receivers"
         show(what, here.waits("load"), "aim: P95 under 5 s at 500 events/s")
+        await many_alerts(here, asked.alerts, home)
         await kills(here, asked.deliveries)
+
+
+async def many_alerts(here: World, count: int, home: Path) -> None:
+    """So many alerts of nodes fire at once; then Debian's Alertmanager gets the same."""
+    await here.subscribe_to_nodes()
+    for number in range(count):
+        await here.full_disk(f"node-{number}")
+    await here.producer.flush()
+    await here.until_received(len(here.receiver.first_at) + count)
+    assert here.process is not None
+    show(f"{count} alerts of nodes at once", here.waits("node"), "a message each")
+    print(f"    Alerting has {resident_mb(here.process.pid):.0f} MB (aim: under 200)", flush=True)
+    for node in [it for it in here.receiver.first_at if it.startswith("node")]:
+        del here.receiver.first_at[node]
+    hook = {"url": f"http://127.0.0.1:{here.receiver.port}/"}
+    route = {"receiver": "r", "group_by": ["node"], "group_wait": "0s", "group_interval": "1s"}
+    config = {"route": route, "receivers": [{"name": "r", "webhook_configs": [hook]}]}
+    folder = home / "alertmanager"
+    folder.mkdir()
+    before = len(here.receiver.first_at)
+    async with running_alertmanager(folder, config) as (client, pid):
+        for first in range(0, count, POSTED):
+            names = [f"node-{number}" for number in range(first, min(first + POSTED, count))]
+            labels = [{"alertname": "NodeDiskFull", "node": name} for name in names]
+            here.sent_at |= dict.fromkeys(names, time.perf_counter())
+            answer = await client.post("/api/v2/alerts", json=[{"labels": it} for it in labels])
+            answer.raise_for_status()
+        await here.until_received(before + count)
+        show("    Debian's Alertmanager, the same", here.waits("node"), "which keeps no rows")
+        print(f"    it has {resident_mb(pid):.0f} MB", flush=True)
+
+
+def resident_mb(pid: int) -> float:
+    """The memory of a process."""
+    return psutil.Process(pid).memory_info().rss / 1e6
 
 
 async def kills(here: World, count: int) -> None:
@@ -254,6 +339,7 @@ def main() -> None:
     parser.add_argument("--idle", type=int, default=100, help="events, one after another")
     parser.add_argument("--rate", type=int, default=500, help="events a second under load")
     parser.add_argument("--seconds", type=int, default=30, help="how long the load lasts")
+    parser.add_argument("--alerts", type=int, default=10_000, help="of nodes, firing at once")
     parser.add_argument("--deliveries", type=int, default=5_000, help="to be made despite kills")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(dir="/tmp") as home:
