@@ -18,12 +18,12 @@ NEVER = "0001-01-01T00:00:00Z"
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-async def test_alerts_of_a_nodes_health_follow_its_reports(
+async def test_alerts_of_a_nodes_health_follow_its_reports_at_once_after_a_start(
     cluster: Any, with_rest: Callable[..., Any], start_receiver: Callable[..., Any]
 ) -> None:
     receiver = await start_receiver()
     hung = "The GPU driver has not answered for 10 s."
-    async with with_rest() as api:
+    async with with_rest(alert_settle_s=600.0) as api:
         await api.subscribe(receiver.url, *EVENTS)
         await cluster.publish("node-reported", "n1", report(1, [None, ("it fell off", "xid")]))
         await api.until_alerts([("GpuXid", "critical")], "name", "severity", source="node")

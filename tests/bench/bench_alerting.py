@@ -46,7 +46,7 @@ BATCH_MS = 50
 """How long the sender gathers events: the embedded broker gives a reader one batch of a partition
 at a time, so lone events would come no faster than some 40 a second.
 """
-WAIT_S = 300.0
+WAIT_S = 900.0
 KILL_S = (1.0, 4.0)
 """The least and the longest time between a start and the next kill."""
 LEASE_S, TIMEOUT_S = 3.0, 2.0

@@ -141,18 +141,20 @@ class Listener:
         await subjects.save()
         return batch.notified
 
-    async def pass_time(self, opened: Transaction, limit: int) -> Notified:
+    async def pass_time(self, opened: Transaction, limit: int, *, is_settled: bool) -> Notified:
         """Decide what is due, up to ``limit`` of each kind, and what waits for nodes that were
-        removed.
+        removed; unless ``is_settled``, only what nodes have reported.
         """
         nodes = self._nodes()
         removed = () if nodes is None else nodes.removed()
         batch = _Batch(self._policy, opened.now)
-        await batch.load_due(opened.conn, limit, removed)
-        batch.pass_time(removed)
-        silent = await alert_store.silent_alerts(opened.conn, self._policy.external_over_s, limit)
-        silent += await rule_store.over(opened.conn, limit)
-        batch.notify(it.resolved(opened.now) for it in silent)
+        if is_settled:
+            conn = opened.conn
+            await batch.load_due(conn, limit, removed)
+            batch.pass_time(removed)
+            silent = await alert_store.silent_alerts(conn, self._policy.external_over_s, limit)
+            silent += await rule_store.over(conn, limit)
+            batch.notify(it.resolved(opened.now) for it in silent)
         if nodes is not None:
             known = await alert_store.alerts_of_nodes(opened.conn)
             if known is not None:

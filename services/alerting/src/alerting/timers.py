@@ -69,8 +69,7 @@ class Timers:
         await asyncio.sleep(min(GATHER_S, self._settings.alert_timer_poll_s))
 
     async def _look(self) -> None:
-        if self._is_settled():
-            await self._pass_time()
+        await self._pass_time(is_settled=self._is_settled())
         async with transaction(self._pool) as conn:
             made = await digests.make_digests(conn, self._settings.alert_timer_batch)
         if made:
@@ -98,9 +97,11 @@ class Timers:
             self._up_since = time.monotonic()
         return time.monotonic() - self._up_since >= self._settings.alert_settle_s
 
-    async def _pass_time(self) -> None:
+    async def _pass_time(self, *, is_settled: bool) -> None:
         async with self._relay.transaction() as opened:
-            notified = await self._listener.pass_time(opened, self._settings.alert_timer_batch)
+            notified = await self._listener.pass_time(
+                opened, self._settings.alert_timer_batch, is_settled=is_settled
+            )
         self._after(notified)
 
     async def _clean(self) -> int:
