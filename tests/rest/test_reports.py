@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, date, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -22,6 +22,8 @@ from muster.contracts.jobs import (
     TaskStatus,
 )
 from muster.contracts.nodes import NodeReport
+from muster.contracts.reports import UsageReported
+from muster.errors import Transient
 from prometheus_client import CollectorRegistry
 from rest.cluster import Cluster
 from rest.domain.reports import (
@@ -135,6 +137,19 @@ async def report_of(rest: Any, week: date) -> Any:
     return answer.json()
 
 
+class FakeBus:
+    """Takes messages, or is away."""
+
+    def __init__(self) -> None:
+        self.is_away = False
+        self.taken: list[tuple[str, str, UsageReported]] = []
+
+    async def broadcast(self, topic: str, key: str, model: Any, **_: Any) -> None:
+        if self.is_away:
+            raise Transient("the bus is away")
+        self.taken.append((topic, key, model))
+
+
 @asynccontextmanager
 async def making(rest: Any, *agents: str) -> AsyncIterator[Reports]:
     """A replica that knows these agents, and no others."""
@@ -147,7 +162,8 @@ async def making(rest: Any, *agents: str) -> AsyncIterator[Reports]:
             )
         )  # fmt: skip
     try:
-        yield Reports(rest.runtime.pool, peers, cluster, rest.runtime.settings)
+        bus: Any = FakeBus()
+        yield Reports(rest.runtime.pool, peers, cluster, rest.runtime.settings, bus)
     finally:
         await peers.close()
 
@@ -165,6 +181,9 @@ async def test_a_week_counts_what_was_held_in_it_and_nothing_twice(rest: Any, ag
     agent.logs["/usage"] = json.dumps({"jobs": jobs}).encode()
     async with making(rest, agent.url, agent.url, "http://127.0.0.1:1") as reports:
         await reports.make(LAST_WEEK)
+        [(topic, key, message)] = cast("FakeBus", reports.bus).taken
+    assert (topic, key) == ("usage-reported", str(LAST_WEEK))
+    assert (message.total.used, message.jobs[0].name, message.missing) == (10, "admin~gpus", 1)
     of_monday = 6 + 2 * (7 * 24 - 10)
     answer = await report_of(rest, LAST_WEEK)
     assert answer["total"]["held"] == pytest.approx(of_monday)
@@ -200,9 +219,28 @@ async def test_a_job_from_before_an_upgrade_counts_from_the_weeks_begin(rest: An
 async def test_of_many_replicas_one_makes_a_report_and_only_once(rest: Any) -> None:
     told = await a_job(rest, "gpus", begin_of(LAST_WEEK))
     await told.status(placed(begin_of(LAST_WEEK)))
-    week = LAST_WEEK - WEEK
+    week = LAST_WEEK
     assert (await rest.client.get(f"/api/v2/reports/usage?week={week}")).status_code == 404
     async with making(rest) as reports:
         made = await asyncio.gather(*(reports.make(week) for _ in range(4)))
         assert sum(each is not None for each in made) == 1
         assert await reports.make(week) is None
+
+
+async def test_a_report_that_the_bus_did_not_take_is_made_again_later(rest: Any) -> None:
+    told = await a_job(rest, "gpus", begin_of(LAST_WEEK))
+    await told.status(placed(begin_of(LAST_WEEK)))
+    async with making(rest) as reports:
+        bus = cast("FakeBus", reports.bus)
+        bus.is_away = True
+        with pytest.raises(Transient):
+            await reports.make(LAST_WEEK)
+        bus.is_away = False
+        assert await reports.make(LAST_WEEK) is None  # another replica may be at it
+        await told.status(placed(begin_of(LAST_WEEK), gpus=8))
+        past = "UPDATE usage_week SET claimed_at = claimed_at - interval '1 hour'"
+        await rest.runtime.pool.execute(past)
+        made = await reports.make(LAST_WEEK)
+        assert made is not None
+        assert made.total.held == pytest.approx(2 * 7 * 24)  # as it was when the week was closed
+        assert len(bus.taken) == 1

@@ -11,6 +11,7 @@ from muster.contracts.jobs import JobStatus
 from muster.contracts.model import Model
 from muster.contracts.nodes import NodeLost, NodeNameClashed, NodeReturned
 from muster.contracts.notices import AccountingDrifted, DeadLetter
+from muster.contracts.reports import UsageReported
 from muster.contracts.topics import DEAD_LETTER, TOPICS, Service
 from muster.db import Connection, Transaction
 from muster.errors import Broken
@@ -31,6 +32,7 @@ from alerting.domain import (
     health,
     jobs,
     nodes,
+    reports,
 )
 from alerting.domain.actions import Action
 from alerting.domain.deliveries import ALERTS, Delivery, deliveries
@@ -67,6 +69,7 @@ RECEIVED_TOPICS = (
     "accounting-drifted",
     "alerts-received",
     "action-answered",
+    "usage-reported",
     *(name + DEAD_LETTER for name in TOPICS),
 )
 
@@ -356,6 +359,8 @@ class _Batch:
                 self._apply_dead_letter(model, record)
             case AlertsReceived():
                 self._apply_external(model, record)
+            case UsageReported():
+                self.notified.add((reports.event_of(model),), ())
             case ActionAnswered(action=action):
                 known_action = self._actions.get(action)
                 if known_action is not None:

@@ -59,7 +59,7 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
     runtime.spawn("actions", partial(actions.run, settings))
 
     peers = Peers(settings, metrics)
-    reports = Reports(runtime.pool, peers, cluster, settings)
+    reports = Reports(runtime.pool, peers, cluster, settings, runtime.bus)
     runtime.spawn("reports", reports.run)
     claims = Claims(settings, metrics)
     virtual_clusters = KnownVirtualClusters(peers, settings)

@@ -34,6 +34,7 @@ class AlertEvent(OpenEnum):
     NODE_NAME_CLASH = "node-name-clash"
     RECORD_REJECTED = "record-rejected"
     ACCOUNTING_DRIFTED = "accounting-drifted"
+    USAGE_REPORTED = "usage-reported"
     ALERT_RAISED = "alert-raised"
     ALERT_RESOLVED = "alert-resolved"
     UNKNOWN = "unknown"

@@ -23,6 +23,7 @@ from muster.contracts.notices import (
     SettingChanged,
 )
 from muster.contracts.pods import PodRequest, PodStatus
+from muster.contracts.reports import UsageReported
 from muster.contracts.services import SERVICE_STARTED, ServiceStarted
 
 
@@ -232,6 +233,14 @@ _ALL = [
         AlertsReceived,
         "group",
         "Alertmanager has sent these alerts.",
+        senders=(Service.REST,),
+        readers=(Service.ALERTING,),
+    ),
+    Topic(
+        "usage-reported",
+        UsageReported,
+        "week",
+        "What jobs held and used of the GPUs in a week that is over.",
         senders=(Service.REST,),
         readers=(Service.ALERTING,),
     ),

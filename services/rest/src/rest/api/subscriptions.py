@@ -74,6 +74,7 @@ ADMIN_EVENTS = frozenset(
         AlertEvent.NODE_NAME_CLASH,
         AlertEvent.RECORD_REJECTED,
         AlertEvent.ACCOUNTING_DRIFTED,
+        AlertEvent.USAGE_REPORTED,
     )
 )
 
@@ -91,6 +92,7 @@ Event = Literal[
     "node-name-clash",
     "record-rejected",
     "accounting-drifted",
+    "usage-reported",
     "alert-raised",
     "alert-resolved",
 ]

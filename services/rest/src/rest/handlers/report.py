@@ -7,16 +7,22 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
 import structlog
+from muster.bus import Bus
+from muster.contracts.reports import UsageLine, UsageReported
 from muster.db import Pool, is_transient, transaction
 from muster.errors import Rejected, Transient
 from pydantic import BaseModel, ValidationError
 
 from rest.cluster import Cluster
-from rest.domain.reports import WEEK, JobUse, Report, begin_of, report, week_of
+from rest.domain.reports import WEEK, JobUse, Line, Report, begin_of, report, shortened, week_of
 from rest.peers import AgentAt, Peers
 from rest.settings import RestSettings
 from rest.store import usage
 from rest.store.usage import Known
+
+TOPIC = "usage-reported"
+NAMED = 15
+"""How many virtual clusters, users and jobs a message names."""
 
 _log = structlog.get_logger()
 
@@ -43,6 +49,7 @@ class Reports:
     peers: Peers
     cluster: Cluster
     settings: RestSettings
+    bus: Bus
 
     async def of(self, week: date) -> Report | None:
         """The report of a week that is over, or of this one so far; None: it is not made (yet)."""
@@ -75,18 +82,46 @@ class Reports:
             await asyncio.sleep(self.settings.maintenance_s)
 
     async def make(self, week: date) -> Report | None:
-        """Make the report of a week that is over, if no replica has made it or is making it."""
+        """Make the report of a week that is over, and publish it, if no replica has made it or is
+        making it. It may be published again where this process ends before it has noted that it
+        was: Alerting knows it by its week. Raises Transient where the bus is away.
+        """
         since, until = begin_of(week), begin_of(week) + WEEK
         async with transaction(self.pool) as conn:
             if not await usage.claim(conn, week):
                 return None
             jobs = await usage.note_held(conn, week, until)
-        known, missing = await self._ask(since, until) if jobs else ({}, [])
+        if not jobs:
+            await self._finish(week)
+            return None
+        known, missing = await self._ask(since, until)
         async with transaction(self.pool) as conn:
             await usage.note_known(conn, week, known, missing)
-            await usage.finish(conn, week)
+            used = await usage.jobs_of(conn, week)
+        made = await asyncio.to_thread(report, used, since, until, missing)
+        await self._publish(week, made)
+        await self._finish(week)
         _log.info("the usage report of a week is made", week=str(week), jobs=jobs)
-        return await self.of(week)
+        return made
+
+    async def _publish(self, week: date, made: Report) -> None:
+        now_s = time.time()
+        most = shortened(made, NAMED)
+        message = UsageReported(
+            week=week,
+            total=_told(most.total),
+            virtual_clusters=tuple(map(_told, most.virtual_clusters[:NAMED])),
+            users=tuple(map(_told, most.users)),
+            jobs=tuple(map(_told, most.jobs)),
+            missing=len(made.missing),
+            at=datetime.fromtimestamp(now_s, UTC),
+        )
+        ident = f"rest/usage/{week}"
+        await self.bus.broadcast(TOPIC, str(week), message, event_id=ident, at=now_s)
+
+    async def _finish(self, week: date) -> None:
+        async with self.pool.acquire() as conn:
+            await usage.finish(conn, week)
 
     async def _ask(self, since: datetime, until: datetime) -> tuple[Mapping[str, Known], list[str]]:
         """What all agents know of each job, and the nodes that did not tell."""
@@ -121,6 +156,10 @@ class Reports:
         except TimeoutError:
             pass  # the report names who is missing
         return sums, sorted(missing)
+
+
+def _told(line: Line) -> UsageLine:
+    return UsageLine(**line.shown())
 
 
 def _use(held: usage.Held, known: Known) -> JobUse:

@@ -46,12 +46,6 @@ async def claim(conn: Connection, week: date) -> bool:
     return await conn.fetchval(_CLAIM, week, AGAIN_S) is not None
 
 
-async def is_done(conn: Connection, week: date) -> bool:
-    """Whether the report of this week is made and sent."""
-    found = await conn.fetchval("SELECT done_at FROM usage_week WHERE week = $1", week)
-    return found is not None
-
-
 async def note_held(conn: Connection, week: date, until: datetime) -> int:
     """Keep what jobs held in the week; what is kept already stays. How many jobs are kept."""
     await conn.execute(_NOTE, begin_of(week), until, week)
@@ -79,7 +73,12 @@ async def kept(conn: Connection, week: date) -> tuple[list[JobUse], list[str]] |
     missing = await conn.fetchval(_MISSING, week)
     if missing is None:
         return None
-    return await fetch(JobUse, conn, _KEPT, week), list(missing)
+    return await jobs_of(conn, week), list(missing)
+
+
+async def jobs_of(conn: Connection, week: date) -> list[JobUse]:
+    """What is kept of the jobs of a week."""
+    return await fetch(JobUse, conn, _KEPT, week)
 
 
 async def forget_old(conn: Connection, limit: int) -> int:

@@ -2,12 +2,15 @@
 
 from dataclasses import dataclass
 from html import escape
+from itertools import groupby
 
 from alerting.domain.events import Severity
 from alerting.domain.messages import Message
 
 COLOURS = {Severity.INFO: "#1864ab", Severity.WARNING: "#e67700", Severity.CRITICAL: "#c92a2a"}
 OVER = "#2b8a3e"
+INDENT = "  "
+"""How the lines of a table begin, which are shown as they are."""
 STYLE = "font-family:sans-serif;font-size:14px;color:#212529;max-width:44em"
 
 
@@ -46,7 +49,11 @@ def _html(message: Message, link: str | None) -> str:
     if message.line:
         box = "background:#f1f3f5;padding:8px;white-space:pre-wrap"
         body.append(f'<pre style="{box}">{escape(message.line)}</pre>')
-    body += [f"<p>{escape(it)}</p>" for it in lines]
+    for is_table, same in groupby(lines, key=lambda it: it.startswith(INDENT)):
+        if is_table:
+            body.append(f"<pre>{escape(chr(10).join(same))}</pre>")
+        else:
+            body += [f"<p>{escape(it)}</p>" for it in same]
     if link:
         body.append(f'<p><a href="{escape(link, quote=True)}">Open the job</a></p>')
     if message.job is not None:

@@ -1,0 +1,54 @@
+"""The usage report of a week becomes one event, for whoever subscribed to it."""
+
+from collections.abc import Sequence
+
+from muster.contracts.reports import UsageLine, UsageReported
+from muster.contracts.subscriptions import AlertEvent
+
+from alerting.domain.events import Event, Severity
+
+COLUMNS = ("held", "used", "idle", "unknown", "refunded")
+NAME, FIGURE = 32, 10
+"""Characters of a column."""
+
+
+def event_of(report: UsageReported) -> Event:
+    """The message that people read; webhooks get the figures as they are."""
+    week, total = report.week, report.total
+    share = f", {total.used / total.held:.0%} used" if total.held > total.unknown else ""
+    lines = [
+        "GPU-hours that jobs held, and what of them was used (a kernel ran), idle (at 0 percent),"
+        " of unknown use, or refunded (lost by the platform's fault).",
+        "",
+    ]
+    for heading, found in (
+        ("VIRTUAL CLUSTER", report.virtual_clusters),
+        ("USER", report.users),
+        ("JOB", report.jobs),
+    ):
+        lines += [*_table(heading, found), ""]
+    lines += _table("ALL", [total])
+    if report.missing:
+        lines += ["", f"{report.missing} nodes did not tell what was used."]
+    lines += ["", f"Everything: muster report --week {week} --csv"]
+    return Event(
+        key=f"{AlertEvent.USAGE_REPORTED}/{week}",
+        name=AlertEvent.USAGE_REPORTED,
+        at=report.at,
+        severity=Severity.INFO,
+        title=f"GPU-hours, week of {week}: {total.held:.0f} held{share}",
+        text="\n".join(lines),
+        thread="usage-report",
+        data=report.model_dump(mode="json", by_alias=True),
+    )
+
+
+def _table(heading: str, lines: Sequence[UsageLine]) -> list[str]:
+    head = f"  {heading:<{NAME}}" + "".join(f"{column:>{FIGURE}}" for column in COLUMNS)
+    return [head, *(_row(line) for line in lines)]
+
+
+def _row(line: UsageLine) -> str:
+    name = line.name if len(line.name) <= NAME else line.name[: NAME - 1] + "…"
+    figures = (f"{getattr(line, column):>{FIGURE}.1f}" for column in COLUMNS)
+    return f"  {name:<{NAME}}" + "".join(figures)

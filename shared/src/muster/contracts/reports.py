@@ -1,0 +1,32 @@
+"""The usage report of a week as REST publishes it, for Alerting to send."""
+
+from datetime import date, datetime
+
+from muster.contracts.model import Model
+
+
+class UsageLine(Model):
+    """GPU-hours under one name. ``unknown``: of ``held``, those of which no agent has figures.
+    ``refunded``: lost by the platform's fault.
+    """
+
+    name: str
+    held: float
+    used: float
+    idle: float
+    unknown: float
+    refunded: float
+
+
+class UsageReported(Model):
+    """A week is over. ``virtual_clusters``, ``users`` and ``jobs``: those that held the most.
+    ``missing``: how many nodes did not tell what was used.
+    """
+
+    week: date
+    total: UsageLine
+    virtual_clusters: tuple[UsageLine, ...]
+    users: tuple[UsageLine, ...]
+    jobs: tuple[UsageLine, ...]
+    missing: int = 0
+    at: datetime
