@@ -384,6 +384,14 @@ def test_production_has_one_fence_that_lists_and_deletes_pods_of_jobs(
     assert roles == {("Role", namespace): rules for namespace in namespaces}
 
 
+def test_the_fence_runs_the_image_of_the_services(tmp_path: Path) -> None:
+    """Where an overlay names the component, the overlay below has renamed that image before."""
+    image = {"name": "localhost/muster", "newName": "registry.example.org/muster"}
+    objects = render_with(["fence"], tmp_path, images=[image])
+    images = [workload(objects, each).main["image"] for each in ("fence", "launcher")]
+    assert images == ["registry.example.org/muster:0.1.0"] * 2
+
+
 def test_jobs_run_under_pod_security(objects: Sequence[Json]) -> None:
     enforced = {
         each["metadata"]["name"]: each["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
