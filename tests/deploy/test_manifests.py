@@ -505,6 +505,29 @@ def test_the_patch_for_kube_prometheus_stack_labels_monitor_and_rules(tmp_path: 
     assert {each["metadata"]["labels"]["release"] for each in found} == {"kube-prometheus-stack"}
 
 
+def test_a_log_in_to_a_registry_is_that_of_all_pods_of_muster(tmp_path: Path) -> None:
+    """As docs/install.md shows. Pods without an account of theirs have the account `default`."""
+    page = (K8S.parents[1] / "docs/install.md").read_text().partition("### A registry with")[2]
+    patch = yaml.safe_load(page.split("```yaml\n")[1].partition("```")[0])
+    objects = render_with(["fence"], tmp_path, **patch)
+    with_log_in = {
+        each["metadata"]["name"]
+        for each in objects
+        if each["kind"] == "ServiceAccount"
+        and each.get("imagePullSecrets") == [{"name": "registry"}]
+    }
+    accounts = {each.pod.get("serviceAccountName", "default") for each in workloads(objects)}
+    assert with_log_in == accounts | {"default"}
+
+
+def test_services_may_reach_all_where_a_cluster_denies_that_by_default(
+    with_components: Callable[..., Sequence[Json]],
+) -> None:
+    objects = with_components("network-policies")
+    policy = named(objects, "NetworkPolicy", "outwards", "muster-system")["spec"]
+    assert policy == {"podSelector": {}, "policyTypes": ["Egress"], "egress": [{}]}
+
+
 @pytest.mark.parametrize("namespace", ["muster-jobs", "muster-jobs-host"])
 def test_tasks_reach_agents_and_dns_also_where_blocks_have_neither_nodes_nor_pods(
     with_components: Callable[..., Sequence[Json]], namespace: str

@@ -18,7 +18,9 @@ def test_each_object_is_in_one_step_and_agents_come_last(overlay: str) -> None:
     objects = render(K8S / "overlays" / overlay)
     planned = steps(objects)
     titles = [each.title for each in planned]
-    assert titles[:3] == ["namespaces", "rights, settings, stores", "setup"]
+    assert titles[:3] == ["namespaces, accounts", "rights, settings, stores", "setup"]
+    accounts = [each["kind"] for each in planned[0].objects].count("ServiceAccount")
+    assert accounts == len([each for each in objects if each["kind"] == "ServiceAccount"]) > 0
     parts = ["scheduler", "launcher", "alerting", "rest", "fence", "runtime-agent"]
     has_fence = find(objects, "Deployment", "fence") is not None
     assert titles[3:] == [each for each in parts if each != "fence" or has_fence]

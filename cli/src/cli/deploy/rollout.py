@@ -49,7 +49,8 @@ class Step:
 
 def steps(objects: Sequence[Json], *, with_setup: bool = True) -> list[Step]:
     """The roll-out of an overlay, step by step."""
-    namespaces = [each for each in objects if each["kind"] == "Namespace"]
+    # An account's log-in to a registry counts only for pods that are made after it.
+    first = [each for each in objects if each["kind"] in ("Namespace", "ServiceAccount")]
     jobs = [each for each in objects if each["kind"] == "Job" and name_of(each) in SETUP]
     services = {
         name: [
@@ -59,10 +60,10 @@ def steps(objects: Sequence[Json], *, with_setup: bool = True) -> list[Step]:
         ]
         for name in ORDER
     }
-    later = [id(each) for group in (namespaces, jobs, *services.values()) for each in group]
+    later = [id(each) for group in (first, jobs, *services.values()) for each in group]
     rest = [each for each in objects if id(each) not in later]
     planned = [
-        Step("namespaces", namespaces),
+        Step("namespaces, accounts", first),
         Step("rights, settings, stores", rest),
         *([Step("setup", jobs, replaced=True)] if with_setup else []),
         *(Step(name, found) for name, found in services.items()),
