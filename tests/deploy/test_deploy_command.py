@@ -29,6 +29,7 @@ ROOT = Path(__file__).parents[2]
 SYSTEM = "muster-system"
 NEW, NEW_STEP = "registry.example/muster@sha256:" + "a" * 64, "registry.example/muster-step:2"
 OLD = "localhost/muster:0.1.0"
+PULL_SECRETS = "/api/v1/namespaces/muster-jobs/secrets"
 AGAIN_S = 0.1
 
 
@@ -345,10 +346,16 @@ def test_a_node_is_added_and_removed(ready: KubePlane, deploy: Deploy, tmp_path:
 def test_a_node_that_is_gone_is_removed(ready: KubePlane, deploy: Deploy, tmp_path: Path) -> None:
     ready.ask("POST", "/api/v1/nodes", {"metadata": {"name": OTHER}})
     assert applied(deploy, tmp_path, "--node", OTHER).code == 0
+    for name, node in (("its", OTHER), ("of-another", NODE)):  # log-ins of pods to registries
+        metadata = {"name": name, "annotations": {"muster/node": node}}
+        metadata["labels"] = {"app.kubernetes.io/managed-by": "muster"}
+        ready.ask("POST", PULL_SECRETS, {"metadata": metadata})
     ready.kubectl("delete", "node", OTHER)
     removed = muster(ready, tmp_path, "nodes", "remove", OTHER)
     assert removed.code == 0, removed.err
     assert of_node(ready, OTHER) == []
+    kept = [each["metadata"]["name"] for each in ready.ask("GET", PULL_SECRETS)[1]["items"]]
+    assert kept == ["of-another"]
     again = muster(ready, tmp_path, "nodes", "remove", OTHER)
     assert (again.code, "no node of Muster" in again.err) == (4, True)
 

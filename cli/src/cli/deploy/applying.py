@@ -189,17 +189,24 @@ def take_out(kubectl: Kubectl, nodes: Sequence[str], wanted: Step, waiting: Wait
         for namespace in (JOBS, HOST_JOBS):
             of_node = ("-l", POD_OF_JOB, "--field-selector", f"spec.nodeName={node}")
             kubectl.run("delete", "pods", "-n", namespace, *of_node, "--wait=false")
+    for namespace in (JOBS, HOST_JOBS):  # log-ins to registries, which the agent can't delete now
+        secrets = kubectl.every("get", "secrets", "-n", namespace, "-l", POD_OF_JOB)
+        if left := _of_nodes(secrets, nodes):
+            kubectl.run("delete", "-n", namespace, "--ignore-not-found", *left)
     without = json.dumps({"data": dict.fromkeys(map(agent_user, nodes))})
     kubectl.run("patch", "secret", USERS, "-n", SYSTEM, "--type=merge", "-p", without)
     roll_out(kubectl, [wanted], waiting)
     jobs = kubectl.every("get", "jobs", "-n", SYSTEM, "-l", OF_MUSTER)
-    theirs = [
-        f"job/{name_of(each)}"
-        for each in jobs
+    theirs = [*_of_nodes(jobs, nodes), *(f"secret/{agent_user(each)}" for each in nodes)]
+    kubectl.run("delete", "-n", SYSTEM, "--ignore-not-found", *theirs)
+
+
+def _of_nodes(objects: Sequence[Json], nodes: Sequence[str]) -> list[str]:
+    return [
+        f"{each['kind'].lower()}/{name_of(each)}"
+        for each in objects
         if each["metadata"].get("annotations", {}).get(NODE_ANNOTATION) in nodes
     ]
-    theirs += [f"secret/{agent_user(each)}" for each in nodes]
-    kubectl.run("delete", "-n", SYSTEM, "--ignore-not-found", *theirs)
 
 
 def agent_pods(kubectl: Kubectl) -> list[Json]:
