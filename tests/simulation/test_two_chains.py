@@ -100,6 +100,15 @@ def test_who_starts_with_fewer_goes_where_nothing_is_kept() -> None:
     assert {place.node for place in started.pods} == {"m2"}
 
 
+def test_cells_are_kept_in_a_chain_however_many_wait_for_another() -> None:
+    scene = a_scene(Policy(is_backfilling=True), x=owns(2, 2))
+    scene.asks(gang("new", "x", 4, pods=2, gpu_types=NEW, expected_s=5_000.0))
+    scene.asks(gang("old", "x", 2, gpu_types=OLD, expected_s=100.0))
+    scene.asks(*(gang(f"next{n}", "x", 4, gpu_types=NEW, expected_s=10.0**n) for n in range(5)))
+    decided = scene.asks(gang("large", "x", 2, pods=2, gpu_types=OLD, submitted_at=1.0))
+    assert kept(decided) == {"large": ({"m0", "m1"}, 102.0)}
+
+
 def test_a_wait_names_the_reservation_that_is_in_its_way() -> None:
     scene = a_scene(Policy(is_backfilling=True), x=owns(2, 2))
     scene.asks(gang("new", "x", 4, pods=2, gpu_types=NEW, expected_s=5_000.0))

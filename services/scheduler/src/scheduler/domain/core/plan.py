@@ -17,11 +17,15 @@ from scheduler.domain.core.reserve import ENDS, End, beside, lift_all, plan
 from scheduler.domain.core.transitions import Transitions
 
 PLANNED = 4
-"""Gangs of a virtual cluster for which a reservation is sought in one cycle."""
-
+"""Gangs of a virtual cluster, of those that want the same GPU types, for which a reservation is
+sought in one cycle.
+"""
 
 Entry = tuple[Rank, Workload, WorkloadClass]
 """The first gang of a class."""
+
+Types = frozenset[tuple[str, ...]]
+"""The GPU types of all pods. Gangs of other types may want other chains."""
 
 _RANK = itemgetter(0)
 
@@ -29,15 +33,16 @@ _RANK = itemgetter(0)
 class Planner:
     """Plans in each cycle for classes whose first gang failed.
 
-    ``_in_order``: the first gangs of an owner's classes, by the ranks when the cycle first asked;
-    those that have been placed since are among them. ``_firsts``: the first of each class there.
+    ``_in_order``: by owner and GPU types the first gangs of classes, by the ranks when the cycle
+    first asked; those that have been placed since are among them. ``_firsts``: the first of each
+    class there.
     """
 
     def __init__(self, gangs: Transitions) -> None:
         self._gangs = gangs
         self._unwell: dict[Slot, int] = {}
-        self._failed: Counter[str] = Counter()
-        self._in_order: dict[str, list[Entry]] = {}
+        self._failed: Counter[tuple[str, Types]] = Counter()
+        self._in_order: dict[str, dict[Types, list[Entry]]] = {}
         self._firsts: dict[WorkloadClass, Workload] = {}
 
     def begin(self) -> None:
@@ -58,10 +63,11 @@ class Planner:
             self._list(self._in_order[owner], found)
         if found.is_borrowing:
             return
-        self._failed[owner] += 1
-        if self._failed[owner] > PLANNED:
+        key = owner, _types_of(found)
+        self._failed[key] += 1
+        if self._failed[key] > PLANNED:
             return
-        for other, workload in self._heads(owner):
+        for _, workload, other in self._heads(owner):
             yield from self._plan_for(other, self._gangs.records.of(workload), now)
             if other is found:
                 return
@@ -75,35 +81,40 @@ class Planner:
         owners |= unplanned
         unplanned.clear()
         for owner in owners:
-            for found, workload in self._heads(owner):
+            for _, workload, found in self._heads(owner):
                 yield list(self._plan_for(found, self._gangs.records.of(workload), now))
 
-    def _heads(self, owner: str) -> list[tuple[WorkloadClass, Workload]]:
+    def _heads(self, owner: str) -> list[Entry]:
         """The first gangs that failed, and that ends of others may help, in order."""
         in_order = self._in_order.get(owner)
         if in_order is None:
-            in_order = self._in_order[owner] = []
+            in_order = self._in_order[owner] = {}
             for found in self._gangs.queue.classes.values():
                 if found.owner == owner and found.priority > OPPORTUNISTIC:  # not what is idle
                     self._list(in_order, found)
-        heads, at = list[tuple[WorkloadClass, Workload]](), 0
-        while at < len(in_order) and len(heads) < PLANNED:
-            _, workload, found = in_order[at]
+        heads = [head for some in in_order.values() for head in self._heads_of(in_order, some)]
+        return sorted(heads, key=_RANK)
+
+    def _heads_of(self, in_order: dict[Types, list[Entry]], some: list[Entry]) -> list[Entry]:
+        """The first of those that want the same GPU types."""
+        heads, at = list[Entry](), 0
+        while at < len(some) and len(heads) < PLANNED:
+            _, workload, found = some[at]
             if workload.phase is not Phase.WAITING or self._firsts[found] is not workload:
-                del in_order[at]
+                del some[at]
                 self._list(in_order, found)
                 continue
             if found.no is not None and not found.is_hopeless:
-                heads.append((found, workload))
+                heads.append(some[at])
             at += 1
         return heads
 
-    def _list(self, in_order: list[Entry], found: WorkloadClass) -> None:
+    def _list(self, in_order: dict[Types, list[Entry]], found: WorkloadClass) -> None:
         """The first of a class is in the list."""
         head = self._gangs.queue.head(found)
         if head is not None and self._firsts.get(found) is not head[1]:
             self._firsts[found] = head[1]
-            insort(in_order, (*head, found), key=_RANK)
+            insort(in_order.setdefault(_types_of(found), []), (*head, found), key=_RANK)
 
     def _forget_what_health_has_changed(self) -> None:
         unwell = {slot: slot.good for slot in self._gangs.state.unwell}
@@ -161,3 +172,7 @@ class Planner:
         return all(
             any(want.least(pool.models) != NEVER for pool in pools) for want, _ in workload.wants
         )
+
+
+def _types_of(found: WorkloadClass) -> Types:
+    return frozenset(want.gpu_types for want, _ in found.wants)
