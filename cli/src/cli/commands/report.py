@@ -9,6 +9,8 @@ from cli.commands.session import Output, client
 from cli.output import Format, print_json, print_line, print_note, print_table
 
 SHOWN = 10
+SMALL = 100.0
+"""GPU-hours below which a second decimal is shown."""
 COLUMNS = ("held", "used", "idle", "unknown", "refunded")
 PARTS = (("virtualClusters", "VIRTUAL CLUSTER"), ("users", "USER"), ("jobs", "JOB"))
 
@@ -31,22 +33,24 @@ def report(
     if output is Format.JSON:
         print_json(content)
         return
+    total = content["total"]
+    digits = 1 if total["held"] >= SMALL else 2
     print_line(f"GPU-hours, {content['since'][:10]} to {content['until'][:10]}")
     for name, heading in PARTS:
         lines = content[name]
         print_line("")
         print_table(
             (heading, *(column.upper() for column in COLUMNS)),
-            [_row(line) for line in lines[:SHOWN]],
+            [(line["name"], *_figures(line, digits)) for line in lines[:SHOWN]],
         )
         if lines[SHOWN:]:
             print_line(f"and {len(lines) - SHOWN} more: --csv has all")
     print_line("")
-    total = content["total"]
-    print_line("all: " + ", ".join(f"{total[column]:.1f} {column}" for column in COLUMNS))
+    figures = zip(_figures(total, digits), COLUMNS, strict=True)
+    print_line("all: " + ", ".join(f"{figure} {column}" for figure, column in figures))
     if content["missing"]:
         print_note(f"without nodes {', '.join(content['missing'])}: their agents did not answer")
 
 
-def _row(line: dict[str, Any]) -> tuple[object, ...]:
-    return (line["name"], *(f"{line[column]:.1f}" for column in COLUMNS))
+def _figures(line: dict[str, Any], digits: int) -> list[str]:
+    return [f"{line[column]:.{digits}f}" for column in COLUMNS]

@@ -12,6 +12,9 @@ from rest.api.context import Here, User
 from rest.api.models import UsageReport
 from rest.domain.reports import WEEK, shortened, to_csv, to_html, to_json, week_of
 
+AT_A_TIME = 2
+"""This week's reads all open jobs and all agents."""
+
 router = APIRouter(prefix="/reports", tags=["reports"])
 
 
@@ -36,7 +39,10 @@ async def get_usage_report(
     """
     now = datetime.fromtimestamp(time.time(), UTC)
     chosen = week_of(now - WEEK) if week is None else week_of(_noon(week))
-    with here.limits.place("usage reports of this user", caller.username, 1):
+    with (
+        here.limits.place("usage reports of this user", caller.username, 1),
+        here.limits.place("usage reports of all users", "", AT_A_TIME),
+    ):
         made = await here.reports.of(chosen)
     if made is None:
         message = f"There is no report of the week of {chosen}: it is made after the week's end."

@@ -87,14 +87,7 @@ async def forget_old(conn: Connection, limit: int) -> int:
     return len(await conn.fetch(_FORGET, WEEKS_KEPT, limit))
 
 
-_LIVE = """
-    SELECT coalesce(sum(jsonb_array_length(task -> 'gpus') * greatest(0, extract(epoch FROM
-               {} - coalesce(task ->> 'placedAt', task ->> 'launchedAt')::timestamptz))), 0)::float8
-    FROM jsonb_array_elements(job.status -> 'taskRoles') AS role,
-         jsonb_array_elements(role -> 'tasks') AS task
-    WHERE NOT task ? 'completedAt'
-"""
-_USED = f"""
+_USED = """
     SELECT job.id, username, name, virtual_cluster,
            ended.held_s + live.until_s AS held_until_s, ended.refunded_s AS refunded_until_s,
            greatest(0, ended.held_s + live.until_s - coalesce(before.held_until_s, live.since_s))
@@ -102,20 +95,32 @@ _USED = f"""
            greatest(0, ended.refunded_s - coalesce(before.refunded_until_s, 0)) AS refunded_s
     FROM job
     CROSS JOIN LATERAL (
-        SELECT coalesce((status #>> '{{gpuTime,heldS}}')::float8, 0) AS held_s,
-               coalesce((status #>> '{{gpuTime,refundedS}}')::float8, 0) AS refunded_s
+        SELECT coalesce((status #>> '{gpuTime,heldS}')::float8, 0) AS held_s,
+               coalesce((status #>> '{gpuTime,refundedS}')::float8, 0) AS refunded_s
     ) AS ended
     CROSS JOIN LATERAL (
-        SELECT ({_LIVE.format("$2::timestamptz")}) AS until_s,
-               ({_LIVE.format("$1::timestamptz")}) AS since_s
+        SELECT coalesce(sum(
+                   gpus * greatest(0, extract(epoch FROM $2::timestamptz - placed_at))
+               ), 0)::float8 AS until_s,
+               coalesce(sum(
+                   gpus * greatest(0, extract(epoch FROM $1::timestamptz - placed_at))
+               ), 0)::float8 AS since_s
+        FROM jsonb_array_elements(status -> 'taskRoles') AS role,
+             jsonb_array_elements(role -> 'tasks') AS task,
+             LATERAL (
+                 SELECT jsonb_array_length(task -> 'gpus') AS gpus,
+                        coalesce(task ->> 'placedAt', task ->> 'launchedAt')::timestamptz
+                            AS placed_at
+             ) AS its
+        WHERE NOT task ? 'completedAt'
     ) AS live
     LEFT JOIN LATERAL (
         SELECT held_until_s, refunded_until_s FROM job_usage
         WHERE job_usage.job = job.id AND week < $3 ORDER BY week DESC LIMIT 1
     ) AS before ON true
-    WHERE total_gpus > 0 AND status IS NOT NULL AND submitted_at < $2
-      AND (completed_at IS NULL OR completed_at >= $1)
-"""  # noqa: S608 - parts of this module
+    WHERE total_gpus > 0 AND status IS NOT NULL AND submitted_at < $2::timestamptz
+      AND (completed_at IS NULL OR completed_at >= $1::timestamptz)
+"""
 _HELD = f"""
     SELECT id AS job, username AS "user", name, virtual_cluster, held_s, refunded_s
     FROM ({_USED}) AS used WHERE held_s > 0 OR refunded_s > 0
