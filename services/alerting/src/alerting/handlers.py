@@ -12,6 +12,7 @@ from muster.contracts.model import Model
 from muster.contracts.nodes import NodeLost, NodeNameClashed, NodeReturned
 from muster.contracts.notices import AccountingDrifted, DeadLetter
 from muster.contracts.reports import UsageReported
+from muster.contracts.subscriptions import Subscription
 from muster.contracts.topics import DEAD_LETTER, TOPICS, Service
 from muster.db import Connection, Transaction
 from muster.errors import Broken
@@ -229,15 +230,31 @@ class Listener:
         await batch.save(opened.conn)
         await self._follow_rules(opened, batch)
         notified = batch.notified
+        if notified.events:
+            await self._deliver(opened, notified)
+        await alert_store.save_alerts(opened, notified.alerts)
+
+    async def _deliver(self, opened: Transaction, notified: Notified) -> None:
+        """Write the deliveries of new events."""
         entries = list(self._subscriptions.entries())
         subscriptions = [entry.subscription for entry in entries]
+        # Addresses of accounts name no events, and there is one for almost every user.
+        naming = [it for it in subscriptions if it.events]
+        of_owner: dict[str, list[Subscription]] = {}
+        for it in subscriptions:
+            of_owner.setdefault(it.owner, []).append(it)
+
+        def made(event: Event) -> Sequence[Delivery]:
+            own = of_owner.get(event.job.user, ()) if event.is_asked and event.job else ()
+            return deliveries(naming, event, now=opened.now, own=own)
+
         owners = {it.id: it.owner for it in subscriptions}
         names = {alert.fingerprint: alert.name for alert, _ in notified.alerts}
         mutes = list(self._mutes.all())
         notified.deliveries = [
             it
             for event, _ in notified.events
-            for it in deliveries(subscriptions, event, now=opened.now)
+            for it in made(event)
             if not is_muted(event, owners[it.subscription], mutes, names, now=opened.now)
         ]
         listed = {
@@ -247,7 +264,6 @@ class Listener:
         await delivery_store.add_deliveries(
             opened.conn, notified.events, notified.deliveries, listed
         )
-        await alert_store.save_alerts(opened, notified.alerts)
 
 
 def _read(record: Received) -> Model:

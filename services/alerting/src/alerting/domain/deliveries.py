@@ -181,16 +181,20 @@ class Receiver:
 
 
 def deliveries(
-    subscriptions: Iterable[Subscription], event: Event, *, now: datetime
+    subscriptions: Iterable[Subscription],
+    event: Event,
+    *,
+    now: datetime,
+    own: Iterable[Subscription] = (),
 ) -> tuple[Delivery, ...]:
     """The deliveries that an event makes: for the subscriptions that want it, and where the job's
-    file asks for it, over the channels of the job's user that do not get it yet.
+    file asks for it, over the channels of the job's user that do not get it yet. ``own``: the
+    subscriptions of this user, and that of their account.
     """
-    known = list(subscriptions)
-    found = [it for it in known if wants(it, event)]
+    found = [it for it in subscriptions if wants(it, event)]
     if event.is_asked and event.job is not None:
         reached = {_address(it) for it in found}
-        for each in channels_of(event.job.user, known):
+        for each in channels_of(event.job.user, own):
             if _address(each) not in reached:
                 reached.add(_address(each))
                 found.append(each)
