@@ -302,7 +302,6 @@ def test_the_rights_of_agents_are_these(objects: Sequence[Json]) -> None:
     assert rights("ClusterRole") == {
         ("pods", "list"),
         ("pods", "watch"),
-        ("nodes", "get"),
         ("nodes", "list"),
         ("nodes", "watch"),
     }

@@ -94,7 +94,7 @@ def is_deleted(plane: KubePlane, pod: str) -> bool:
 async def test_only_the_named_pods_of_the_lost_node_are_deleted(
     kube_plane: KubePlane, config: Path, fresh_broker: EmbeddedBroker
 ) -> None:
-    plane = kube_plane
+    plane, of_other_tests = kube_plane, len(kube_plane.audit())
     for node in ("fenced", "living"):
         plane.ask("POST", "/api/v1/nodes", {"metadata": {"name": node}})
     on = {"node": "fenced"}
@@ -133,6 +133,12 @@ async def test_only_the_named_pods_of_the_lost_node_are_deleted(
         await until(lambda: count(fence, "nodes_waiting") == 0)
         assert count(fence, "pods_deleted_total") == 3
     assert not any(is_deleted(plane, each) for each in others)
+    account = "system:serviceaccount:muster-system:muster-fence"
+    since = plane.audit()[of_other_tests:]
+    events = [each for each in since if each["user"]["username"] == account]
+    assert {each["responseStatus"]["code"] for each in events} <= {200, 404}
+    asked = {(each["verb"], each["objectRef"]["resource"]) for each in events}
+    assert asked == {("list", "pods"), ("delete", "pods")}  # as in RIGHTS
     for pod in (*lost, *others):
         plane.ask("DELETE", f"{pod}?gracePeriodSeconds=0")
     for node in ("fenced", "living"):

@@ -8,14 +8,25 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import yaml
 from cli.embedded.broker import EmbeddedBroker
-from kube_muster import NODE, KubeMuster, a_kube_muster, bind_a_claim, size
+from kube_muster import (
+    BASE,
+    NODE,
+    KubeMuster,
+    a_kube_muster,
+    bind_a_claim,
+    size,
+    until_nothing_is_left,
+    with_pull_secret,
+)
 from kube_plane import KubePlane
 from scheduler_watched import until
 from whole_muster import a_job, eventually, until_there, with_data
 
 pytestmark = [pytest.mark.k8s, pytest.mark.system, pytest.mark.timeout(size(600, 3600))]
 
+QUICK = {"retry_backoff_first_s": 0.1}
 PACKED_JOBS = size(30, 200)
 PLACEMENTS = size(20, 500)
 
@@ -37,24 +48,49 @@ async def test_a_job_runs_as_a_pod_and_leaves_nothing(kube: KubeMuster) -> None:
     await until(lambda: not kube.pods())
 
 
-async def test_the_agent_did_nothing_that_its_rights_do_not_name(
+async def test_the_agent_did_what_its_rights_name_and_nothing_else(
     kube_plane: KubePlane, database_url: str, fresh_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
+    """With a private image and a storage; somebody deletes the job's first pod by force."""
+    ran, gate = tmp_path / "ran", tmp_path / "gate"
+    job = with_pull_secret(a_job("audited", f"echo >> {ran}; {until_there(gate)}"))
     of_other_tests = len(kube_plane.audit())
-    async with a_kube_muster(kube_plane, database_url, fresh_broker.bootstrap, tmp_path) as kube:
-        name = await kube.muster.submit(a_job("hello", "true"))
+    async with a_kube_muster(
+        kube_plane, database_url, fresh_broker.bootstrap, tmp_path, launcher=QUICK
+    ) as kube:
+        await bind_a_claim(kube.plane, "audited", tmp_path)
+        storage = {"claim": "audited"}
+        made = await kube.muster.call("PUT", "/api/v2/storages/audited", json=storage)
+        assert made.status_code == 201, made.text
+        name = await kube.muster.submit(job + "extras: {storages: [{name: audited}]}\n")
+        await until(ran.exists)
+        (pod,) = kube.pods()
+        path = f"/api/v1/namespaces/muster-jobs/pods/{pod['metadata']['name']}"
+        kube.plane.ask("DELETE", path, {"gracePeriodSeconds": 0})
+        await until(lambda: len(ran.read_text()) == 2)
+        gate.touch()
         assert await kube.muster.end_of(name) == "SUCCEEDED"
-        await until(lambda: not kube.pods())
+        await until_nothing_is_left(kube.plane)
+    account = "system:serviceaccount:muster-system:muster-agent"
     events = [
         event
         for event in kube_plane.audit()[of_other_tests:]
-        if event["user"]["username"] == "system:serviceaccount:muster-system:muster-agent"
+        if event["user"]["username"] == account
     ]
     assert {event["responseStatus"]["code"] for event in events} <= {200, 201, 404}
-    assert {(event["verb"], event["objectRef"]["resource"]) for event in events} == {
-        ("list", "pods"), ("watch", "pods"), ("create", "pods"), ("delete", "pods"),
-        ("list", "nodes"), ("watch", "nodes"),
-    }  # fmt: skip
+    asked = {(event["verb"], event["objectRef"]["resource"]) for event in events}
+    assert asked == named_in(BASE / "agent-rights.yaml")
+
+
+def named_in(rights: Path) -> set[tuple[str, str]]:
+    """The verbs of all roles in a file, each with its resource."""
+    return {
+        (verb, resource)
+        for each in yaml.safe_load_all(rights.read_text())
+        for rule in each.get("rules", ())
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
 
 
 async def test_a_job_that_fails_shows_its_code(kube: KubeMuster) -> None:
