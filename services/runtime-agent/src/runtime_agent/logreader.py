@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from runtime_agent.supervisor.logs import open_log, place_path, rotated, stream_path
+from runtime_agent.supervisor.logs import open_log, read_place, rotated, stream_path
 
 CHUNK_BYTES = 64 * 1024
 TAIL_BYTES = 16 * 1024
@@ -34,14 +34,14 @@ def extent(path: Path) -> Extent:
     """What is kept of a log; all zero where nothing was written yet."""
     found = Extent(0, 0, 0)
     for _ in range(LOOKS):
-        before, inode = _place(path)
+        before, inode = read_place(path)
         older, present = _stat(rotated(path)), _stat(path)
         older_bytes = 0 if older is None else older.st_size
         found = Extent(
             before - older_bytes, before, before + (0 if present is None else present.st_size)
         )
         is_settled = older is None if inode is None else older is None or older.st_ino == inode
-        if is_settled and _place(path) == (before, inode):
+        if is_settled and read_place(path) == (before, inode):
             break
     return found
 
@@ -110,17 +110,6 @@ def tail_lines(path: Path) -> tuple[str, ...]:
             return lines[1:] if size > TAIL_BYTES else lines
     except OSError:
         return ()
-
-
-def _place(path: Path) -> tuple[int, int | None]:
-    try:
-        with open_log(place_path(path)) as file:
-            before, inode = file.read().split()
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ELOOP):
-            return 0, None
-        raise
-    return int(before), int(inode)
 
 
 def _stat(path: Path) -> os.stat_result | None:

@@ -8,6 +8,7 @@ never waits for the disk. The merged file has the line format of Kubernetes' own
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from pathlib import Path
@@ -29,8 +30,11 @@ class BoundedFile:
         self._path = path
         self._max_bytes = max_bytes
         self._descriptor: int | None = None
+        # An agent on Kubernetes goes on here after a restart, which may have cut off a rotation.
+        self._bytes_before, older = read_place(path)
+        if older is not None and older == _inode(path):
+            path.replace(rotated(path))
         self._size = 0
-        self._bytes_before = 0
         self.dropped_lines = 0
         self._dropped_before_mark = 0
 
@@ -51,10 +55,10 @@ class BoundedFile:
         """How many bytes reached the file."""
         written = 0
         try:
-            if self._size and self._size + len(content) > self._max_bytes:
-                self._rotate()
             if self._descriptor is None:
                 self._open()
+            if self._size and self._size + len(content) > self._max_bytes:
+                self._rotate()
             assert self._descriptor is not None
             while written < len(content):
                 count = os.write(self._descriptor, content[written:] if written else content)
@@ -71,12 +75,13 @@ class BoundedFile:
 
     def _rotate(self) -> None:
         self.close()
-        self._bytes_before += self._size
+        before = self._bytes_before + self._size
         inode = self._path.stat().st_ino
         fresh = self._path.with_name(f".{self._path.name}")
-        fresh.write_text(f"{self._bytes_before} {inode}")
+        fresh.write_text(f"{before} {inode}")
         fresh.replace(place_path(self._path))
         self._path.replace(rotated(self._path))
+        self._bytes_before = before
         self._open()
 
     def give_back_space(self) -> None:
@@ -105,6 +110,25 @@ def place_path(path: Path) -> Path:
     file begins, and the inode of the file that has just become the older half.
     """
     return path.with_name(path.name + ".place")
+
+
+def read_place(path: Path) -> tuple[int, int | None]:
+    """The numbers at `place_path`; 0 and None for a log that was never rotated."""
+    try:
+        with open_log(place_path(path)) as file:
+            before, inode = file.read().split()
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ELOOP):
+            return 0, None
+        raise
+    return int(before), int(inode)
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.lstat().st_ino
+    except FileNotFoundError:
+        return None
 
 
 def stream_path(directory: Path, name: Literal["stdout", "stderr", "all"]) -> Path:
