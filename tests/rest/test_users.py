@@ -40,6 +40,7 @@ async def test_rights_are_given_and_taken_at_once(start_rest: Any) -> None:
 
 async def test_the_audit_log_has_the_rights_that_users_got(rest: Any) -> None:
     rights = {"admin": True, "email": "eve@example.org", "maxPriority": {"*": 10}}
+    rights["ownsVirtualCluster"] = ["default"]
     new = rights | {"username": "eve", "password": PASSWORD, "virtualCluster": ["default"]}
     assert (await rest.client.post("/api/v2/users", json=new)).status_code == 201
     more = {"maxPriority": {"default": 7}, "password": PASSWORD + "1", "extension": {"a": 1}}
