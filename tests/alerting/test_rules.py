@@ -94,6 +94,10 @@ def test_rules_that_flood_or_evaluate_nothing_are_refused_with_their_place() -> 
     ]
     assert "would have fired 101 times" in refused.problems[0].message
     assert "could evaluate none" in refused.problems[1].message
+    held = check(text.split(b"- {name: fails")[0]).texts
+    trials = [tried(rule, events) for rule, _ in checked.rules]
+    left = after_trial(checked, trials, held)
+    assert [it.path for it in left.problems] == ["rules.1.when"], "what holds may go on"
 
 
 @pytest.mark.parametrize(

@@ -77,19 +77,23 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
             mail_sender(subscriptions, mails, settings.link),
         )
         lanes = [_lane(runtime, settings, subscriptions, metrics, sender) for sender in senders]
-        _listen(runtime, settings, subscriptions, metrics, lanes)
+        known = KnownSettings()
+        _listen(runtime, subscriptions, known, metrics, lanes)
         guard = TokenGuard(ALERTING, settings.service_key, runtime.metrics)
-        runtime.routes.extend(routes(runtime.pool, guard, settings.delivery_policy()))
+        runtime.routes.extend(routes(runtime.pool, guard, settings.delivery_policy(), known.rules))
         yield
 
 
 def _listen(
     runtime: Runtime,
-    settings: AlertingSettings,
     subscriptions: Subscriptions,
+    known: KnownSettings,
     metrics: AlertingMetrics,
     lanes: Sequence[Lane],
 ) -> None:
+    settings = runtime.settings
+    assert isinstance(settings, AlertingSettings)
+
     def wake() -> None:
         for lane in lanes:
             lane.wake()
@@ -107,7 +111,7 @@ def _listen(
             nodes.changed.set()  # rules may act on them
             post_alerts()
 
-    nodes, known = ReportedNodes(), KnownSettings()
+    nodes = ReportedNodes()
     post_alerts = posting(runtime, settings, metrics)
     takers = {REPORTED: nodes.on_record, SETTINGS: known.on_record}
 

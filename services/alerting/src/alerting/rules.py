@@ -2,7 +2,7 @@
 has published it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
@@ -114,20 +114,24 @@ class RulesText(_Strict):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What holds now."""
+    """What holds now. ``texts``: event rules as they were written, without presets."""
 
     events: tuple[EventRule, ...] = PRESETS
     actions: tuple[ActionRule, ...] = ()
     limits: Limits = field(default_factory=Limits)
+    texts: tuple[EventRuleText, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Of a text: its content, or its faults. ``rules``: its event rules, each with its place."""
+    """Of a text: its content, or its faults. ``rules``: its event rules, each with its place;
+    ``texts``: as they were written.
+    """
 
     content: dict[str, Any] | None
     problems: tuple[Problem, ...] = ()
     rules: tuple[tuple[EventRule, Problem], ...] = ()
+    texts: tuple[EventRuleText, ...] = ()
 
 
 def check(data: bytes) -> Checked:
@@ -148,14 +152,20 @@ def check(data: bytes) -> Checked:
         except ValueError as error:
             problems.append(problem_at(root, ("rules", number, "when"), str(error)))
     content = root.value if isinstance(root.value, dict) else {}
-    return Checked(None if problems else content, tuple(problems), tuple(rules))
+    return Checked(None if problems else content, tuple(problems), tuple(rules), text.rules)
 
 
-def after_trial(checked: Checked, trials: Sequence[Trial]) -> Checked:
-    """A text that would do harm is refused: its rules flood people, or can evaluate no event."""
+def after_trial(
+    checked: Checked, trials: Sequence[Trial], held: Collection[EventRuleText] = ()
+) -> Checked:
+    """A text that would do harm is refused: its rules flood people, or can evaluate no event.
+    ``held``: rules that hold now; amid a flood the others must be changeable.
+    """
     found = []
-    for (rule, place), trial in zip(checked.rules, trials, strict=True):
+    for (rule, place), text, trial in zip(checked.rules, checked.texts, trials, strict=True):
         fault = None
+        if text in held:
+            continue
         if trial.most_in_an_hour > MOST_AN_HOUR:
             fault = (
                 f"would have fired {trial.fired} times in the last day, {trial.most_in_an_hour}"
@@ -214,6 +224,7 @@ def rules_of(content: dict[str, Any]) -> Rules:
         (*presets, *(each.rule() for each in text.rules)),
         tuple(each.rule() for each in text.actions),
         limits,
+        text.rules,
     )
 
 

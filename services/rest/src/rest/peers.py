@@ -244,12 +244,14 @@ class Peers:
         self._must_have_alerting()
         return await self._ask(self._alerting, path, query)
 
-    async def ask_alerting_about(self, path: str, text: bytes, within_s: float) -> Any:
+    async def ask_alerting_about(
+        self, path: str, text: bytes, within_s: float, query: Query | None = None
+    ) -> Any:
         """Its answer, within ``within_s`` seconds, to a question that is a text. Raises as
         `ask_alerting` does.
         """
         self._must_have_alerting()
-        question = self._question(ALERTING, path, within_s, text=text)
+        question = self._question(ALERTING, path, within_s, query, text)
         return await self._answer(self._alerting, question, within_s)
 
     def _must_have_alerting(self) -> None:

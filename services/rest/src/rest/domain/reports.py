@@ -91,7 +91,7 @@ def report(
 
 
 def _credible(job: JobUse) -> JobUse:
-    """Agents look every 15 seconds, so they may tell of a little more than was held."""
+    """Agents look every few seconds, so they may tell of a little more than was held."""
     if job.known_s <= job.held_s or not job.known_s:
         return job
     share = job.held_s / job.known_s

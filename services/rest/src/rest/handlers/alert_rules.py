@@ -13,6 +13,7 @@ from muster.errors import Problem, Rejected, Transient
 from pydantic import BaseModel, ValidationError
 
 from rest.domain.callers import Caller
+from rest.leader import Query
 from rest.peers import Peers
 from rest.settings import RestSettings
 from rest.store import accounts, audit
@@ -72,13 +73,13 @@ class AlertRules:
         async with self._pool.acquire() as conn:
             return await ALERT_RULES.read(conn, offset, limit), await ALERT_RULES.count(conn)
 
-    async def check(self, text: bytes) -> Checked:
+    async def check(self, text: bytes, query: Query | None = None) -> Checked:
         """What Alerting says of a text. Raises Rejected where it can't be set, Transient where that
         is not known.
         """
         within_s = self._settings.config_check_s
         try:
-            answer = await self._peers.ask_alerting_about(CHECK, text, within_s)
+            answer = await self._peers.ask_alerting_about(CHECK, text, within_s, query)
             checked = Checked.model_validate(answer)
         except (Transient, ValidationError) as error:
             message = "Alerting can't check these rules, so nothing was changed."
@@ -100,7 +101,8 @@ class AlertRules:
         if found is None:
             raise Rejected("NoConfigError", f"There is no version {number} of the rules.")
         if found.change.content is not None:
-            await self.check(json.dumps(found.change.content).encode())
+            content = json.dumps(found.change.content).encode()
+            await self.check(content, {"trial": "no"})  # it has held before
         change = Change(found.change.content, who.caller.username, who.comment, number)
         return await self._made(change, who)
 
