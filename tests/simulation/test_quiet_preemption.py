@@ -77,6 +77,19 @@ def test_nobody_leaves_before_it_has_run_for_long_enough(field: str) -> None:
     assert victims(scene.cycle(1.0)) == ["a"]
 
 
+def test_who_is_young_while_the_budget_is_used_up_is_protected_until_both_are_over() -> None:
+    scene = full(a_scene(min_run_s=100.0, preemptions_per_hour=1))
+    scene.now = 200.0
+    assert victims(scene.asks(a_gang("first", priority=1))) == ["a"]
+    scene.leave("a", "first")
+    scene.cycle()
+    scene.asks(a_gang("young"))
+    decided = scene.asks(a_gang("high", priority=2))
+    assert reason(decided, "high")["protectedUntil"] == 201.0 + 3600.0
+    assert scene.core.questions.starts_at("high") == 201.0 + 3600.0
+    assert scene.core.wakes_at() >= 201.0 + 3600.0
+
+
 def test_what_its_own_job_says_counts_and_not_the_policy() -> None:
     scene = full(a_scene(min_run_s=100.0), min_run_s=0.0)
     assert victims(scene.asks(a_gang("high", priority=1))) == ["a"]

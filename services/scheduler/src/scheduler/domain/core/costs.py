@@ -104,11 +104,11 @@ class Costs:
         """When a protected workload may have to leave, at the earliest; inf: a budget is too small
         for it, whatever time passes.
         """
-        if self.now < (until := self._young_until(other)):
+        until, vc = self._young_until(other), other.gang.virtual_cluster
+        if self.now < until and not self._is_spent(vc):
             return until
-        vc = other.gang.virtual_cluster
         spent_at = (each.at for each in self.hour.all if each.virtual_cluster == vc)
-        return min(spent_at, default=inf) + HOUR_S
+        return max(until, min(spent_at, default=inf) + HOUR_S)
 
     def protected(self, asking: Workload, others: Iterable[Workload]) -> list[float]:
         """Until when those are protected that a workload could preempt else, in its own cells."""
