@@ -172,6 +172,16 @@ def test_who_runs_longer_than_it_expected_does_not_put_off_the_time() -> None:
     assert reserved(scene.cycle(), "large").starts_at == 151.0  # when half ends, and not slow
 
 
+def test_who_stays_too_long_is_not_awaited() -> None:
+    """It leaves when the reserving gang can start."""
+    scene = waiting_for_half()
+    scene.asks(a_gang("slow", 1, expected_s=20.0))
+    scene.now = 30.0
+    scene.cycle()
+    ends = scene.core.questions.counterfactual("large").ends
+    assert ([end.gang for end in ends.gangs], ends.at) == (["half"], 101.0)
+
+
 def test_a_gang_that_begins_anew_is_no_longer_on_cells_that_are_kept_for_another() -> None:
     scene = waiting_for_half()
     scene.asks(a_gang("slow", 1, expected_s=50.0))

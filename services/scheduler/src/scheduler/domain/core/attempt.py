@@ -85,7 +85,8 @@ def places_of(
     Nothing is changed.
     """
     with state.trial():
-        if not (is_free or workload.is_opportunistic or may_be_opportunistic(workload)):
+        is_sure = not (is_free or workload.is_opportunistic or may_be_opportunistic(workload))
+        if is_sure and not _overstaying(workload, costs):
             with state.trial():  # a cheap look first: most fail here
                 lift_all(state, reservations)
                 if short_of(state, workload) or not claim(state, workload):
