@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
-from scenes import Scene, code_of, config, gang, owning
+from scenes import RACKS, Scene, code_of, config, gang, owning
 from scheduler.domain.core.config import NodeLimits, PhysicalCell, Policy
 from scheduler.domain.core.model import (
     Decision,
+    Deferred,
     Downgraded,
     Gang,
     Grown,
@@ -263,6 +264,25 @@ def test_what_a_loan_grows_by_is_of_the_same_loan() -> None:
     assert grown.lender == "y"
     scene.core.grow("b", (Role(Kind(4), ("r0",), "r"),))
     assert code_of(scene.cycle(), "b") == "quota"
+    assert scene.core.questions.reason_of("b").numbers["lender"] == "y"
+
+
+def test_who_grows_is_not_awaited_for_it() -> None:
+    scene = a_scene()
+    scene.asks(borrower("a"), gang("full", "z", 4))
+    scene.asks(borrower("b"))
+    scene.asks(gang("own", "y", 4))
+    scene.core.grow("b", (Role(Kind(4), ("q0",), "q"),))
+    scene.cycle()
+    assert [end.gang for end in scene.core.questions.counterfactual("b").ends.gangs] == ["own"]
+
+
+def test_who_may_borrow_is_answered_that_nobody_lends() -> None:
+    scene = a_scene(lending={"": 0})
+    scene.asks(gang("full", "z", 4), borrower("a"))
+    (told,) = [each for each in scene.asks(borrower("b")) if isinstance(each, Deferred)]
+    assert told.reason.text.endswith("No other virtual cluster lends it room now.")
+    assert scene.core.questions.reason_of("b") == told.reason
 
 
 def test_nobody_is_thought_away_for_more_of_a_loan() -> None:

@@ -202,6 +202,14 @@ def test_gangs_and_pods_that_leave_are_told_apart() -> None:
     )
 
 
+def test_one_gang_that_leaves_with_its_surplus_is_one() -> None:
+    scene = a_scene()
+    scene.asks(elastic("e", 3, 4))
+    scene.asks(gang("late", "x", 4, pods=4, priority=5))
+    reason = scene.core.questions.reason_of("late")
+    assert reason.text == "It starts when 1 gang has left, by 32 at the latest."
+
+
 def test_who_is_left_with_pods_that_leave_does_not_grow() -> None:
     scene = a_scene()
     scene.asks(elastic("e", 1, 4, allowed_nodes=frozenset({"n0", "n1"})))

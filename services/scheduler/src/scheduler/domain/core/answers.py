@@ -15,7 +15,7 @@ from typing import NamedTuple
 from scheduler.domain.core.attempt import may_be_opportunistic, places_of, short_of
 from scheduler.domain.core.conditions import heal, unwell
 from scheduler.domain.core.ends import end_of
-from scheduler.domain.core.explain import preempting, quota, unsettled, with_kept
+from scheduler.domain.core.explain import LENDER, preempting, quota, unsettled, with_kept, with_lenders
 from scheduler.domain.core.fit import QUOTA
 from scheduler.domain.core.gangs import workload_of
 from scheduler.domain.core.interface import (
@@ -145,11 +145,11 @@ def reason_of(gangs: Transitions, record: Record) -> Reason | None:
     reason = gangs.queue.class_of(workload).reason
     if reason is None:
         return None
-    if reason.code == QUOTA:
+    if reason.code == QUOTA and LENDER not in reason.numbers:
         with state.trial():
             lift_all(state, _reservations(gangs, record))
             short = short_of(state, workload)
-        reason = reason if short is None else quota(workload, short)
+        reason = reason if short is None else with_lenders(workload, quota(workload, short))
     return with_kept(reason, record.reservation)
 
 
@@ -309,7 +309,11 @@ class _Asked:
                 if each.workload.priority >= workload.priority or cost_of(each.workload) is None
             ]
             some += [each for each in records.nominated if each.workload.owner == workload.owner]
-        return [self._end_of(each) for each in some if each.workload.phase is not Phase.PREEMPTED]
+        return [
+            self._end_of(each)
+            for each in some
+            if each.workload.phase is not Phase.PREEMPTED and each.workload is not workload.parent
+        ]
 
     def _end_of(self, record: Record) -> _Ending:
         began = None if record.run is None else record.run.started_at

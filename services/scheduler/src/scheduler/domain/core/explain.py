@@ -26,6 +26,7 @@ from scheduler.domain.core.state import State
 from scheduler.domain.core.wording import counted, wanted_of, words_of
 
 SHAPE, RESOURCE, RESERVATION = "shape", "resource", "reservation"
+LENDER = "lender"
 
 NODES_NAMED = 5
 
@@ -118,7 +119,7 @@ class _Explainer:
             else:
                 has_gpus = _wants_more(head) and bare.fits(each, head)
                 found[each] = self._with_protected(head, _room(head, has_gpus=has_gpus))
-        return {each: _with_lenders(heads[each], reason) for each, reason in found.items()}
+        return {each: with_lenders(heads[each], reason) for each, reason in found.items()}
 
     def _holds_back(self, head: Workload, other: Reservation) -> bool:
         """The reservation is of a gang before it, where one of its pods could be."""
@@ -198,7 +199,7 @@ def quota(head: Workload, short: Shortage) -> Reason:
 def _of_lender(head: Workload, lender: str) -> Reason:
     """It grows in the quota that its gang has borrowed."""
     text = f"{words_of(head.kinds)}: {lender}, in whose quota it is, lends it no more now."
-    return Reason(QUOTA, text, wanted_of(head.kinds) | {"lender": lender})
+    return Reason(QUOTA, text, wanted_of(head.kinds) | {LENDER: lender})
 
 
 def _order(head: Workload, first: str) -> Reason:
@@ -242,7 +243,7 @@ def _room(head: Workload, *, has_gpus: bool) -> Reason:
     return Reason(code, f"{words_of(head.kinds)}: {text}", numbers)
 
 
-def _with_lenders(head: Workload, reason: Reason) -> Reason:
+def with_lenders(head: Workload, reason: Reason) -> Reason:
     """The same of a gang to which nobody lends, as it was tried."""
     has_pin = any(want.kind.pin for want, _ in head.wants)
     if not head.gang.is_borrowing or has_pin:
@@ -270,7 +271,7 @@ def preempting(records: Records, workload: Workload) -> Reason:
     ends = [at for each in others if (at := records.of(each).leaves_by) is not None]
     until, text = max(ends, default=None), "It starts when what is reserved for it is free."
     if until is not None:
-        have = "has" if len(others) == 1 else "have"
+        have = "has" if len(whole) + len(parts) == 1 else "have"
         text = (
             f"It starts when {_leaving(whole, parts)} {have} left, by {until:.15g} at the latest."
         )
