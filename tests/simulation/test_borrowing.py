@@ -210,6 +210,16 @@ def test_a_virtual_cluster_borrows_within_its_limit() -> None:
     assert of(decided, Upgraded) == ["b"] or of(decided, Placed) == ["c"]
 
 
+def test_a_limit_below_what_is_lent_holds_back_no_other_gpu_type() -> None:
+    owns = owning(("rack/node", 2), ("k80-node", 1))
+    cells = [*RACKS, PhysicalCell("k80-node", name="m0")]
+    scene = Scene(config(cells, x=owning(), y=owns))
+    scene.asks(borrower("a", pods=2, gpu_types=("v100",)))
+    less = replace(owns, lending_limit={"v100": 4})
+    scene.core.change(config(cells, x=owning(), y=less), scene.now)
+    assert lender_of(scene.asks(borrower("b", 2, gpu_types=("k80",))), "b") == "y"
+
+
 def test_a_limit_of_none_lends_nothing() -> None:
     scene = a_scene(lending={"": 0})
     scene.asks(gang("full", "z", 4), borrower("a"))

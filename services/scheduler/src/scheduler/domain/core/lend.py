@@ -97,7 +97,8 @@ def _leaves(workload: Workload) -> Counter[str]:
 
 
 def _fits(leaves: Mapping[str, int], used: Mapping[str, int], limit: Mapping[str, int]) -> bool:
-    return all(leaves.get(t, 0) + used.get(t, 0) <= most for t, most in limit.items())
+    """Of types that are not wanted more may be in use: the limit was lowered."""
+    return all(n + used.get(t, 0) <= limit[t] for t, n in leaves.items() if t in limit)
 
 
 def lender_of(workload: Workload) -> str | None:
