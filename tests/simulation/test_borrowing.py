@@ -345,3 +345,15 @@ def test_of_a_strict_order_nobody_passes_by_a_loan() -> None:
     scene.asks(borrower("next", 4, pods=4, submitted_at=1.0))
     scene.core.release_pod("large", "p0")
     assert of(scene.asks(borrower("small", 4, submitted_at=2.0)), Placed) == []
+
+
+def test_who_may_not_borrow_before_others_is_not_told_that_nobody_lends() -> None:
+    half = owning(("rack/node", 2))
+    scene = Scene(config(policy=Policy(is_strict=True), x=half, y=half))
+    scene.asks(gang("a", "x", 4))
+    scene.asks(gang("large", "x", 4, pods=2), borrower("b", submitted_at=1.0))
+    told = scene.core.questions.reason_of("b")
+    assert (told.code, told.text) == ("order", "Nobody may pass large, which comes before it.")
+    scene.asks(borrower("d", pods=2, submitted_at=2.0))
+    told = scene.core.questions.reason_of("d")
+    assert (told.code, "lends" in told.text) == ("quota", False)

@@ -15,8 +15,15 @@ from typing import NamedTuple
 from scheduler.domain.core.attempt import may_be_opportunistic, places_of, short_of
 from scheduler.domain.core.conditions import heal, unwell
 from scheduler.domain.core.ends import end_of
-from scheduler.domain.core.explain import LENDER, preempting, quota, unsettled, with_kept, with_lenders
-from scheduler.domain.core.fit import QUOTA
+from scheduler.domain.core.explain import (
+    LENDER,
+    preempting,
+    quota,
+    unsettled,
+    with_kept,
+    with_lenders,
+)
+from scheduler.domain.core.fit import ORDER, QUOTA
 from scheduler.domain.core.gangs import workload_of
 from scheduler.domain.core.interface import (
     AHEAD_NAMED,
@@ -142,14 +149,17 @@ def reason_of(gangs: Transitions, record: Record) -> Reason | None:
     if record.misnamed is not None:
         is_settled = record.published != HEALTH
         return record.misnamed if is_settled else unsettled(record.misnamed)
-    reason = gangs.queue.class_of(workload).reason
+    found = gangs.queue.class_of(workload)
+    reason, is_behind = found.reason, found.no is not None and found.no.code == ORDER
     if reason is None:
         return None
     if reason.code == QUOTA and LENDER not in reason.numbers:
         with state.trial():
             lift_all(state, _reservations(gangs, record))
             short = short_of(state, workload)
-        reason = reason if short is None else with_lenders(workload, quota(workload, short))
+        if short is not None:
+            reason = quota(workload, short)
+            reason = reason if is_behind else with_lenders(workload, reason)
     return with_kept(reason, record.reservation)
 
 

@@ -119,7 +119,10 @@ class _Explainer:
             else:
                 has_gpus = _wants_more(head) and bare.fits(each, head)
                 found[each] = self._with_protected(head, _room(head, has_gpus=has_gpus))
-        return {each: with_lenders(heads[each], reason) for each, reason in found.items()}
+        return {
+            each: reason if each in firsts else with_lenders(heads[each], reason)
+            for each, reason in found.items()
+        }
 
     def _holds_back(self, head: Workload, other: Reservation) -> bool:
         """The reservation is of a gang before it, where one of its pods could be."""
