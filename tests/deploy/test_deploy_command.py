@@ -30,6 +30,7 @@ SYSTEM = "muster-system"
 NEW, NEW_STEP = "registry.example/muster@sha256:" + "a" * 64, "registry.example/muster-step:2"
 OLD = "localhost/muster:0.1.0"
 PULL_SECRETS = "/api/v1/namespaces/muster-jobs/secrets"
+VOLUMES = "/api/v1/persistentvolumes"
 AGAIN_S = 0.1
 
 
@@ -140,6 +141,18 @@ def left(plane: KubePlane) -> list[str]:
     return [*found, *(each for each in namespaces if "muster" in each), *labelled]
 
 
+def a_volume(name: str, policy: str) -> Json:
+    """Of a storage for jobs."""
+    spec = {
+        "capacity": {"storage": "1Gi"},
+        "accessModes": ["ReadWriteMany"],
+        "persistentVolumeReclaimPolicy": policy,
+        "nfs": {"server": "nfs.example.org", "path": f"/{name}"},
+        "claimRef": {"namespace": "muster-jobs", "name": name},
+    }
+    return {"metadata": {"name": name}, "spec": spec}
+
+
 def images(plane: KubePlane) -> set[str]:
     """The images of Muster that all workloads use."""
     template = (
@@ -200,8 +213,13 @@ def test_muster_is_installed_and_removed(ready: KubePlane, deploy: Deploy, tmp_p
         "spec": {"containers": [{"name": "main", "image": "example/none"}]},
     }
     ready.ask("POST", "/api/v1/namespaces/muster-jobs/pods", pod)
+    for name, policy in (("scratch", "Delete"), ("home", "Retain")):
+        ready.ask("POST", VOLUMES, a_volume(name, policy))
     refused = deploy("remove")
     assert (refused.code, "This ends 1 pods of running jobs." in refused.err) == (4, True)
+    assert "storages: the claims scratch in muster-jobs.\n" in refused.err
+    for name in ("scratch", "home"):
+        ready.ask("DELETE", f"{VOLUMES}/{name}")
     removed = deploy("remove", "--yes")
     assert removed.code == 0, removed.err
     assert "/var/lib/muster" in removed.out

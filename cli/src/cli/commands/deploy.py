@@ -39,6 +39,7 @@ from cli.deploy.looking import (
     live_agent,
     live_secrets,
     look_at,
+    lost_claims,
     why_not_ready,
 )
 from cli.deploy.objects import (
@@ -301,6 +302,9 @@ def remove(*, yes: Yes = False, timeout: Timeout = "10m", cluster: Cluster = CON
     if running := job_pods(kubectl):
         print_note(f"This ends {len(running)} pods of running jobs.")
     print_note("It deletes all objects of Muster, also the volumes of Kafka and PostgreSQL.")
+    if lost := lost_claims(kubectl):
+        print_note(f"It deletes the data of these storages: the claims {', '.join(lost)}.")
+        print_note("To keep them, set persistentVolumeReclaimPolicy of their volumes to Retain.")
     if not yes and _answer(f"Type {SYSTEM} to go on: ") != SYSTEM:
         raise CommandError(Exit.REFUSED, "Nothing is removed. --yes removes without a question.")
     take_away(kubectl, _seconds(timeout), print_note)

@@ -9,6 +9,8 @@ from cli.deploy.findings import Cluster, Right, agents, is_ready, rights
 from cli.deploy.kubectl import Kubectl
 from cli.deploy.objects import (
     AGENT,
+    HOST_JOBS,
+    JOBS,
     NAMESPACES,
     OF_MUSTER,
     POD_OF_JOB,
@@ -99,6 +101,17 @@ def job_pods(kubectl: Kubectl) -> list[Json]:
     """The pods of people's jobs that have not ended."""
     found = kubectl.every("get", "pods", "-A", "-l", POD_OF_JOB)
     return [each for each in found if each["status"].get("phase") not in ("Succeeded", "Failed")]
+
+
+def lost_claims(kubectl: Kubectl) -> list[str]:
+    """The claims of storages whose data go with their namespaces."""
+    volumes = [each["spec"] for each in kubectl.every("get", "persistentvolumes")]
+    held = [
+        e["claimRef"]
+        for e in volumes
+        if e["persistentVolumeReclaimPolicy"] == "Delete" and "claimRef" in e
+    ]
+    return [f"{e['name']} in {e['namespace']}" for e in held if e["namespace"] in (JOBS, HOST_JOBS)]
 
 
 def why_not_ready(kubectl: Kubectl, parts: Sequence[str], pods: Sequence[Json]) -> list[str]:
