@@ -123,6 +123,7 @@ CASES: dict[str, Case] = {
     "KubernetesApiAway": gauge(
         'muster_agent_kube_requests_total{node="a", outcome="later"}', "0+1x60", LONG_AGO
     ),
+    "FenceWaits": gauge("muster_fence_nodes_waiting", ONE, "0+0x50 1+0x9"),
     "JournalLost": gauge("muster_scheduler_lost_journals_total", LATELY, ONE),
     "SchedulerWithoutLeader": gauge(LEADER, ZERO, ONE),
     "SchedulerCutOff": Case({LEADER: ONE, PROBE: ZERO}, {LEADER: ONE, PROBE: ONE}),

@@ -21,6 +21,7 @@ from prometheus_client import (
 )
 from real_prometheus import MONITORING
 from rest.metrics import RestMetrics
+from runtime_agent.fence import FenceMetrics
 from runtime_agent.metrics import AgentMetrics
 from runtime_agent.usage_metrics import UsageMetrics
 from scheduler.metrics import SchedulerMetrics
@@ -28,6 +29,7 @@ from scheduler.metrics import SchedulerMetrics
 ROOT = MONITORING.parents[1]
 REGISTRIES: tuple[Callable[[CollectorRegistry], object], ...] = (
     PlumbingMetrics, RestMetrics, LauncherMetrics, SchedulerMetrics, AlertingMetrics, AgentMetrics,
+    FenceMetrics,
     lambda registry: UsageMetrics(registry, "node", 60.0, shows_jobs=True),
     lambda registry: ProcessCollector(registry=registry),
     lambda registry: PlatformCollector(registry=registry),

@@ -14,6 +14,7 @@ from documents.monitoring.spec import (
 
 RARE = "it exists only while there is something to show"
 OWN = f"{{{OF_OWN_NODES}}}"
+NO_FENCE = "installations without the fence have none"
 NO_ECC = "GPUs without ECC have none"
 WHOLE = '{{ $value | printf "%.0f" }}'
 AT_GPU = "GPU {{ $labels.minor_number }} of {{ $labels.node_name }}"
@@ -321,8 +322,19 @@ NODES = Group(
             wait="10m",
             summary="The agent of {{ $labels.node }} can't use the API server",
             means="Its requests about pods fail and are retried. Pods run on; launches wait.",
-            action="The agent's log has the API server's words: it is away, or a right is missing.",
+            action="The agent's log has the API server's words: it is away, a right is missing, or"
+            " a quota is used up.",
             openpai=("k8sApiServerNotOk",),
+        ),
+        Rule(
+            name="FenceWaits",
+            severity="critical",
+            expr="max(muster_fence_nodes_waiting) > 0",
+            wait="10m",
+            summary="The fence can't delete the pods of lost nodes",
+            means="kubelet may run them on, beside their successors on other nodes.",
+            action="The log of `muster-fence` has the API server's words.",
+            optional={"muster_fence_nodes_waiting": NO_FENCE},
         ),
         Rule(
             name="JournalLost",
