@@ -6,7 +6,9 @@ from scenes import Scene, config, gang, owning
 from scheduler.domain.core.config import Policy
 from scheduler.domain.core.model import (
     Decision,
+    Downgraded,
     Gang,
+    GangClass,
     Grown,
     Kind,
     Placed,
@@ -14,6 +16,7 @@ from scheduler.domain.core.model import (
     Reserved,
     Role,
     Shrunk,
+    Upgraded,
 )
 
 
@@ -208,6 +211,19 @@ def test_one_gang_that_leaves_with_its_surplus_is_one() -> None:
     scene.asks(gang("late", "x", 4, pods=4, priority=5))
     reason = scene.core.questions.reason_of("late")
     assert reason.text == "It starts when 1 gang has left, by 32 at the latest."
+
+
+def test_a_gang_that_would_rather_lose_its_cells_loses_those_of_its_surplus_too() -> None:
+    """Its rack is another's then, which has the idle one."""
+    scene = Scene(config(policy=Policy(is_lazy=True), x=owning(("rack", 1)), y=owning(("rack", 1))))
+    scene.asks(elastic("e", 1, 2))
+    decided = scene.asks(gang("high", "x", 4, pods=2, priority=1))
+    assert [type(each) for each in decided] == [Downgraded, Placed]
+    assert [each.gang_class for each in scene.core.exported("e").extra] == [GangClass.DOWNGRADED]
+    scene.leave("high")
+    assert [type(each) for each in scene.cycle()] == [Upgraded]
+    assert [each.gang_class for each in scene.core.exported("e").extra] == [GangClass.GUARANTEED]
+    assert scene.core.drifts() == []
 
 
 def test_who_is_left_with_pods_that_leave_does_not_grow() -> None:

@@ -128,7 +128,7 @@ class Costs:
         return [
             other
             for other in (record.workload for record in below)
-            if other.phase is Phase.RUNNING and not other.is_surplus and self.is_lazy(other)
+            if other.phase is Phase.RUNNING and self.is_lazy(other)
         ]
 
     def surplus(self, asking: Workload) -> Iterable[Workload]:

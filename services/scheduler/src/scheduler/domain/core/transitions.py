@@ -316,8 +316,11 @@ class Transitions:
         for each in answer.downgraded:
             other = self.records.of(each)
             self.records.file(other)
-            yield Downgraded(other.id, record.id)
-            yield from self.children.ask_anew(other)
+            if each.is_surplus:
+                self.records.moved.add(other.id)
+            else:
+                yield Downgraded(other.id, record.id)
+                yield from self.children.ask_anew(other)
         if not answer.is_waiting or self.state.start(workload):
             yield self.started(record, now)
         else:
