@@ -1,25 +1,28 @@
 """Run a command of your own on each alert: it takes Muster's signed webhooks.
 
 pip install standardwebhooks
-python examples/run_on_alert.py 127.0.0.1:8000 whsec_… ./remediate.sh
+MUSTER_HOOK_SECRET=whsec_… python examples/run_on_alert.py 10.0.0.7:8000 ./remediate.sh
 
 The command reads the alerts as JSON from its standard input, and has 10 s. Muster sends them again,
 later and later, while it fails.
 """
 
 import json
+import os
 import subprocess
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from standardwebhooks import Webhook, WebhookVerificationError
 
-address, secret, *command = sys.argv[1:]
+MOST_BYTES = 1 << 20
+address, *command = sys.argv[1:]
+secret = os.environ.pop("MUSTER_HOOK_SECRET")  # the command need not know it
 
 
 class Receiver(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        body = self.rfile.read(min(int(self.headers.get("content-length", 0)), MOST_BYTES))
         try:
             data = Webhook(secret).verify(body, {k.lower(): v for k, v in self.headers.items()})
         except WebhookVerificationError:

@@ -59,7 +59,7 @@ async def test_debians_alertmanager_gets_musters_alerts_and_sends_none_back(
 
         async def listed() -> list[tuple[str, str]]:
             labels = [it["labels"] for it in (await its.get("/api/v2/alerts")).json()]
-            return [(it["alertname"], it["source"]) for it in labels]
+            return sorted((it["alertname"], it["source"]) for it in labels)
 
         async def known() -> set[tuple[str, str]]:
             return {(it["name"], it["source"]) for it in await api.alerts()}
@@ -72,6 +72,8 @@ async def test_debians_alertmanager_gets_musters_alerts_and_sends_none_back(
         await until(known, {("NodeDiskFull", "node"), ("Other", "alertmanager")})
         await cluster.publish("node-reported", "gpu-7", report("gpu-7", revision=2))
         await until(listed, [("Other", "elsewhere")])
+        await cluster.publish("node-reported", "gpu-7", report("gpu-7", revision=3, **full))
+        await until(listed, [("NodeDiskFull", "muster/node"), ("Other", "elsewhere")])
 
 
 async def ordered(api: Any, node: str) -> str:

@@ -271,7 +271,9 @@ def test_a_receiver_that_is_gone_is_disabled() -> None:
     receiver = after(known, Gone("HTTP 410"))
     assert receiver.disabled == "HTTP 410"
     assert is_owner_told(known, receiver, POLICY)
-    assert not is_owner_told(replace(known, given_up=POLICY.told_at), receiver, POLICY)
+    failing, gone = (replace(it, given_up=POLICY.told_at) for it in (known, receiver))
+    assert is_owner_told(failing, gone, POLICY), "also who was told of failures"
+    assert not is_owner_told(gone, replace(gone, failures=9), POLICY)
 
 
 def test_an_owner_is_told_once_before_failures_disable_a_receiver() -> None:

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import subprocess
 import sys
 import time
@@ -25,8 +26,8 @@ START_S = 60.0
 def url(tmp_path: Path) -> Iterator[str]:
     address = f"127.0.0.1:{free_port()}"
     script = f"cat >> {tmp_path}/got; test ! -e {tmp_path}/broken"
-    command = [sys.executable, str(EXAMPLE), address, SECRET, "sh", "-c", script]
-    process = subprocess.Popen(command)
+    command = [sys.executable, str(EXAMPLE), address, "sh", "-c", script]
+    process = subprocess.Popen(command, env=os.environ | {"MUSTER_HOOK_SECRET": SECRET})
     try:
         yield f"http://{address}"
     finally:

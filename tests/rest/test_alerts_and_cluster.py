@@ -268,6 +268,10 @@ async def test_a_digest_is_kept_and_checked(
     both = {"events": ["job-failed"], "digest": digest, "pagerduty": {"routingKey": "k" * 32}}
     refused = await rest.client.post(SUBSCRIPTIONS, json=both)
     assert (refused.status_code, "leave `digest` out" in refused.text) == (400, True)
+    calls = await rest.client.post(SUBSCRIPTIONS, json=both | {"digest": None})
+    path = f"{SUBSCRIPTIONS}/{calls.json()['id']}"
+    kept = await rest.client.put(path, json={"events": ["job-failed"], "digest": digest})
+    assert (kept.status_code, "leave `digest` out" in kept.text) == (400, True)
 
 
 async def test_severity_and_quiet_hours_are_kept_and_checked(rest: Any) -> None:

@@ -82,7 +82,9 @@ def test_sums_over_virtual_clusters_users_and_jobs_are_the_clusters(found: list[
 
 def test_names_are_escaped_on_the_page() -> None:
     since = begin_of(LAST_WEEK)
-    page = to_html(report([JobUse("<b>", "x", "&", 3600)], since, since + WEEK, ["<n>"]))
+    made = report([JobUse("<b>", "x", "&", 3600)], since, since + WEEK, ["<n>"])
+    page = to_html(made)
+    assert to_csv(made).splitlines()[-1] == "node that did not tell,<n>,,,,,"
     assert "<b>" not in page
     assert "&lt;b&gt;~x" in page
     assert "&lt;n&gt;" in page

@@ -54,7 +54,7 @@ async def test_the_figures_of_a_jobs_tasks_are_shown_and_who_is_missing(
     assert [task[name] for name in ("role", "index", "attempt", "node")] == ["worker", 0, 1, "n1"]
     assert task["average"] == {
         "cpus": 2.5, "memoryBytes": 200, "gpuPercent": 50, "gpuIdlePercent": 50,
-        "gpuMemoryBytes": 10, "receivedBytesPerS": 0, "sentBytesPerS": None,
+        "gpuMemoryBytes": 10, "receivedBytesPerS": 1, "sentBytesPerS": None,
         "readBytesPerS": None, "writtenBytesPerS": None,
     }  # fmt: skip
     assert task["series"]["cpus"] == [2, 3]

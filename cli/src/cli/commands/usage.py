@@ -38,7 +38,7 @@ def usage(
             [_row(task) for task in tasks],
         )
     elif not content["missing"]:
-        print_line(f"{job}: nothing is known; tasks are looked at every 15 seconds, and figures")
+        print_line(f"{job}: nothing is known; tasks are looked at every few seconds, and figures")
         print_line("are kept for a week.")
     for each in content["missing"]:
         print_note(f"without node {each['node']}: {each['reason']}")

@@ -25,6 +25,8 @@ _log = structlog.get_logger()
 
 PART = 1_000
 """The most alerts in one request."""
+GATHER_S = 1.0
+"""What changes within this time is posted together."""
 
 
 class Alertmanager:
@@ -58,6 +60,7 @@ class Alertmanager:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(settings.alertmanager_wait_s):
                         await self.changed.wait()
+                        await asyncio.sleep(GATHER_S)
 
     async def _post(self, http: httpx2.AsyncClient) -> str | None:
         """Why it failed, or None. What fails is posted again with the next."""
@@ -65,11 +68,15 @@ class Alertmanager:
         try:
             async with self._pool.acquire() as conn:
                 found = await alerts.own_alerts(conn, wait_s)
-            for start in range(0, len(found), PART):
-                part = [posted(it, now, wait_s, self._settings.link) for it in found[start:][:PART]]
-                answer = await http.post(self._url, json=part)
-                if not answer.is_success:
-                    return f"{answer.status_code} {answer.text[:200]}"
+            link = self._settings.link
+            parts = [found[start:][:PART] for start in range(0, len(found), PART)]
+            answers = [  # also after one that was refused
+                await http.post(self._url, json=[posted(it, now, wait_s, link) for it in part])
+                for part in parts
+            ]
+            refused = [it for it in answers if not it.is_success]
+            if refused:
+                return f"{refused[0].status_code} {refused[0].text[:200]}"
         except httpx2.HTTPError as error:
             return f"{type(error).__name__}: {error}"
         except Exception as error:

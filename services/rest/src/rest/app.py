@@ -44,7 +44,7 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
         _print_password(made)
 
     cluster = Cluster()
-    runtime.follow(CLUSTER_TOPICS, cluster.on_record)
+    cluster_follower = runtime.follow(CLUSTER_TOPICS, cluster.on_record)
     runtime.consume(TOPICS, jobs_aggregate())
     submissions = Submissions(runtime.relay, settings, metrics)
     runtime.spawn("submissions", submissions.run)
@@ -60,7 +60,7 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
 
     peers = Peers(settings, metrics)
     reports = Reports(runtime.pool, peers, cluster, settings, runtime.bus)
-    runtime.spawn("reports", reports.run)
+    runtime.spawn("reports", partial(reports.run, cluster_follower.caught_up))
     claims = Claims(settings, metrics)
     virtual_clusters = KnownVirtualClusters(peers, settings)
     if settings.scheduler_urls:

@@ -122,6 +122,9 @@ class RestSettings(DatabaseSettings, ClusterKeySettings, JobNamespaceSettings):
     usage_timeout_s: PositiveFloat = Field(
         20.0, description="How long they are waited for; the answer names those that are missing."
     )
+    usage_settle_s: PositiveFloat = Field(
+        600.0, description="How long after its start REST makes no report of a week."
+    )
     usage_answers_per_user: PositiveInt = Field(
         4, description="Of one user in progress at a time; then 429."
     )

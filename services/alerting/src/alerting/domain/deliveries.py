@@ -360,12 +360,12 @@ def receiver_after(
 
 
 def is_owner_told(before: Receiver, after: Receiver, policy: DeliveryPolicy) -> bool:
-    """Whether an owner is told now: once, before failures disable a receiver, or when it says
+    """Whether an owner is told now: once before failures disable a receiver, and when it says
     itself that it is gone.
     """
-    if before.given_up >= policy.told_at:
-        return False
-    return after.given_up >= policy.told_at or after.disabled is not None
+    is_disabled = before.disabled is None and after.disabled is not None
+    is_gone = is_disabled and after.given_up == before.given_up
+    return is_gone or before.given_up < policy.told_at <= after.given_up
 
 
 def _passes(asked: SubscriptionFilter, event: Event) -> bool:

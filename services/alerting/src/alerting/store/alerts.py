@@ -6,7 +6,7 @@ from datetime import datetime
 
 import asyncpg
 from muster.channels import Outgoing
-from muster.contracts.alerts import ReceivedAlert, subject_of
+from muster.contracts.alerts import ReceivedAlert
 from muster.contracts.notices import SettingChanged
 from muster.db import Connection, Transaction
 
@@ -19,9 +19,8 @@ Traced = tuple[Alert, str | None]
 _SAVE = """
     INSERT INTO alert
         (fingerprint, starts_at, name, severity, summary, labels, ends_at, source, runbook,
-         "user", node, received_at)
-    SELECT fingerprint, starts_at, name, severity, summary, labels, ends_at, source, runbook,
-        "user", node, now()
+         received_at)
+    SELECT fingerprint, starts_at, name, severity, summary, labels, ends_at, source, runbook, now()
     FROM jsonb_populate_recordset(NULL::alert, $1::jsonb)
     ON CONFLICT (fingerprint, starts_at) DO UPDATE SET ends_at = excluded.ends_at
     WHERE alert.ends_at IS NULL
@@ -36,7 +35,6 @@ async def save_alerts(opened: Transaction, alerts: Sequence[Traced]) -> None:
 
 
 def _row(alert: Alert) -> dict[str, object]:
-    about = subject_of(alert.labels)
     return {
         "fingerprint": alert.fingerprint,
         "starts_at": alert.starts_at,
@@ -47,8 +45,6 @@ def _row(alert: Alert) -> dict[str, object]:
         "ends_at": alert.ends_at,
         "source": alert.source.value,
         "runbook": alert.runbook and text(alert.runbook),
-        "user": text(about.user) or None,
-        "node": text(about.node) or None,
     }
 
 
@@ -124,16 +120,20 @@ async def firing_alerts(conn: Connection) -> list[Alert]:
 
 
 _OWN = """
-    SELECT * FROM alert WHERE source <> 'alertmanager'
-    AND (ends_at IS NULL OR ends_at > now() - $1 * interval '1 s')
-    ORDER BY starts_at DESC LIMIT $2
+    SELECT * FROM (
+        SELECT DISTINCT ON (fingerprint) * FROM alert WHERE source <> 'alertmanager'
+        AND (ends_at IS NULL OR ends_at > now() - $1 * interval '1 s')
+        ORDER BY fingerprint, starts_at DESC
+    ) AS newest ORDER BY starts_at DESC LIMIT $2
 """
 ENDS_TOLD_WAITS = 15
 """How many waits long the end of an alert is told, as Prometheus tells it for 15 minutes."""
 
 
 async def own_alerts(conn: Connection, wait_s: float) -> list[Alert]:
-    """Muster's own that fire or have ended lately, newest first."""
+    """Muster's own that fire or have ended lately, newest first; one that fires again, as it is
+    now: Alertmanager knows no earlier time of it.
+    """
     rows = await conn.fetch(_OWN, ENDS_TOLD_WAITS * wait_s, MOST_FIRING)
     return [alert_of(row) for row in rows]
 

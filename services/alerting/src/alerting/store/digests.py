@@ -46,6 +46,8 @@ async def make_digests(conn: Connection, limit: int) -> int:
 
 async def _make(conn: Connection, subscription: str) -> None:
     parts = await conn.fetch(_PARTS, subscription, MOST)
+    if not parts:  # they have ended meanwhile
+        return
     first = parts[0]
     key = f"digest/{subscription}/{first['id']}"
     messages = [Message.from_json(row["message"]) for row in parts]

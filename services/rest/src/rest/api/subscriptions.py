@@ -233,8 +233,6 @@ class SubscriptionRequest(BaseModel):
     def _has_one_receiver(self) -> "SubscriptionRequest":
         if sum(getattr(self, it) is not None for it in RECEIVERS) > 1:
             raise ValueError(f"give one receiver: {', '.join(RECEIVERS)}")
-        if self.pagerduty is not None and self.digest is not None:
-            raise ValueError(NO_DIGEST)
         return self
 
     def secret(self, subscription: str) -> tuple[ReceiverKind, ReceiverSecret] | None:
@@ -644,6 +642,10 @@ def _subscription(
         check_receiver(account.confirmed_email, request.email)
         if not _is_of_owned(filter_, account):
             filter_ = filter_.model_copy(update={"users": (owner,)})
+    kind = None if receiver is None else receiver.kind
+    if kind is ReceiverKind.PAGERDUTY and request.digest is not None:
+        problem = Problem("digest", NO_DIGEST)
+        raise Rejected("InvalidParametersError", "PagerDuty takes no digests.", (problem,))
     return Subscription(
         id=ident,
         owner=owner,

@@ -146,13 +146,16 @@ def _parts(made: Report) -> tuple[tuple[str, Sequence[Line]], ...]:
 
 
 def to_csv(made: Report) -> str:
-    """One line for each virtual cluster, user and job, and one for all."""
+    """A line for each virtual cluster, user, job and missing node, and one for all."""
     out = io.StringIO()
     writer = csv.writer(out)
     writer.writerow(("by", "name", *(f"{each}_gpu_hours" for each in COLUMNS)))
     for by, lines in (("all", [made.total]), *_parts(made)):
         for line in lines:
             writer.writerow((by, *line.shown().values()))
+    writer.writerows(
+        ("node that did not tell", node, *[""] * len(COLUMNS)) for node in made.missing
+    )
     return out.getvalue()
 
 

@@ -12,8 +12,8 @@ from rest.domain.times import iso
 
 KEPT = timedelta(days=8)
 """How long agents keep figures."""
-LOOK_S = 15.0
-"""How often agents look; a shorter step has nothing to show."""
+LOOK_S = 4.0
+"""How often agents look by default; a shorter step has nothing to show."""
 SKEW = timedelta(minutes=1)
 """Between the clocks of the Launcher and of agents."""
 VALUES = 20_000
@@ -79,19 +79,21 @@ def tasks_of(
                 "attempt": name.task_attempt,
                 "node": node,
                 "gpus": gpus.get(pod),
-                "average": figures(_summed(columns)),
+                "average": figures(*_summed(columns)),
                 "series": _series(columns),
             }
             found.append((order, shown))
     return [shown for _, shown in sorted(found, key=lambda each: each[0])]
 
 
-def figures(sums: Sums) -> dict[str, float | None]:
-    """What is used on average; None: not known."""
-    span_s, known_s = sums.get("span_s"), sums.get("gpu_known_s")
+def figures(sums: Sums, spans: Sums | None = None) -> dict[str, float | None]:
+    """What is used on average; None: not known. ``spans``: the seconds in which each was known,
+    where these are not all.
+    """
+    known_s = sums.get("gpu_known_s")
 
     def per_second(name: str) -> float | None:
-        value = sums.get(name)
+        value, span_s = sums.get(name), (spans or {}).get(name, sums.get("span_s"))
         return None if value is None or not span_s else value / span_s
 
     def percent(name: str) -> float | None:
@@ -115,11 +117,15 @@ def _rounded(value: float | None, digits: int = 0) -> float | None:
     return None if value is None else round(value, digits or None)
 
 
-def _summed(columns: Columns) -> dict[str, float | None]:
-    known = {
-        name: [each for each in column if each is not None] for name, column in columns.items()
-    }
-    return {name: sum(column) if column else None for name, column in known.items()}
+def _summed(columns: Columns) -> tuple[Sums, Sums]:
+    """The sums of what is known, and the seconds in which it was."""
+    sums, spans = dict[str, float | None](), dict[str, float | None]()
+    for name, column in columns.items():
+        pairs = zip(column, columns.get("span_s", ()), strict=False)
+        known = [(each, span_s or 0.0) for each, span_s in pairs if each is not None]
+        sums[name] = sum(each for each, _ in known) if known else None
+        spans[name] = sum(span_s for _, span_s in known)
+    return sums, spans
 
 
 def _series(columns: Columns) -> dict[str, list[Any]]:

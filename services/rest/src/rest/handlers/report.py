@@ -68,8 +68,12 @@ class Reports:
         jobs = [_use(each, known.get(each.job, nothing)) for each in held]
         return await asyncio.to_thread(report, jobs, since, now, missing)
 
-    async def run(self) -> None:
-        """Make the report of each week until cancelled; retry transient failures."""
+    async def run(self, nodes_are_read: asyncio.Event) -> None:
+        """Make the report of each week until cancelled; retry transient failures. After a start it
+        waits: what was published while REST was away is to be read first.
+        """
+        await nodes_are_read.wait()
+        await asyncio.sleep(self.settings.usage_settle_s)
         while True:
             try:
                 await self.make(week_of(datetime.fromtimestamp(time.time(), UTC) - WEEK))
