@@ -51,7 +51,7 @@ async def test_debians_alertmanager_gets_musters_alerts_and_sends_none_back(
     cluster: Any, with_rest: Callable[..., Any], tmp_path: Path
 ) -> None:
     port = free_port()
-    there = {"alertmanager_urls": f"http://127.0.0.1:{port}", "alertmanager_wait_s": 0.2}
+    there = {"alertmanager_urls": f"http://127.0.0.1:{port}", "alertmanager_wait_s": 10.0}
     async with (
         with_rest(alertmanager_token=TOKEN, **there) as api,
         alertmanager(tmp_path, api.url, port) as its,

@@ -15,6 +15,7 @@ MEANT_FOR_BOTH = {
     "service_key",  # its own key, of the service that reads it
     "resolver_threads",  # the same bound
     "foreign_port_s",  # the same time
+    "metrics_users",  # the same bound
     "kube_namespace",  # the same namespaces, of the tasks
     "kube_host_namespace",
     "kube_host_network",  # the same permission: REST refuses what agents would
