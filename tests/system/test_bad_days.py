@@ -306,7 +306,20 @@ async def put_back(pool: Pool, schemas: Sequence[str]) -> None:
         await conn.execute("SET LOCAL session_replication_role = replica")  # in any order
         for table, kept in await tables_of(conn, schemas):
             await conn.execute(f"DELETE FROM {table}")
-            await conn.execute(f"INSERT INTO {table} OVERRIDING SYSTEM VALUE TABLE {kept}")
+            names = ", ".join(await written_columns(conn, table))
+            await conn.execute(
+                f"INSERT INTO {table} ({names}) OVERRIDING SYSTEM VALUE SELECT {names} FROM {kept}"
+            )
+
+
+async def written_columns(conn: Connection, table: str) -> list[str]:
+    """All but those that the database makes of others."""
+    rows = await conn.fetch(
+        "SELECT quote_ident(attname) AS name FROM pg_attribute WHERE attrelid = $1::regclass"
+        " AND attnum > 0 AND NOT attisdropped AND attgenerated = ''",
+        table,
+    )
+    return [row["name"] for row in rows]
 
 
 async def is_noticed(pool: Pool, bootstrap: str, schemas: Sequence[str]) -> bool:
