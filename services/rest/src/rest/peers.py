@@ -5,10 +5,10 @@ the queue from the Scheduler, alerts from Alerting. It changes nothing there.
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
 import httpx2
@@ -17,6 +17,7 @@ from muster.address_guard import AddressRefused, GuardedTransport, Resolver
 from muster.addresses import is_within, networks_of
 from muster.errors import Rejected, Transient
 from muster.service_keys import ALERTING, SCHEDULER, agent, make_token, service_key
+from pydantic import ValidationError
 
 from rest.leader import Leader, Query, Question
 from rest.metrics import RestMetrics
@@ -24,10 +25,16 @@ from rest.settings import RestSettings
 
 _log = structlog.get_logger()
 
+Figures = TypeVar("Figures")
+
 MAX_PEER_BYTES = 8 * 1024 * 1024
 """Of the Scheduler's answer."""
 
 MAX_REFUSAL_BYTES = 4096
+NO_ADDRESS = "Where its agent is read is not known (yet)."
+OLDER = "Its agent keeps no figures: it is of an older version."
+UNREADABLE = "The answer of its agent can't be read."
+LATE = "Its agent has not answered in time."
 URL_SHOWN, ADDRESSES_SHOWN = 100, 3
 
 
@@ -169,6 +176,47 @@ class Peers:
                 return await _read(f"The agent of node {at.node}", it)
             except ValueError as error:
                 raise Transient(f"The answer of node {at.node} can't be read.") from error
+
+    async def ask_agents(
+        self,
+        agents: Mapping[str, str | None],
+        path: str,
+        query: Query,
+        read: Callable[[Any], Figures],
+    ) -> tuple[dict[str, Figures], dict[str, str]]:
+        """What the agents answer, by node, and why the others' answers are missing. ``agents``: by
+        node, where its agent is read. ``read`` raises ValidationError where it can't read one.
+        """
+        answers: dict[str, Figures] = {}
+        missing = dict.fromkeys(agents, LATE)
+        places = asyncio.Semaphore(self._settings.usage_agents)
+
+        async def ask(node: str, log_url: str | None) -> None:
+            if log_url is None:
+                missing[node] = NO_ADDRESS
+                return
+            try:
+                async with places:
+                    found = await self.ask_agent(AgentAt(node, log_url), path, query)
+                if found is None:
+                    missing[node] = OLDER
+                    return
+                answers[node] = read(found)
+            except (Rejected, Transient) as error:
+                missing[node] = str(error)
+            except ValidationError:
+                missing[node] = UNREADABLE
+            else:
+                del missing[node]
+
+        limit_s = self._settings.usage_timeout_s
+        try:
+            async with asyncio.timeout(limit_s), asyncio.TaskGroup() as group:
+                for node, log_url in agents.items():
+                    group.create_task(ask(node, log_url))
+        except TimeoutError:
+            pass  # the answer names who is missing
+        return answers, missing
 
     @asynccontextmanager
     async def _agent(

@@ -7,24 +7,16 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse, Response
-from muster.contracts.jobs import JobStatus
-from muster.errors import Rejected, Transient
-from pydantic import BaseModel, ValidationError, field_validator
+from pydantic import BaseModel, field_validator
 
 from rest.api.context import Context, Here, User
 from rest.api.jobs import Attempt, JobName, attempt_status, get_whole
 from rest.api.models import JobUsage
 from rest.domain.times import iso
-from rest.domain.usage import Span, agents_of, span_of, tasks_of
+from rest.domain.usage import agents_of, span_of, tasks_of
 from rest.domain.views import WholeJob
-from rest.peers import AgentAt
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
-
-NO_ADDRESS = "Where its agent is read is not known (yet)."
-OLDER = "Its agent keeps no figures: it is of an older version."
-UNREADABLE = "The answer of its agent can't be read."
-LATE = "Its agent has not answered in time."
 
 Columns = dict[str, list[float | None]]
 
@@ -41,6 +33,10 @@ class AgentAnswer(BaseModel):
             if len({len(column) for column in columns.values()}) > 1:
                 raise ValueError("the lists differ in length")
         return pods
+
+
+def _pods_in(answer: Any) -> dict[str, Columns]:
+    return AgentAnswer.model_validate(answer).pods
 
 
 Points = Annotated[int, Query(ge=1, le=1000, description="The most points of a series.")]
@@ -82,7 +78,12 @@ async def _usage(
     span = span_of(status, points, datetime.fromtimestamp(time(), UTC))
     most = here.settings.usage_answers_per_user
     with here.limits.place("reads of usage by this user", username, most):
-        answers, missing = await _ask(here, status, span)
+        agents = {
+            node: here.cluster.log_url(node) or log_url
+            for node, log_url in agents_of(status).items()
+        }
+        path, query = f"/usage/{status.job}", span.query()
+        answers, missing = await here.peers.ask_agents(agents, path, query, _pods_in)
     content |= {
         "since": iso(span.since),
         "until": iso(span.until),
@@ -91,41 +92,3 @@ async def _usage(
         "missing": [{"node": node, "reason": why} for node, why in sorted(missing.items())],
     }
     return JSONResponse(content)
-
-
-async def _ask(
-    here: Context, status: JobStatus, span: Span
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """The pods of each node that answers, and why the others' are missing."""
-    answers: dict[str, Any] = {}
-    missing = dict.fromkeys(agents_of(status), LATE)
-    places = asyncio.Semaphore(here.settings.usage_agents)
-
-    async def ask(node: str, log_url: str | None) -> None:
-        if log_url is None:
-            missing[node] = NO_ADDRESS
-            return
-        try:
-            async with places:
-                at = AgentAt(node, log_url)
-                found = await here.peers.ask_agent(at, f"/usage/{status.job}", span.query())
-        except (Rejected, Transient) as error:
-            missing[node] = str(error)
-            return
-        if found is None:
-            missing[node] = OLDER
-            return
-        try:
-            answers[node] = AgentAnswer.model_validate(found).pods
-        except ValidationError:
-            missing[node] = UNREADABLE
-        else:
-            del missing[node]
-
-    try:
-        async with asyncio.timeout(here.settings.usage_timeout_s), asyncio.TaskGroup() as group:
-            for node, log_url in agents_of(status).items():
-                group.create_task(ask(node, here.cluster.log_url(node) or log_url))
-    except TimeoutError:
-        pass  # the answer names who is missing
-    return answers, missing

@@ -5,17 +5,18 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from typing import Any
 
 import structlog
 from muster.bus import Bus
 from muster.contracts.reports import UsageLine, UsageReported
 from muster.db import Pool, is_transient, transaction
 from muster.errors import Rejected, Transient
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from rest.cluster import Cluster
 from rest.domain.reports import WEEK, JobUse, Line, Report, begin_of, report, shortened, week_of
-from rest.peers import AgentAt, Peers
+from rest.peers import Peers
 from rest.settings import RestSettings
 from rest.store import usage
 from rest.store.usage import Known
@@ -77,10 +78,8 @@ class Reports:
         while True:
             try:
                 await self.make(week_of(datetime.fromtimestamp(time.time(), UTC) - WEEK))
-            except (Transient, Rejected) as error:
-                _log.warning("the usage report is tried again later", error=str(error))
             except Exception as error:
-                if not is_transient(error):
+                if not (isinstance(error, Transient | Rejected) or is_transient(error)):
                     raise
                 _log.warning("the usage report is tried again later", error=str(error))
             await asyncio.sleep(self.settings.maintenance_s)
@@ -129,21 +128,13 @@ class Reports:
 
     async def _ask(self, since: datetime, until: datetime) -> tuple[Mapping[str, Known], list[str]]:
         """What all agents know of each job, and the nodes that did not tell."""
-        nodes = [each.report for each in self.cluster.nodes()]
-        sums: dict[str, Known] = {}
-        missing = {each.node for each in nodes}
-        places = asyncio.Semaphore(self.settings.usage_agents)
+        agents = {each.report.node: each.report.log_url for each in self.cluster.nodes()}
         query = {"since": since.timestamp(), "until": until.timestamp()}
-
-        async def ask(node: str, log_url: str) -> None:
-            try:
-                async with places:
-                    found = await self.peers.ask_agent(AgentAt(node, log_url), "/usage", query)
-                told = AgentSums.model_validate(found).jobs
-            except (Transient, Rejected, ValidationError) as error:
-                _log.warning("a node's figures are missing", node=node, error=str(error)[:200])
-                return
-            missing.discard(node)
+        answers, missing = await self.peers.ask_agents(agents, "/usage", query, _sums_in)
+        for node, why in missing.items():
+            _log.warning("a node's figures are missing", node=node, why=why[:200])
+        sums: dict[str, Known] = {}
+        for told in answers.values():
             for job, it in told.items():
                 so_far = sums.get(job, Known())
                 sums[job] = Known(
@@ -151,15 +142,11 @@ class Reports:
                     so_far.busy_s + (it.gpu_busy_s or 0.0),
                     so_far.idle_s + (it.gpu_idle_s or 0.0),
                 )
-
-        try:
-            async with asyncio.timeout(self.settings.usage_timeout_s), asyncio.TaskGroup() as group:
-                for each in nodes:
-                    if each.log_url is not None:
-                        group.create_task(ask(each.node, each.log_url))
-        except TimeoutError:
-            pass  # the report names who is missing
         return sums, sorted(missing)
+
+
+def _sums_in(answer: Any) -> dict[str, JobSums]:
+    return AgentSums.model_validate(answer).jobs
 
 
 def _told(line: Line) -> UsageLine:
