@@ -24,7 +24,7 @@ from alerting.api.routes import routes
 from alerting.domain.deliveries import Answer, Channel, Failed, GiveUp, new_orders
 from alerting.domain.messages import Message, confirmation_message
 from alerting.domain.rendering import FORMS
-from alerting.domain.rendering.forms import Sending
+from alerting.domain.rendering.forms import Link, Sending
 from alerting.domain.rendering.mail import render
 from alerting.handlers import RECEIVED_TOPICS, KnownSettings, Listener, Notified
 from alerting.lanes import Lane, LaneLimits, Sender
@@ -43,9 +43,6 @@ from alerting.timers import Timers
 _log = structlog.get_logger()
 
 TOPICS_FOLLOWED = ("receivers-changed", REPORTED, SETTINGS)
-
-Link = Callable[[str | None], str | None]
-"""Gives the address of a job's page."""
 
 LINGER_S = 0.1
 """A notification may wait this long: larger batches cost the database less."""

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import httpx2
 from muster.addresses import networks_of
-from muster.settings import DatabaseSettings, ReadByRestSettings
+from muster.settings import DatabaseSettings, ReadByRestSettings, names_in
 from pydantic import (
     Field,
     NonNegativeInt,
@@ -23,7 +23,7 @@ from pydantic import (
 
 from alerting.domain.deliveries import DeliveryPolicy
 from alerting.domain.policy import Policy
-from alerting.receivers.http import HttpLimits
+from alerting.receivers.http import HttpLimits, is_web_address
 from alerting.receivers.mail import MailServer, MailTls
 
 JOB = "{job}"
@@ -173,12 +173,8 @@ class AlertingSettings(DatabaseSettings, ReadByRestSettings):
     @field_validator("alertmanager_urls")
     @classmethod
     def _are_web_addresses(cls, text: SecretStr) -> SecretStr:
-        for part in _parts(text):
-            try:
-                url = httpx2.URL(part)
-            except httpx2.InvalidURL:
-                url = httpx2.URL("")
-            if url.scheme not in ("http", "https") or not url.host:
+        for part in names_in(text.get_secret_value()):
+            if not is_web_address(part):
                 raise ValueError("write http or https addresses, separated by commas")
         return text
 
@@ -215,7 +211,7 @@ class AlertingSettings(DatabaseSettings, ReadByRestSettings):
 
     def alertmanagers(self) -> list[httpx2.URL]:
         """Their addresses."""
-        return [httpx2.URL(part) for part in _parts(self.alertmanager_urls)]
+        return [httpx2.URL(part) for part in names_in(self.alertmanager_urls.get_secret_value())]
 
     def policy(self) -> Policy:
         """When silence matters."""
@@ -268,7 +264,3 @@ class AlertingSettings(DatabaseSettings, ReadByRestSettings):
             password=self.smtp_password.get_secret_value() if self.smtp_password else None,
             timeout_s=self.smtp_timeout_s,
         )
-
-
-def _parts(text: SecretStr) -> list[str]:
-    return [part.strip() for part in text.get_secret_value().split(",") if part.strip()]

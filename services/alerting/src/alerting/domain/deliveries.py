@@ -23,7 +23,7 @@ from muster.contracts.subscriptions import (
     SubscriptionFilter,
 )
 
-from alerting.domain.events import Event, Severity
+from alerting.domain.events import RANKS, Event, Severity
 from alerting.domain.quiet import digest_at, quiet_until
 
 SCHEDULE_S = (0, 5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400)
@@ -39,7 +39,6 @@ WEIGHTS = {
 }
 """The severities of the alerts that these events end."""
 
-RANKS = {severity.value: rank for rank, severity in enumerate(Severity)}
 EVERY_SEVERITY = frozenset({LeastSeverity.INFO, LeastSeverity.UNKNOWN})
 
 JITTER = 0.1
@@ -267,7 +266,7 @@ def wants(subscription: Subscription, event: Event) -> bool:
     elif not _passes(subscription.filter, event):
         return False
     least = subscription.least_severity
-    return least in EVERY_SEVERITY or RANKS[weight(event).value] >= RANKS[least.value]
+    return least in EVERY_SEVERITY or RANKS[weight(event)] >= RANKS[Severity(least.value)]
 
 
 def channel(subscription: Subscription) -> Channel:

@@ -21,6 +21,10 @@ class Severity(StrEnum):
     CRITICAL = "critical"
 
 
+RANKS = {severity: rank for rank, severity in enumerate(Severity)}
+"""The more it matters, the higher."""
+
+
 class Source(StrEnum):
     """Who found the condition of an alert: Alerting in what services publish, a node's agent, an
     event rule, or Alertmanager.

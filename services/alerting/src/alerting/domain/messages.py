@@ -12,7 +12,7 @@ from muster.contracts.subscriptions import AlertEvent
 from pydantic import JsonValue
 
 from alerting.domain.deliveries import DeliveryPolicy, Receiver
-from alerting.domain.events import Event, Severity
+from alerting.domain.events import RANKS, Event, Severity
 
 ENDS = frozenset(
     {
@@ -23,8 +23,6 @@ ENDS = frozenset(
     }
 )
 """Events that end the alert that an earlier event began."""
-
-RANKS = {severity: rank for rank, severity in enumerate(Severity)}
 
 
 @dataclass(frozen=True, slots=True)

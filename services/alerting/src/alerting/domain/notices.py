@@ -10,12 +10,10 @@ from muster.contracts.alerts import subject_of
 from muster.contracts.subscriptions import AlertEvent
 from pydantic import JsonValue
 
-from alerting.domain.events import Alert, Event, JobLabels, Severity, fingerprint
+from alerting.domain.events import RANKS, Alert, Event, JobLabels, Severity, fingerprint
 
 NAMED = 20
 """The most alerts that one message describes; the rest is counted."""
-
-ORDER = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
 
 
 def events_of(alerts: Iterable[Alert], cause: str = "", truncated: int = 0) -> tuple[Event, ...]:
@@ -74,7 +72,7 @@ def _event(cause: str, alerts: Sequence[Alert], truncated: int) -> Event:
 
 def _rank(alert: Alert) -> tuple[int, datetime, str]:
     """The same whatever order alerts come in: the first one's identity is their incident's."""
-    return ORDER.index(alert.severity), alert.starts_at, alert.fingerprint
+    return RANKS[alert.severity], alert.starts_at, alert.fingerprint
 
 
 def _line(alert: Alert) -> str:

@@ -87,7 +87,7 @@ class HttpReceiver:
 
     async def send(self, sent: HttpMessage) -> Answer:
         """Try once. Every failure is an answer, not an exception."""
-        if not _is_web_address(sent.target.url):
+        if not is_web_address(sent.target.url):
             return Failed("the address is not an http or https URL", can_retry=False)
         request = sent.form.render(sent.message, sent.target, sent.sending)
         try:
@@ -123,7 +123,8 @@ def _without(target: Target, text: str) -> str:
     return text
 
 
-def _is_web_address(text: str) -> bool:
+def is_web_address(text: str) -> bool:
+    """Whether it is an http or https URL with a host."""
     try:
         url = httpx2.URL(text)
     except (httpx2.InvalidURL, UnicodeError):

@@ -165,7 +165,7 @@ async def apply_orders(
         if order.kind is OrderKind.TEST:
             key = f"receiver-test/{order.id}"
             message = test_message(key, subscription.owner, order.at)
-            done = await _add_message(conn, subscription, message)
+            done = await write_message(conn, subscription.id, channel, message)
         else:
             noted: str = await conn.execute(_NOTE_REPLAY, subscription.id, order.id)
             if noted == "UPDATE 0":
@@ -181,16 +181,18 @@ async def add_message(
 ) -> None:
     """Write a message that is no event's, for one subscription."""
     listed = {subscription.id: Listed(subscription.owner, version)}
-    await _note_receivers(conn, {subscription.id: channel_of(subscription).value}, listed)
-    await _add_message(conn, subscription, message)
+    channel = channel_of(subscription).value
+    await _note_receivers(conn, {subscription.id: channel}, listed)
+    await write_message(conn, subscription.id, channel, message)
 
 
-async def _add_message(conn: Connection, subscription: Subscription, message: Message) -> str:
-    key, channel = message.key, channel_of(subscription).value
+async def write_message(conn: Connection, subscription: str, channel: str, message: Message) -> str:
+    """Write a message and its delivery, for a receiver that is known; PostgreSQL's answer."""
+    key = message.key
     row = {"key": key, "name": message.name, "at": message.at, "message": message.to_json()}
     await conn.execute(_ADD_MESSAGES, [plain(row)])
-    ident = delivery_id(subscription.id, key)
-    columns = ([ident], [subscription.id], [channel], [key], [None], [False])
+    ident = delivery_id(subscription, key)
+    columns = ([ident], [subscription], [channel], [key], [None], [False])
     done: str = await conn.execute(_ADD_DELIVERIES, *columns)
     return done
 

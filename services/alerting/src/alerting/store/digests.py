@@ -4,7 +4,7 @@ from muster.db import Connection
 
 from alerting.domain.deliveries import delivery_id
 from alerting.domain.messages import Message, digest_message
-from alerting.store.rows import plain
+from alerting.store.deliveries import write_message
 
 KEY = "alerting: digests"
 """One replica at a time makes digests: two would make two of one."""
@@ -21,13 +21,6 @@ _PARTS = """
     JOIN event AS e ON e.key = d.event_key
     WHERE d.subscription = $1 AND d.state = 'waiting' AND d.digest_at <= now()
     ORDER BY e.at, d.id LIMIT $2 FOR UPDATE OF d
-"""
-_ADD_EVENT = """
-    INSERT INTO event (key, name, at, message)
-    SELECT key, name, at, message FROM jsonb_populate_record(NULL::event, $1::jsonb)
-"""
-_ADD = """
-    INSERT INTO delivery (id, subscription, channel, event_key) VALUES ($1, $2, $3, $4)
 """
 _TAKE = """
     UPDATE delivery SET state = 'digested', digest = $2, ended_at = now() WHERE id = ANY($1)
@@ -52,8 +45,6 @@ async def _make(conn: Connection, subscription: str) -> None:
     key = f"digest/{subscription}/{first['id']}"
     messages = [Message.from_json(row["message"]) for row in parts]
     message = digest_message(key, subscription, messages, first["now"])
-    row = {"key": key, "name": message.name, "at": message.at, "message": message.to_json()}
-    await conn.execute(_ADD_EVENT, plain(row))
+    await write_message(conn, subscription, first["channel"], message)
     ident = delivery_id(subscription, key)
-    await conn.execute(_ADD, ident, subscription, first["channel"], key)
     await conn.execute(_TAKE, [row["id"] for row in parts], ident)

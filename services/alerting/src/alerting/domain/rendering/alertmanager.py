@@ -1,20 +1,18 @@
 """Alerts as Alertmanager's API takes them (``POST /api/v2/alerts``)."""
 
 import re
-from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from pydantic import JsonValue
 
 from alerting.domain.events import Alert
 from alerting.domain.external import OWN
+from alerting.domain.rendering.forms import Link
 
 NO_LABEL = re.compile(r"[^a-zA-Z0-9_]|^(?=[0-9])")
 """What a label's name must not have, as Prometheus reads it."""
 WAITS = 4
 """An alert that is not repeated for so many waits is over, as with Prometheus's own."""
-
-Link = Callable[[str | None], str | None]
 
 
 def posted(alert: Alert, now: datetime, wait_s: float, link: Link) -> dict[str, JsonValue]:

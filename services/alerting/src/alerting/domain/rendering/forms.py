@@ -12,6 +12,9 @@ from alerting.domain.messages import Message
 
 USER_AGENT = "Muster"
 
+Link = Callable[[str | None], str | None]
+"""Gives the address of a job's page."""
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Target:
