@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 import structlog
-from muster.contracts.alerts import ALERT_RULES_SETTING, AlertRulesConfig, Do
+from muster.contracts.alerts import ALERT_RULES_SETTING, ActionName, AlertRulesConfig, Do
 from muster.contracts.model import Model
 from muster.contracts.notices import SettingChanged
 from muster.contracts.subscriptions import AlertEvent
@@ -45,7 +45,7 @@ class ActionText(_Strict):
     name: Annotated[str, Field(pattern=NAME)]
     alerts: Annotated[tuple[Pattern, ...], Field(min_length=1, max_length=100)]
     labels: dict[str, Pattern] = {}
-    do: Literal["cordon", "drain", "stop-job", "tag-job"]
+    do: ActionName
     after_seconds: Annotated[float, Field(ge=0, le=7 * 86_400)] = 0.0
     mode: Literal["dry-run", "on"] = "dry-run"
     take_back: bool = True

@@ -1,5 +1,8 @@
 """The metrics of REST, beside those of the plumbing."""
 
+from typing import get_args
+
+from muster.contracts.alerts import ActionName
 from muster.metrics import SECONDS
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -65,7 +68,7 @@ class RestMetrics:
             ["do", "outcome"],
             registry=registry,
         )
-        for do in ("cordon", "drain", "stop-job", "tag-job"):
+        for do in get_args(ActionName):
             for outcome in ("done", "dry-run", "refused", "undone"):
                 self.actions.labels(do, outcome)
         self.limited = Counter(

@@ -5,7 +5,7 @@ Alerting wants and REST carries out.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -94,6 +94,10 @@ class Do(OpenEnum):
     TAG_JOB = "tag-job"
     UNDO = "undo"
     UNKNOWN = "unknown"
+
+
+ActionName = Literal["cordon", "drain", "stop-job", "tag-job"]
+"""What an operator's rule may ask for."""
 
 
 class ActionRequested(Model):

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from fastapi.responses import JSONResponse, Response
+from muster.contracts.alerts import ActionName
 from muster.errors import Transient
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -97,7 +98,7 @@ class ShownAction(BaseModel):
 
     action: str
     rule: str
-    do: Literal["cordon", "drain", "stop-job", "tag-job"]
+    do: ActionName
     target: str
     alert: str
     name: str

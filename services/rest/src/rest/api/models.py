@@ -5,6 +5,7 @@ Endpoints render them straight from values; tests compare both.
 
 from typing import Any
 
+from muster.contracts.reports import UsageLine
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
@@ -391,17 +392,6 @@ class JobUsage(Shown):
     step_s: float | None
     tasks: list[TaskUsage]
     missing: list[MissingUsage]
-
-
-class UsageLine(Shown):
-    """GPU-hours under one name: of a virtual cluster, a user, or a job (``user~name``)."""
-
-    name: str
-    held: float
-    used: float
-    idle: float
-    unknown: float
-    refunded: float
 
 
 class UsageReport(Shown):
