@@ -41,7 +41,7 @@ TEXTS = {
     PINNED: "pinned",
     KEPT: "reserved for gangs that wait",
     UNSETTLED: "with gangs that wait for something or leave",
-    BOUND: "parts of larger cells that stay bound",
+    BOUND: "within larger cells that stay bound",
     ROOM: "whose gangs don't fit elsewhere",
     UNTRIED: "not tried",
 }

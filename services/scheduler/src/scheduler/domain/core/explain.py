@@ -23,6 +23,7 @@ from scheduler.domain.core.records import Records, Reservation
 from scheduler.domain.core.reserve import lift_all
 from scheduler.domain.core.shortage import Shortage
 from scheduler.domain.core.state import State
+from scheduler.domain.core.views import When
 from scheduler.domain.core.wording import counted, wanted_of, words_of
 
 SHAPE, RESOURCE, RESERVATION = "shape", "resource", "reservation"
@@ -117,8 +118,9 @@ class _Explainer:
             elif (short := short_of(self._state, head)) is not None:
                 found[each] = quota(head, short)
             else:
-                has_gpus = _wants_more(head) and bare.fits(each, head)
-                found[each] = self._with_protected(head, _room(head, has_gpus=has_gpus))
+                lacks_more = _wants_more(head) and bare.fits(each, head)
+                room = _resource(head) if lacks_more else _shape(head, *self._free(head))
+                found[each] = self._with_protected(head, room)
         return {
             each: reason if each in firsts else with_lenders(heads[each], reason)
             for each, reason in found.items()
@@ -150,6 +152,15 @@ class _Explainer:
             heal(self._state, nodes)
             asks = _Asks(self._starts)
             return {each for each, head in heads.items() if asks.fits(each, head)}
+
+    def _free(self, head: Workload) -> tuple[int, int]:
+        """Free GPUs of types that its pods may have, and the most of them on one node."""
+        pools = [
+            self._state.idle(pool, When.NOW).free()
+            for pool in self._state.pools
+            if any(not want.gpu_types or pool.gpu_type in want.gpu_types for want, _ in head.wants)
+        ]
+        return sum(free for free, _ in pools), max((most for _, most in pools), default=0)
 
     def _with_protected(self, head: Workload, reason: Reason) -> Reason:
         """The same, and how many are protected from it, if some of them are where it could be."""
@@ -236,14 +247,29 @@ def _wants_more(head: Workload) -> bool:
     return any(any(want.amounts) for want, _ in head.wants)
 
 
-def _room(head: Workload, *, has_gpus: bool) -> Reason:
-    numbers, code = wanted_of(head.kinds), RESOURCE if has_gpus else SHAPE
-    text = "what is free does not lie together as wanted, or is too little."
-    if not numbers["gpus"]:
-        text = "the nodes have not enough CPU, memory, ports or other resources left."
-    elif has_gpus:
+def _resource(head: Workload) -> Reason:
+    """There are such GPUs, without what its pods want beside them."""
+    numbers = wanted_of(head.kinds)
+    text = "the nodes have not enough CPU, memory, ports or other resources left."
+    if numbers["gpus"]:
         text = "there are such GPUs, but not with enough CPU, memory, ports or others beside them."
-    return Reason(code, f"{words_of(head.kinds)}: {text}", numbers)
+    return Reason(RESOURCE, f"{words_of(head.kinds)}: {text}", numbers)
+
+
+def _shape(head: Workload, free: int, most: int) -> Reason:
+    """So many GPUs are free, the most on one node: too few, or they do not lie together."""
+    numbers = wanted_of(head.kinds)
+    wanted = sum(want.gpus * len(pods) for want, pods in head.wants)
+    if not wanted:
+        return Reason(SHAPE, f"{words_of(head.kinds)}: no node takes it now.", numbers)
+    text = f"{counted(free, 'such GPU')} {'is' if free == 1 else 'are'} free"
+    if free > 1:
+        text += f", at most {most} on one node"
+    if free >= wanted:
+        cells = "" if head.owner is None else f" in cells that {head.gang.virtual_cluster} may have"
+        text += f", but they do not lie together as wanted{cells}"
+    text = f"{words_of(head.kinds)}: {text}."
+    return Reason(SHAPE, text, numbers | {"gpusFree": free, "gpusFreeOnOneNode": most})
 
 
 def with_lenders(head: Workload, reason: Reason) -> Reason:

@@ -242,6 +242,12 @@ class View:
                 best, most = rack, room
         return best, most
 
+    def free(self) -> tuple[int, int]:
+        """Free leaves of all slots together, and of the slot that has most."""
+        self.flush()
+        leaves = sum(free * racks.bit_count() for free, racks in self.by_free.items())
+        return leaves, max((self._patterns.of(key).free for key in self.racks), default=0)
+
     def fullest_first(self) -> Iterator[int]:
         """All racks, those with most free leaves first."""
         self.flush()
