@@ -87,6 +87,14 @@ def test_a_pods_request_has_each_address_once_with_its_tasks() -> None:
         assert peers.ports == {"http": ((20000,),) * 5, "p" * 100: ((20000, 20001),) * 5}
 
 
+def test_a_pods_request_has_its_image_and_when_it_is_pulled() -> None:
+    role = a_role("w", 1, 1, image="team/python:3.11", image_pull_policy="Always")
+    (message,) = runs(a_spec((role,)), a_node_each)
+    assert message.run is not None
+    assert message.run.image == "team/python:3.11"
+    assert message.run.image_pull_policy == "Always"
+
+
 def test_a_task_that_starts_singly_gets_the_peers_that_have_a_place() -> None:
     spec = a_spec((a_role("v", 1, 1), a_role("w", 3, 1)), gang=False)
     first, second, third = runs(spec, lambda number: f"10.0.0.{number}", order=[3, 0, 1])

@@ -591,17 +591,34 @@ async def test_a_taint_keeps_tasks_away_unless_it_is_tolerated(
     assert "team:NoSchedule" in problem
 
 
-async def test_a_private_image_is_pulled_anew_and_a_public_one_is_not(
-    world: World, api: PodApiDouble
-) -> None:
+async def test_a_private_image_is_pulled_anew(world: World, api: PodApiDouble) -> None:
     world.accept(run=sealed(world))
     await world.until(lambda: api.objects)
     (main,) = api.only()["spec"]["containers"]
     assert main["imagePullPolicy"] == "Always"
-    public = Pod("pod-2", JOB, f"{JOB}-0", Phase.ACCEPTED, a_run())
-    identity = Identity("n", "id", "t")
-    (main,) = manifest(public, a_run(), identity, world.runner.rules, Given())["spec"]["containers"]
-    assert "imagePullPolicy" not in main
+
+
+@pytest.mark.parametrize(
+    ("asked", "of_the_site", "is_private", "policy"),
+    [
+        ("", "", False, None),  # Kubernetes decides by the tag
+        ("Never", "", False, "Never"),
+        ("", "IfNotPresent", False, "IfNotPresent"),
+        ("Always", "IfNotPresent", False, "Always"),
+        ("Never", "Always", False, "Always"),
+        ("", "Never", True, "Always"),
+        ("IfNotPresent", "", True, "Always"),
+    ],
+)
+def test_when_an_image_is_pulled(
+    world: World, asked: str, of_the_site: str, is_private: bool, policy: str | None
+) -> None:
+    run = a_run().model_copy(update={"image_pull_policy": asked})
+    pod = Pod("pod-1", JOB, f"{JOB}-0", Phase.ACCEPTED, run)
+    who = Identity("n", "id", "t", pull=PullCredentials() if is_private else None)
+    rules = replace(world.runner.rules, image_pull_policy=of_the_site)
+    (main,) = manifest(pod, run, who, rules, Given())["spec"]["containers"]
+    assert main.get("imagePullPolicy") == policy
 
 
 @pytest.mark.parametrize(

@@ -171,6 +171,36 @@ def test_wishes_that_make_no_sense_are_refused_at_their_place(muster: str, path:
     assert [(p, line) for p, line, _ in problems(muster=muster)] == [(f"{MUSTER}.{path}", 10)]
 
 
+def test_a_role_chooses_when_nodes_pull_its_image() -> None:
+    job = parsed(muster="taskRoles: {work: {imagePullPolicy: IfNotPresent}}")
+    assert [role.image_pull_policy for role in job.spec.task_roles] == ["", "IfNotPresent"]
+    ((path, line, message),) = problems(muster="taskRoles: {work: {imagePullPolicy: Sometimes}}")
+    assert (path, line) == (f"{MUSTER}.taskRoles.work.imagePullPolicy", 10)
+    assert message == "must be `Always`, `IfNotPresent` or `Never`, not another string"
+
+
+@pytest.mark.parametrize(
+    ("auth", "policy", "is_refused"),
+    [
+        ("{username: ann, password: p}", "IfNotPresent", True),
+        ("{password: p}", "Never", True),
+        ("{username: ann, password: p}", "Always", False),
+        ("{}", "Never", False),
+    ],
+)
+def test_a_private_image_is_always_pulled(auth: str, policy: str, is_refused: bool) -> None:
+    file = text(muster=f"taskRoles: {{work: {{imagePullPolicy: {policy}}}}}")
+    file = file.replace("type: dockerimage,", f"type: dockerimage, auth: {auth},")
+    if not is_refused:
+        assert work(parse_job(file.encode())).image_pull_policy == policy
+        return
+    with pytest.raises(ProtocolError) as refused:
+        parse_job(file.encode())
+    (problem,) = refused.value.problems
+    assert (problem.path, problem.line) == (f"{MUSTER}.taskRoles.work.imagePullPolicy", 10)
+    assert "must be `Always` for an image with `auth`" in problem.message
+
+
 def test_a_misspelt_field_is_refused_with_the_right_name() -> None:
     ((_, _, message),) = problems(muster="taskRoles: {work: {gpuType: [a]}}")
     assert message == "is no field here; did you mean `gpuTypes`?"

@@ -215,6 +215,7 @@ async def _runner(settings: AgentSettings, machine: Machine) -> tuple[PodFiles, 
                 gpu_mode=settings.kube_gpu_mode,
                 runtime_class=settings.kube_runtime_class,
                 host_network=frozenset(names_in(settings.kube_host_network)),
+                image_pull_policy=settings.kube_image_pull_policy,
             )
             return files, KubernetesPods(
                 settings, rules, files, journal, api, devices, key, metrics, doorbell.path

@@ -5,8 +5,9 @@ from __future__ import annotations
 import socket
 from enum import StrEnum
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
+from muster.contracts.images import ImagePullPolicy
 from muster.settings import JobNamespaceSettings, ReadByRestSettings, names_in
 from muster.taints import TOLERATED
 from pydantic import (
@@ -107,6 +108,12 @@ class AgentSettings(ReadByRestSettings, KubernetesSettings):
     )
     kube_step_image: str = Field(
         "muster-step", description="The image of the container that runs before each task's."
+    )
+    kube_image_pull_policy: ImagePullPolicy | Literal[""] = Field(
+        "",
+        description="When kubelet asks the registry for the image of a task whose job file has no"
+        " `imagePullPolicy`: Always, IfNotPresent or Never. Always binds all tasks. Empty:"
+        " Kubernetes' default, which is Always for the tag `latest`, else IfNotPresent.",
     )
     kube_gpu_mode: GpuMode = Field(
         GpuMode.NONE,

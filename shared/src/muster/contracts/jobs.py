@@ -62,11 +62,13 @@ class TaskRoleSpec(Model):
     nodes count, for each task. ``gpu_types``: in order of preference, empty: any.
     ``pin``: only in the pinned cell that the virtual cluster calls so. ``group``: tasks that start
     singly are put near those of the same group. ``image``: where its container image is, as the
-    job file names it. ``command`` is one shell script.
+    job file names it, ``image_pull_policy`` Kubernetes' name for when nodes pull it; empty: as the
+    node has it. ``command`` is one shell script.
     """
 
     name: str
     image: str = ""
+    image_pull_policy: str = ""
     instances: int
     min_failed_instances: int = 1
     min_succeeded_instances: int = -1

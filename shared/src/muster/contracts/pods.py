@@ -83,7 +83,8 @@ class PodRun(Model):
     """All that an agent needs to run a pod. ``user_number``: which of the agent's uids is the
     user's. ``job_name`` is OpenPAI's ``user~name``. ``peers`` has each role of which a task has a
     place; the pod's own task is among them. ``image``: of its container, where the node has
-    containers. ``secrets``: those that the pod uses (``muster.contracts.secrets.PodSecrets``),
+    containers. ``image_pull_policy``: Kubernetes' name for when the node pulls it; empty: as the
+    node has it. ``secrets``: those that the pod uses (``muster.contracts.secrets.PodSecrets``),
     sealed to the agent's key; the command has only their references. ``mounts``: the storages that
     it mounts. ``resources`` name → count of what else nodes count.
     """
@@ -97,6 +98,7 @@ class PodRun(Model):
     job_attempt: int
     task_attempt: int
     image: str = ""
+    image_pull_policy: str = ""
     command: str
     gpus: tuple[int, ...] = ()
     cpu: int

@@ -8,9 +8,9 @@ from muster.errors import Problem
 from muster.protocol.data import check_data, data_in_storages
 from muster.protocol.document import Node
 from muster.protocol.masks import check_masks
-from muster.protocol.requests import check_requests, request_warnings
+from muster.protocol.requests import MUSTER, check_requests, request_warnings
 from muster.protocol.shape import DockerImage, JobFile, TaskRole
-from muster.protocol.tree import fields, items, problem_at, string
+from muster.protocol.tree import fields, items, look_up, problem_at, string
 
 RUNTIME_PLUGINS = "com.microsoft.pai.runtimeplugin"
 _NOT_YET = "is kept, but not acted on yet"
@@ -31,7 +31,27 @@ def check_references(root: Node) -> list[Problem]:
         *_undefined(root),
         *check_requests(root),
         *check_data(root),
+        *_unchecked_log_ins(root),
     ]
+
+
+def _unchecked_log_ins(root: Node) -> Iterator[Problem]:
+    """Images with a log-in that nodes would use without asking the registry whether it is right."""
+    private = {
+        string(entry, "name")
+        for entry in items(root, "prerequisites")
+        if string(entry, "auth", "username") or string(entry, "auth", "password")
+    }
+    for name in fields(root, *MUSTER, "taskRoles"):
+        place = (*MUSTER, "taskRoles", name, "imagePullPolicy")
+        policy = look_up(root, place)
+        is_private = string(root, "taskRoles", name, "dockerImage") in private
+        if is_private and policy is not None and policy.value in ("IfNotPresent", "Never"):
+            message = (
+                "must be `Always` for an image with `auth`, so that the registry checks the log-in "
+                "each time; write that, or leave the field out"
+            )
+            yield problem_at(root, place, message)
 
 
 def _duplicates(root: Node, where: str) -> Iterator[Problem]:

@@ -201,6 +201,7 @@ def _role_spec(
         ports={HTTP_PORT: 1} | resources.ports,
         resources=dict(requests.resources),
         image=image,
+        image_pull_policy=requests.image_pull_policy,
         command=command,
     )
 

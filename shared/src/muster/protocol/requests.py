@@ -49,6 +49,7 @@ class RoleRequests:
     group: str | None = None
     resources: tuple[tuple[str, int], ...] = ()
     min_instances: int | None = None
+    image_pull_policy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +199,7 @@ def requests_of(job: JobFile, name: str) -> RoleRequests:
         group=hived.affinity_group_name or own.group,
         resources=tuple(sorted((_infiniband(job.task_roles[name]) | own.resources).items())),
         min_instances=_least_of(job, name, own),
+        image_pull_policy=own.image_pull_policy or "",
     )
 
 

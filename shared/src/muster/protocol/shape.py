@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from muster.contracts.images import ImagePullPolicy
 from muster.contracts.model import json_name
 from muster.contracts.storages import ABSOLUTE_PATH, PATH_CHARACTERS, STORAGE_NAME
 
@@ -223,11 +224,12 @@ class HivedScheduler(Shape):
 
 
 class RoleAdditions(Shape):
-    """What a task role requests of the Scheduler. ``gpu_types``: in order of preference. ``pin``:
-    only in the pinned cell that the virtual cluster calls so. ``group``: tasks that start singly
-    are put near those of the same group. ``resources``: what else nodes count, for each task.
-    ``min_instances``: the gang starts and continues with this many tasks, the first ones; null:
-    with all.
+    """What a task role requests of the Scheduler and of nodes. ``gpu_types``: in order of
+    preference. ``pin``: only in the pinned cell that the virtual cluster calls so. ``group``: tasks
+    that start singly are put near those of the same group. ``resources``: what else nodes count,
+    for each task. ``min_instances``: the gang starts and continues with this many tasks, the first
+    ones; null: with all. ``image_pull_policy``: when Kubernetes nodes ask the registry for its
+    image; null: as the node has it.
     """
 
     gpu_types: GpuTypes | None = None
@@ -238,6 +240,7 @@ class RoleAdditions(Shape):
         dict[SchedulerName, Annotated[Integer, Field(ge=0, le=MAX_AMOUNT)]],
         Field(max_length=MAX_RESOURCES),
     ] = {}
+    image_pull_policy: ImagePullPolicy | None = None
 
 
 class Additions(Shape):

@@ -184,6 +184,7 @@ def _run_message(
         job_attempt=job.attempt,
         task_attempt=task.attempt,
         image=role.image,
+        image_pull_policy=role.image_pull_policy,
         command=role.command,
         gpus=place.gpus,
         cpu=role.cpu,

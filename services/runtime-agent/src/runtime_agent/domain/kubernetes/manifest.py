@@ -26,6 +26,7 @@ TICKET, PROOF = "MUSTER_TICKET", "MUSTER_PROOF"
 
 DOCKER_HUB = "https://index.docker.io/v1/"
 """The name by which kubelet finds the log-in for images without a registry."""
+ALWAYS = "Always"
 MAIN = "main"
 STEP = "step"
 BIN_DIR = "/muster"
@@ -53,6 +54,7 @@ class GpuMode(StrEnum):
 class PodRules:
     """What holds for all pods of a node. `host_namespace`: of pods on the host network or with
     rdma, which the virtual clusters in `host_network` may have, or all where "*" is in it.
+    `image_pull_policy`: of tasks that choose none; empty: Kubernetes' default. "Always" binds all.
     """
 
     namespace: str
@@ -63,6 +65,7 @@ class PodRules:
     gpu_mode: GpuMode = GpuMode.NONE
     runtime_class: str = ""
     host_network: frozenset[str] = frozenset()
+    image_pull_policy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +160,8 @@ def manifest(pod: Pod, run: PodRun, who: Identity, rules: PodRules, given: Given
         "containers": [main],
         "volumes": volumes,
     }
-    if who.pull is not None:  # else a node's copy would be anybody's
-        main["imagePullPolicy"] = "Always"
+    if policy := _image_pull_policy(run, who, rules):
+        main["imagePullPolicy"] = policy
     if run.secrets is not None:
         spec["imagePullSecrets"] = [{"name": object_name(pod)}]
     if rules.gpu_mode is GpuMode.VISIBLE_DEVICES and run.gpus and rules.runtime_class:
@@ -178,6 +181,15 @@ def manifest(pod: Pod, run: PodRun, who: Identity, rules: PodRules, given: Given
         },
         "spec": spec,
     }
+
+
+def _image_pull_policy(run: PodRun, who: Identity, rules: PodRules) -> str:
+    """Empty: Kubernetes' default. An image with a log-in is asked for each time, whatever the job
+    file says: else whoever gives a wrong one would get the node's copy.
+    """
+    if who.pull is not None or rules.image_pull_policy == ALWAYS:
+        return ALWAYS
+    return run.image_pull_policy or rules.image_pull_policy
 
 
 def pull_secret(pod: Pod, run: PodRun, who: Identity, rules: PodRules) -> Json:
