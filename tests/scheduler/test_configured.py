@@ -112,6 +112,15 @@ def test_what_is_set_as_it_was_said_and_what_has_no_effect(base: ClusterConfig) 
     ]
 
 
+def test_an_order_that_does_not_begin_with_priority_is_warned_of(base: ClusterConfig) -> None:
+    by_age = checked(b"policy:\n  orderBy: [age, priority]", base)
+    (warning,) = (each for each in by_age.warnings if each.path == "policy.orderBy")
+    assert warning.line == 2
+    assert "preempted at once" in warning.message
+    usual = checked(b"policy: {orderBy: [priority, age]}", base)
+    assert not any(each.path == "policy.orderBy" for each in usual.warnings)
+
+
 def test_nothing_is_refused_while_what_is_set_is_left_out(kit: Kit) -> None:
     state = kit.state(kit.report("n0", gpus=2))
     setting = Setting(1, 1, {"virtualClusters": {"vision": {"cells": []}}})

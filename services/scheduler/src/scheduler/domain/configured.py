@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from muster.protocol.document import Limits
 
 from scheduler.domain.core.building import build
-from scheduler.domain.core.config import ClusterConfig, Finding, Policy, VirtualCluster
+from scheduler.domain.core.config import PRIORITY, ClusterConfig, Finding, Policy, VirtualCluster
 from scheduler.domain.core.forest import ConfigError
 from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy, ordering_of
 from scheduler.domain.formats.cluster_change import HARDWARE, POLICY, VIRTUAL_CLUSTERS
@@ -22,6 +22,11 @@ PARTS = (VIRTUAL_CLUSTERS, POLICY)
 
 CONFIGURATION = Limits("a configuration", max_bytes=1024 * 1024, max_nodes=100_000)
 """The most values. Ten for each virtual cluster are enough for thousands of them."""
+
+UNSTABLE_ORDER = (
+    "should begin with priority: who may preempt whom depends on it alone, so a gang that starts "
+    "by another order may be preempted at once"
+)
 
 PIN = ".pin"
 """The end of the path of a hardware warning about an owner."""
@@ -103,7 +108,7 @@ def checked(
 def looked_at(
     config: ClusterConfig, policies: Mapping[str, OrderPolicy]
 ) -> tuple[list[Finding], list[Finding]]:
-    """A configuration's problems, and its parts without effect."""
+    """A configuration's problems, and its parts without effect or with a doubtful one."""
     wrong: list[Finding] = []
     warnings: list[Finding] = []
     try:
@@ -114,6 +119,8 @@ def looked_at(
         ordering_of(config.policy, policies)
     except ConfigError as error:
         wrong += error.findings
+    if config.policy.order_by[:1] != (PRIORITY,):
+        warnings.append(Finding("policy.orderBy", UNSTABLE_ORDER))
     return wrong, warnings
 
 

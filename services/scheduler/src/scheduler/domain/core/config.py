@@ -10,10 +10,10 @@ from functools import cached_property
 ALL_TYPES = ""
 """In limits by GPU type: of all types together."""
 
-FAIR_SHARE = "fair-share"
+PRIORITY, FAIR_SHARE = "priority", "fair-share"
 """The policy that goes by what users have had."""
 
-USUAL_ORDER = ("priority", FAIR_SHARE, "age")
+USUAL_ORDER = (PRIORITY, FAIR_SHARE, "age")
 """What order goes by, where nobody says."""
 
 REQUEUE_S = 60.0

@@ -10,7 +10,7 @@ from itertools import count
 from operator import itemgetter
 from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
-from scheduler.domain.core.config import FAIR_SHARE, Finding, Policy, listed
+from scheduler.domain.core.config import FAIR_SHARE, PRIORITY, Finding, Policy, listed
 from scheduler.domain.core.forest import ConfigError
 from scheduler.domain.core.model import OPPORTUNISTIC, Gang
 
@@ -82,7 +82,7 @@ class ByFairShare:
 
 
 BUILT_IN: Mapping[str, OrderPolicy] = {
-    "priority": ByPriority(),
+    PRIORITY: ByPriority(),
     FAIR_SHARE: ByFairShare(),
     "age": ByAge(),
 }
