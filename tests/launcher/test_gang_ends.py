@@ -129,9 +129,10 @@ def test_a_task_of_its_own_is_stopped_by_its_user_or_taken(new_story: NewStory) 
     )
 
 
-def test_the_jobs_run_times_reach_the_scheduler(new_story: NewStory) -> None:
-    story = new_story(expected_s=600, min_run_s=60, checkpoint_s=30, borrow=True)
+def test_the_jobs_wishes_reach_the_scheduler(new_story: NewStory) -> None:
+    story = new_story(expected_s=600, min_run_s=60, checkpoint_s=30, borrow=True, node="n1")
     message = story.scheduler.gangs["j1-0"]
+    assert message.node == "n1"
     assert (message.expected_s, message.min_run_s, message.checkpoint_s, message.borrow) == (
         600,
         60,

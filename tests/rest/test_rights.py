@@ -81,6 +81,7 @@ TABLE = [
     Ask(ADMINS, "DELETE", "/api/v2/users/eve"),
     Ask(PEOPLE & ADMINS, "DELETE", "/api/v2/users/another-admin"),
     Ask(USERS, "POST", "/api/v2/jobs", text="name: no-job"),
+    Ask(ADMINS, "POST", "/api/v2/jobs?node=n1", text="name: no-job"),
     Ask(USERS, "GET", "/api/v2/jobs"),
     Ask(USERS, "GET", "/api/v2/jobs/ann~digits"),
     Ask(USERS, "GET", "/api/v2/jobs/ann~digits/config"),

@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from cli.client import API, Client, CommandError, Exit, job_path, problem_text
 
@@ -20,15 +20,16 @@ EXIT_BY_STATE: Mapping[str, Exit] = {
 Json = dict[str, Any]
 
 
-def submit(client: Client, text: str, name: str | None = None) -> Json:
-    """Submit a job file, under another name if one is given.
+def submit(client: Client, text: str, name: str | None = None, node: str | None = None) -> Json:
+    """Submit a job file, under another name if one is given; to test a node, if one is given.
 
     The answer has the job's full name, `user~name`, and warnings on what is not acted on.
     """
     if name is not None:
         text = _renamed(text, name)
     headers = {"Content-Type": "text/yaml", "Idempotency-Key": str(uuid.uuid4())}
-    answer: Json = client.call("POST", f"{API}/jobs", text.encode(), headers).json()
+    query = "" if node is None else f"?node={quote(node, safe='')}"
+    answer: Json = client.call("POST", f"{API}/jobs{query}", text.encode(), headers).json()
     return answer
 
 

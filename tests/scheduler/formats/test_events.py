@@ -67,6 +67,7 @@ WHOLE: dict[str, Any] = {
     "lazyPreemption": True,
     "borrow": True,
     "allowedNodes": ["n1", "n0"],
+    "preflight": True,
 }
 
 
@@ -109,6 +110,7 @@ def test_a_gang_may_say_all_there_is() -> None:
             min_run_s=0.0,
             checkpoint_s=600.0,
             is_borrowing=True,
+            is_preflight=True,
         ),
         (Pods("w", 2, w, 1),),
         "bert",

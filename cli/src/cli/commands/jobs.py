@@ -39,20 +39,24 @@ RETRIED = {
 }
 
 
-def submit(
+def submit(  # noqa: PLR0913 - each wish is an option
     file: Annotated[
         Path,
         Parameter(allow_leading_hyphen=True, help="A job file; - reads the standard input."),
     ],
     *,
     name: Annotated[str | None, Parameter(help="Another name than the file's.")] = None,
+    node: Annotated[
+        str | None,
+        Parameter(help="For admins: run only on this node, even if it is cordoned or drained."),
+    ] = None,
     wait: Annotated[bool, Parameter(help="Wait for its end; the exit status shows it.")] = False,
     timeout: Annotated[float | None, Parameter(help="Wait at most this many seconds.")] = None,
     output: Output = Format.TABLE,
 ) -> Exit:
     """Submit a job file."""
     server = client()
-    answer = rest.submit(server, read_given(file, "a job file"), name)
+    answer = rest.submit(server, read_given(file, "a job file"), name, node)
     job = str(answer["name"])
     if output is Format.JSON and not wait:
         print_json(answer)

@@ -71,7 +71,8 @@ class GangRequest(StateMessage):
     of its node's agent. ``end``: with an empty list, how the gang ended; None: unknown. ``failed``:
     with the end ``requeued``, the pods that the platform failed. The Scheduler keeps the places of
     the others for the gang whose ``follows`` names this one. That gang is first in its virtual
-    cluster.
+    cluster. ``node``: only on this node, which it tests: neither a cordon nor a drain of it counts.
+    It is opportunistic then.
     """
 
     gang: str
@@ -93,6 +94,7 @@ class GangRequest(StateMessage):
     end: GangEnd | None = None
     failed: tuple[str, ...] = ()
     follows: str | None = None
+    node: str | None = None
     pods: tuple[PodAsk, ...] = ()
     released: tuple[PodRelease, ...] = ()
 

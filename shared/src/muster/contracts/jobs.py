@@ -100,7 +100,8 @@ class JobSpec(Model):
     its work. ``borrow``: it may use idle quota of other virtual clusters. ``secrets``: the secrets
     that it uses (``muster.contracts.secrets.JobSecrets``), sealed to the Launcher. ``mounts``: the
     storages that its tasks mount; REST sets them. ``notify``: the changes that its user wants to be
-    notified of, whatever they subscribe to.
+    notified of, whatever they subscribe to. ``node``: a preflight job runs only on this node, even
+    if it is cordoned or drained; REST sets it.
     """
 
     user_number: int = 0
@@ -117,6 +118,7 @@ class JobSpec(Model):
     secrets: str | None = None
     mounts: tuple[StorageMount, ...] = ()
     notify: tuple[JobChange, ...] = ()
+    node: str | None = None
     task_roles: tuple[TaskRoleSpec, ...]
 
 

@@ -82,6 +82,7 @@ def gang_message(
         end=end,
         failed=_failed(job_with_tasks, found) if end is GangEnd.REQUEUED else (),
         follows=job.follows,
+        node=job.spec.node,
         pods=pods,
         released=tuple(task.release for task in found if task.release is not None),
     )

@@ -31,7 +31,7 @@ from rest.api.models import JobDetail, JobList, JobListItem, Submitted
 from rest.api.paging import Paging
 from rest.api.scheduling import Why
 from rest.api.tokens import Done
-from rest.domain.callers import Caller
+from rest.domain.callers import Caller, check_admin
 from rest.domain.listing import (
     ORDER_FIELDS,
     PRIORITIES,
@@ -41,6 +41,7 @@ from rest.domain.listing import (
     read_order,
     split,
 )
+from rest.domain.preflights import on_node
 from rest.domain.storages import check_claims, mounts_of
 from rest.domain.tags import MAX_CHARACTERS, TAG
 from rest.domain.views import ListedJob, WholeJob, attempt_state, detail, list_item, verdict_reason
@@ -50,6 +51,7 @@ from rest.domain.virtual_clusters import (
     check_requests,
     check_virtual_cluster,
 )
+from rest.handlers.order import no_node
 from rest.handlers.stop import no_job, set_execution
 from rest.handlers.submit import Submission, check_secrets, key_of, repeated_answer
 from rest.handlers.tag import TagChange, set_tag
@@ -87,7 +89,15 @@ _FILE: dict[str, Any] = {
             "required": False,
             "description": "Names the submission: a repetition gets the first one's answer.",
             "schema": {"type": "string", "minLength": 1, "maxLength": MAX_KEY_CHARACTERS},
-        }
+        },
+        {
+            "name": "node",
+            "in": "query",
+            "required": False,
+            "description": "Admins: test this node. The job runs only there, even if the node is"
+            " cordoned or drained, and it is opportunistic.",
+            "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+        },
     ],
 }
 
@@ -139,7 +149,9 @@ async def submit_job(request: Request) -> Response:
     """
     # Asked for by hand: FastAPI's resolving of these few would cost a tenth of a submission.
     here, caller = await context_of(request), await user_of(request)
-    idempotency_key = _idempotency_key(request)
+    idempotency_key, node = _idempotency_key(request), request.query_params.get("node")
+    if node is not None:
+        check_admin(caller)
     data = await request.body()
     try:
         if len(data) > PARSE_IN_THREAD_BYTES:
@@ -151,6 +163,11 @@ async def submit_job(request: Request) -> Response:
         raise
     # A slow body may have outlasted the caller's rights.
     caller = await user_of(request)
+    if node is not None:
+        check_admin(caller)
+        if here.cluster.node(node) is None:
+            raise no_node(node)
+        job = on_node(job, node)
     try:
         warnings = await _check_cluster(here, caller, job)
         mounts = await _mounts(here, caller, job)

@@ -167,22 +167,25 @@ def run_of(gang: Asked, at: float) -> Run | None:
 
 def gang_of(request: GangRequest, roles: tuple[Role, ...], learnt_s: float | None) -> Gang:
     """The gang with these of its pods."""
+    is_preflight, priority = request.node is not None, max(request.priority, OPPORTUNISTIC)
     return Gang(
         id=request.gang,
         virtual_cluster=request.virtual_cluster,
         user=request.user,
-        priority=min(max(request.priority, OPPORTUNISTIC), HIGHEST_PRIORITY),
+        priority=OPPORTUNISTIC if is_preflight else min(priority, HIGHEST_PRIORITY),
         roles=roles,
         job=request.job,
         submitted_at=request.submitted_at.timestamp(),
         group=request.group,
         is_lazy=request.lazy_preemption,
+        allowed_nodes=None if request.node is None else frozenset((request.node,)),
         expected_s=expected_of(request, learnt_s),
         limit_s=_seconds(request.limit_s),
         min_run_s=_seconds(request.min_run_s),
         checkpoint_s=_seconds(request.checkpoint_s),
         is_borrowing=request.borrow,
         follows=request.follows,
+        is_preflight=is_preflight,
     )
 
 

@@ -136,6 +136,8 @@ class Admission:
         return self._attempt(record)
 
     def _in_turn(self, found: WorkloadClass, rank: Rank, record: Record) -> Fit | No:
+        if record.workload.gang.is_preflight:  # it takes no place that others wait for
+            return self._attempt(record)
         first = self._first.get(_place_of(record.workload))
         if first is not None and first[0] < rank:
             return No(ORDER)

@@ -51,6 +51,8 @@ def fit(state: State, workload: Workload, rules: Rules | None) -> Fit | No:
     others; else by making them leave. Nothing has changed where the answer is no. ``rules`` None:
     without victims alone.
     """
+    if workload.gang.is_preflight:
+        return _past_orders(state, workload)
     if (short := lacks(state, workload)) is not None:
         return short
     if Placer(state, workload, When.NOW).place():
@@ -75,6 +77,18 @@ def fit(state: State, workload: Workload, rules: Rules | None) -> Fit | No:
             return No(ROOM)
         trial.commit()
     return Fit(choice.victims, is_waiting=True)
+
+
+def _past_orders(state: State, workload: Workload) -> Fit | No:
+    """On its allowed nodes, whether they are cordoned or drained, at nobody's cost."""
+    allowed = sorted(workload.gang.allowed_nodes or ())
+    nodes = [state.nodes[name] for name in allowed if name in state.nodes]
+    with state.trial() as trial:
+        with state.unordered(nodes):
+            is_placed = Placer(state, workload, When.NOW).place()
+        if is_placed:
+            trial.commit()
+    return Fit() if is_placed else No(ROOM)
 
 
 def _by_downgrades(state: State, workload: Workload, rules: Rules) -> Fit | None:

@@ -48,6 +48,8 @@ class Freed:
 
     def helps(self, waiting: WorkloadClass) -> bool:
         """The class's first may fit now. A class that lacks quota is noted as such."""
+        if waiting.tested_nodes is not None:
+            return any(slot.node.name in waiting.tested_nodes for slot in self.slots)
         if waiting.owner is None or waiting.leaves_of_pod in (0, NEVER):
             return self._may_evict(waiting) or self._helps_opportunistic(waiting)
         if waiting.may_use_other_quota:

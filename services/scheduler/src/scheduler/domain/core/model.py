@@ -97,6 +97,7 @@ class Gang:
     as the policy says; ``checkpoint_s``: it saves its work whenever it has run for so long again.
     ``is_borrowing``: it may use idle quota of other virtual clusters. ``follows``: the gang of its
     job's last attempt, which the platform failed: it is first in its virtual cluster.
+    ``is_preflight``: it tests its allowed nodes, so neither cordon nor drain of them counts for it.
     """
 
     id: str
@@ -115,6 +116,7 @@ class Gang:
     checkpoint_s: float | None = None
     is_borrowing: bool = False
     follows: str | None = None
+    is_preflight: bool = False
 
 
 class PodPlace(NamedTuple):

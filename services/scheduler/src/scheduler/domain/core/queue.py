@@ -31,7 +31,7 @@ class WorkloadClass:
     it can help it still; ``was``: what its first failed on before that. ``is_hopeless``: no end of
     others would help its first. ``is_bounded``: it is known when its gangs end, so they may be on
     reserved cells. ``reason``: what was published for its gangs. ``wanted``: of quota;
-    ``leaves_of_pod``: that the smallest pod takes at least.
+    ``leaves_of_pod``: that the smallest pod takes at least. ``tested_nodes``: of preflight gangs.
     """
 
     key: Key
@@ -43,6 +43,7 @@ class WorkloadClass:
     is_borrowing: bool = False
     is_surplus: bool = False
     is_bounded: bool = False
+    tested_nodes: frozenset[str] | None = None
     no: No | None = None
     was: No | None = None
     helps: Callable[[], bool] | None = None
@@ -155,6 +156,7 @@ class Queue:
                 workload.gang.is_borrowing,
                 workload.is_surplus,
                 bounds_of(workload.gang) != (None, None),
+                workload.gang.allowed_nodes if workload.gang.is_preflight else None,
             )
         return found
 
@@ -202,7 +204,7 @@ class Queue:
             workload.parent is not None,
             workload.is_surplus,
             bounds_of(gang),
-            gang.allowed_nodes,
+            (gang.allowed_nodes, gang.is_preflight),
         )
 
 

@@ -669,10 +669,32 @@ class State:
         for slot in node.slots:  # those without GPUs too
             self._free(slot)
 
+    @contextmanager
+    def unordered(self, nodes: Collection[Node]) -> Iterator[None]:
+        """These nodes are neither cordoned nor drained in the ``with`` block."""
+        orders = [
+            (node, node.is_cordoned, node.is_drained)
+            for node in nodes
+            if node.is_cordoned or node.is_drained
+        ]
+        with self.unnoticed():
+            for node, _, _ in orders:
+                self.set_open(node, is_healthy=node.is_healthy, is_cordoned=False, is_drained=False)
+            yield
+            for node, is_cordoned, is_drained in orders:
+                self.set_open(
+                    node,
+                    is_healthy=node.is_healthy,
+                    is_cordoned=is_cordoned,
+                    is_drained=is_drained,
+                )
+
     def set_sick(self, slot: Slot, sick: int) -> None:
         """Which leaves are bad GPUs."""
         self.journal.set(slot, "sick", sick)
         self._set_usable(slot.node)
+        if not slot.node.is_open:
+            self._free(slot)  # for preflight gangs
 
     def block(
         self,

@@ -391,11 +391,13 @@ class Transitions:
                 self.records.unlooked[place.slot] = None
 
     def drain(self, nodes: Iterable[str], now: float) -> Iterator[Decision]:
-        """Gangs on these nodes are preempted."""
+        """Gangs on these nodes are preempted, but those that test them."""
         for name in sorted(nodes):
             slots = self.state.nodes[name].slots
             there = {each.name: each for slot in slots for each in slot.pods if each.wants}
             for _, workload in sorted(there.items()):
+                if workload.gang.is_preflight:
+                    continue
                 if workload.phase is Phase.NOMINATED:
                     yield self.wait_again(self.records.of(workload))
                 elif workload.phase is Phase.RUNNING:

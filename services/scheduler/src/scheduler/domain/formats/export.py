@@ -236,6 +236,8 @@ def gang_fields(file: GangFile) -> Fields:
         fields["lazyPreemption"] = gang.is_lazy
     if gang.allowed_nodes is not None:
         fields["allowedNodes"] = sorted(gang.allowed_nodes)
+    if gang.is_preflight:
+        fields["preflight"] = True
     return fields
 
 

@@ -41,6 +41,7 @@ GANG = frozenset(
         "lazyPreemption",
         "borrow",
         "allowedNodes",
+        "preflight",
         "follows",
     )
 )
@@ -93,6 +94,7 @@ def read_gang(table: Table, at: float) -> GangFile:
         checkpoint_s=table.duration("checkpointSeconds"),
         is_borrowing=bool(table.flag("borrow")),
         follows=table.name("follows"),
+        is_preflight=bool(table.flag("preflight")),
     )
     run_s = table.duration("runSeconds")
     return GangFile(gang, pods, table.name("name"), run_s)
