@@ -95,6 +95,7 @@ CASES: dict[str, Case] = {
             f"muster_agent_node_disk_available_bytes{NODE}": "16+0x60",
         },
     ),
+    "NodeClockOff": gauge(f"muster_agent_clock_seconds{NODE}", "11+60x60", "-9+60x60"),
     "NodeOutOfDisk": gauge(
         f"muster_agent_journal_reserve_bytes{NODE}", "1048576+0x60", "2097152+0x60"
     ),

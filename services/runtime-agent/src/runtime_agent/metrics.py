@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from muster.metrics import SECONDS
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -65,6 +67,12 @@ class AgentMetrics:
             ["answer"],
             registry=registry,
         )
+        clock = Gauge(
+            "muster_agent_clock_seconds",
+            "Unix time by this node's clock. Prometheus compares it with its own.",
+            registry=registry,
+        )
+        clock.set_function(time.time)
         self.gpus = Gauge("configured_gpu_count", "GPUs of this node.", registry=registry)
         self.gpus_unhealthy = Gauge(
             "muster_agent_gpus_unhealthy", "Unhealthy GPUs of this node.", registry=registry

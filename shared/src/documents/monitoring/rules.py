@@ -219,6 +219,17 @@ NODES = Group(
             " name.",
         ),
         Rule(
+            name="NodeClockOff",
+            severity="warning",
+            expr="abs(timestamp(muster_agent_clock_seconds) - muster_agent_clock_seconds) > 10",
+            wait="5m",
+            summary='The clock of {{ $labels.node }} is {{ $value | printf "%.0f" }} s off',
+            means="It differs from Prometheus's clock. From 30 s on the node refuses to show logs."
+            " Times in logs and reports are wrong.",
+            action="Have NTP or the hypervisor set the node's clock. If all nodes are off,"
+            " Prometheus's own clock is wrong.",
+        ),
+        Rule(
             name="NodeDiskNearlyFull",
             severity="warning",
             expr="muster_agent_node_disk_available_bytes / muster_agent_node_disk_bytes < 0.15",
