@@ -125,6 +125,18 @@ def test_a_tasks_next_attempt_does_not_wait_for_what_the_last_one_did(new_story:
     assert story.status().task_roles[0].tasks[0].reason is None
 
 
+def test_a_task_shows_its_pods_own_address_and_its_next_attempt_the_nodes(
+    new_story: NewStory,
+) -> None:
+    story, pod = new_story(gang=False, role={"task_retry_count": 1}).place(), "j1-0-worker-0-0"
+    started = story.agents.start(pod, story.now).model_copy(update={"address": "10.244.0.7"})
+    story.receive(started).wait(1)
+    assert story.status().task_roles[0].tasks[0].address == "10.244.0.7"
+    story.end("0-worker-0-0", USER_FAILURE).wait(1000).place().wait(1)
+    assert story.status().task_roles[0].tasks[0].attempt == 1
+    assert story.status().task_roles[0].tasks[0].address == "127.0.0.1"
+
+
 def test_a_new_jobs_wait_is_published_with_the_first_reason(new_story: NewStory) -> None:
     story = new_story().wait(1)
     assert not any(s.kind is Kind.JOB for s in story.published)

@@ -571,8 +571,10 @@ async def test_a_node_that_kubernetes_no_longer_has_takes_no_pods(
 async def test_a_container_that_does_not_reach_the_agent_is_not_waited_for_without_end(
     world: World, api: PodApiDouble
 ) -> None:
+    body = await world.created()
+    api.running(body)
+    await world.until(lambda: world.observed(body).is_running)
     world.runner.settings = world.settings.model_copy(update={"image_wait_s": 0.05})
-    api.running(await world.created())
     await world.until(lambda: world.rule() == "launch-failed")
     assert "did not reach the agent" in json.dumps(world.verdict())
 
@@ -709,6 +711,22 @@ async def test_an_object_whose_record_is_lost_is_deleted_and_counted(
     api.drop(("jobs", body["metadata"]["name"]))
     await world.until(lambda: world.rule() == "record-lost")
     assert world.strays() == {"other-record": 1}
+
+
+@pytest.mark.parametrize(("instances", "address"), [(1, "127.0.0.1"), (2, None)])
+async def test_the_address_of_a_pod_that_has_its_own_is_published(
+    world: World, api: PodApiDouble, instances: int, address: str | None
+) -> None:
+    world.accept(run=a_run(instances))
+    await world.until(lambda: api.objects and not world.runner._works["pod-1"].request)
+    body = api.only()
+    api.running(body)
+    assert (await world.permit()).status_code == 200
+    assert world.message().get("address") == address
+    await world.restart()
+    api.ended(body, 0)
+    await world.until(lambda: world.rule() == "succeeded")
+    assert world.message().get("address") == address
 
 
 def sealed(world: World, name: str = "pod-1") -> PodRun:

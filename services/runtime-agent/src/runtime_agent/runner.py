@@ -17,7 +17,8 @@ from runtime_agent.domain.usage import TaskUsage
 @dataclass(frozen=True, slots=True)
 class Seen:
     """One look at a pod: since when it runs, how it ended (None: not yet), when it last reported
-    that its gang's work is saved, and why it does not run yet. Unix times.
+    that its gang's work is saved, why it does not run yet, and the address that it has of its own.
+    Unix times.
     """
 
     pod: str
@@ -26,6 +27,7 @@ class Seen:
     ending: Ending | None = None
     checkpointed_at_s: float | None = None
     reason: Reason | None = None
+    address: str | None = None
 
 
 class Runner(Protocol):

@@ -198,7 +198,8 @@ class Step:
         started_at = None if seen.started_at_s is None else _moment(seen.started_at_s)
         if seen.ending is None:
             if started_at is not None and entry.pod.phase is Phase.ACCEPTED:
-                self.put(entry, decide.started(entry.pod, started_at, self._surroundings()))
+                around = self._surroundings()
+                self.put(entry, decide.started(entry.pod, started_at, around, seen.address))
             elif seen.checkpointed_at_s is not None:
                 self._see_saved(entry, seen.checkpointed_at_s)
             elif entry.pod.phase is Phase.ACCEPTED:

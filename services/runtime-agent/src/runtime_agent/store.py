@@ -405,6 +405,7 @@ def _entry(row: Sequence[object], journal: str) -> Entry:
         started_at=_moment(values["started_at"]),
         checkpointed_at=None if saved_at is None else datetime.fromisoformat(saved_at),
         reason=None if reason is None else Reason.model_validate(reason),
+        address=latest.get("address"),
     )
     revision, seen, acknowledged, skipped, rejected, repeats = (
         int(str(values[name])) for name in _EXCHANGE[:6]

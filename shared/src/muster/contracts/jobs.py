@@ -156,8 +156,8 @@ class GpuTime(Model):
 
 class TaskStatus(Model):
     """One task and its current (or last) attempt. Fields without a value are left out. ``reason``:
-    what the task waits for on its node, where that may last. ``placed_at``: since when it holds its
-    GPUs.
+    what the task waits for on its node, where that may last. ``address``: its pod's own, where that
+    has one, else its node's. ``placed_at``: since when it holds its GPUs.
     """
 
     index: int

@@ -149,7 +149,7 @@ class PodStatus(StateMessage):
     ``report_revision``: with the end of a pod, the first node report (by its revision) that no
     longer counts it; its GPUs and ports are free from that report on. ``checkpointed_at``: when it
     last reported that its gang's work is saved. ``reason``: what an accepted pod waits for, where
-    that may last.
+    that may last. ``address``: its own, from its start on; None: it has its node's.
     """
 
     pod: str
@@ -166,4 +166,5 @@ class PodStatus(StateMessage):
     verdict: Verdict | None = None
     checkpointed_at: datetime | None = None
     reason: Reason | None = None
+    address: str | None = None
     report_revision: Revision = 0

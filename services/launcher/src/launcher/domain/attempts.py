@@ -101,6 +101,7 @@ def begin_task(turn: Turn, task: Task) -> None:
         release=task.release if is_gang else None,  # of the same gang
         checkpointed_at=None,
         reason=None,
+        address=None,
     )
     ask(turn, turn.tasks() if is_gang else [begun])
 
@@ -119,7 +120,7 @@ def ask(turn: Turn, tasks: Iterable[Task]) -> None:
         )
 
 
-def ran(turn: Turn, task: Task, started_at: datetime | None) -> Task:
+def ran(turn: Turn, task: Task, message: PodStatus) -> Task:
     """The task's pod has run, and so the attempt has."""
     limit = turn.job.spec.time_limit_s
     turn.move_job(
@@ -129,7 +130,8 @@ def ran(turn: Turn, task: Task, started_at: datetime | None) -> Task:
         attempt_launched_at=turn.now,
         deadline_at=turn.now + timedelta(seconds=limit) if limit else None,
     )
-    return turn.move_task(task, TaskEvent.RAN, launched_at=started_at or turn.now)
+    launched_at = message.started_at or turn.now
+    return turn.move_task(task, TaskEvent.RAN, launched_at=launched_at, address=message.address)
 
 
 def saved(turn: Turn, task: Task, at: datetime) -> None:

@@ -348,12 +348,12 @@ def _on_status(turn: Turn, message: PodStatus) -> None:
         case PodState.ACCEPTED:
             _on_accepted(turn, task, message.reason)
         case PodState.RUNNING:
-            running = ran(turn, task, message.started_at)
+            running = ran(turn, task, message)
             if message.checkpointed_at is not None:
                 saved(turn, running, message.checkpointed_at)
         case PodState.SUCCEEDED | PodState.FAILED:
             if message.started_at is not None or message.state is PodState.SUCCEEDED:
-                task = ran(turn, task, message.started_at)
+                task = ran(turn, task, message)
             succeeded = message.state is PodState.SUCCEEDED
             task = replace(task, release=_release(message))
             verdict = storable(message.verdict)

@@ -341,7 +341,7 @@ def _task_status(job_with_tasks: JobWithTasks, task: Task) -> TaskStatus:
         attempt=task.attempt,
         pod=job_with_tasks.pod(task),
         node=place.node if place else None,
-        address=place.address if place else None,
+        address=task.address or (place.address if place else None),
         log_url=place.log_url if place else None,
         gpus=place.gpus if place else (),
         ports=dict(place.ports) if place else {},

@@ -61,7 +61,8 @@ class Task:
     account, ``streak`` the last ones in a row that cost nothing. ``stop``: why its pod must stop.
     ``release``: from when on what its ended pod held is free. ``checkpointed_at``: when its pod
     last reported that its gang's work is saved. ``reason``: why its placed pod does not run yet.
-    ``placed_at``: since when it holds its GPUs.
+    ``placed_at``: since when it holds its GPUs. ``address``: of its pod, where that has one of its
+    own.
     """
 
     role: str
@@ -83,6 +84,7 @@ class Task:
     checkpointed_at: datetime | None = None
     reason: Reason | None = None
     placed_at: datetime | None = None
+    address: str | None = None
 
     @property
     def key(self) -> TaskKey:

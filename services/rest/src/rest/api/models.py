@@ -157,6 +157,7 @@ class ShownJobStatus(Shown):
 class ShownTask(Shown):
     """A task and its current attempt. Without containers the container is the pod. ``reason``: what
     a placed task waits for on its node, as an image; null: for nothing that may last.
+    ``container_ip``: its pod's own address on Kubernetes, once it runs alone; else its node's.
     """
 
     task_index: int

@@ -42,8 +42,9 @@ class Stopping:
 @dataclass(frozen=True, slots=True)
 class Pod:
     """What the journal keeps of a pod. `run` goes with the pod's end: it names every peer, and
-    ended names are kept for days. `is_forgotten`: the Launcher knows its end. `checkpointed_at` and
-    `reason`, why it does not run yet, are in the pod's latest message.
+    ended names are kept for days. `is_forgotten`: the Launcher knows its end. `checkpointed_at`,
+    `address`, where it has one of its own, and `reason`, why it does not run yet, are in the pod's
+    latest message.
     """
 
     pod: str
@@ -56,6 +57,7 @@ class Pod:
     started_at: datetime | None = None
     checkpointed_at: datetime | None = None
     reason: Reason | None = None
+    address: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,11 +222,11 @@ def waits(pod: Pod, reason: Reason | None, around: Surroundings) -> Decision:
     return Decision(now, _status(now, around, PodState.ACCEPTED))
 
 
-def started(pod: Pod, at: datetime, around: Surroundings) -> Decision:
-    """Its process was seen to have begun."""
+def started(pod: Pod, at: datetime, around: Surroundings, address: str | None = None) -> Decision:
+    """Its process was seen to have begun, at an address of its own where it has one."""
     if pod.phase is not Phase.ACCEPTED:
         return Decision(pod)
-    now = replace(pod, phase=Phase.RUNNING, started_at=at)
+    now = replace(pod, phase=Phase.RUNNING, started_at=at, address=address)
     return Decision(now, _status(now, around, PodState.RUNNING))
 
 
@@ -305,6 +307,7 @@ def _status(pod: Pod, around: Surroundings, state: PodState) -> PodStatus:
         started_at=pod.started_at,
         checkpointed_at=pod.checkpointed_at,
         reason=pod.reason if state is PodState.ACCEPTED else None,
+        address=pod.address,
     )
 
 

@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute, Route
 
 from runtime_agent.domain.ending import Ending
 from runtime_agent.domain.environment import Place, task_environment
-from runtime_agent.domain.kubernetes.manifest import WORK_DIR, GpuMode, is_on_host_network
+from runtime_agent.domain.kubernetes.manifest import WORK_DIR, GpuMode, own_address
 from runtime_agent.domain.kubernetes.permit import Answer, Asked, decide, script
 from runtime_agent.domain.pods import Phase, Pod
 from runtime_agent.handlers import Handlers
@@ -100,14 +100,14 @@ class PermitServer:
             record = self.pods.keep(
                 replace(record, nonce=asked.nonce, boot=proc.boot_id(), started_at_s=time.time())
             )
-        if pod.phase is Phase.ACCEPTED:
-            self.handlers.on_seen([Seen(name, record.started_at_s)])
-            pod = self.handlers.memory.entries[name].pod
         assert pod.run is not None
-        environment = task_environment(pod.run, self._place(pod, pod.run, asked.address))
+        address = own_address(pod.run, asked.address)
+        if pod.phase is Phase.ACCEPTED:
+            self.handlers.on_seen([Seen(name, record.started_at_s, address=address)])
+        environment = task_environment(pod.run, self._place(pod, pod.run, address))
         return PlainTextResponse(script(record.key, environment, command))
 
-    def _place(self, pod: Pod, run: PodRun, address: str) -> Place:
+    def _place(self, pod: Pod, run: PodRun, address: str | None) -> Place:
         settings, devices = self.pods.settings, self.pods.devices
         is_given = self.pods.rules.gpu_mode is GpuMode.VISIBLE_DEVICES
         counted = {gpu: str(number) for number, gpu in enumerate(run.gpus)}  # in the container
@@ -115,7 +115,7 @@ class PermitServer:
             pod=pod.pod,
             job=pod.job,
             node=settings.node,
-            address=settings.address if is_on_host_network(run) else address,
+            address=address or settings.address,
             work_dir=WORK_DIR,
             simulated_gpus=devices.simulated,
             gpu_names=counted if is_given else devices.names,

@@ -29,6 +29,7 @@ from runtime_agent.domain.kubernetes.manifest import (
     is_on_host_network,
     namespace_of,
     object_name,
+    own_address,
 )
 from runtime_agent.domain.kubernetes.permit import Ticket
 from runtime_agent.domain.kubernetes.status import (
@@ -252,7 +253,8 @@ class KubernetesPods:
             return _ended(pod, started, self._with_tail(pod.pod, found), seen.ended_at_s)
         if started is not None:
             saved_at_s = self._checkpointed_at_s(record)
-            return Seen(pod.pod, started, checkpointed_at_s=saved_at_s)
+            address = None if pod.run is None else own_address(pod.run, seen.address)
+            return Seen(pod.pod, started, checkpointed_at_s=saved_at_s, address=address)
         waited_s = time.time() - seen.created_at_s
         if seen.is_running:  # it asks each second
             work, now_s = self._works[pod.pod], time.monotonic()

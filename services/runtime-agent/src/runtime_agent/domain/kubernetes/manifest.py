@@ -101,6 +101,11 @@ def is_on_host_network(run: PodRun) -> bool:
     return uses_node_network(role.instances for role in run.roles)
 
 
+def own_address(run: PodRun, address: str) -> str | None:
+    """The address, where it is the pod's own and not its node's."""
+    return None if is_on_host_network(run) else address or None
+
+
 def is_of_host(run: PodRun) -> bool:
     """Whether the pod needs what Pod Security refuses to ordinary ones."""
     return needs_host((role.instances for role in run.roles), [run.resources])
