@@ -16,6 +16,7 @@ from kubernetes_asyncio import client
 from kubernetes_asyncio.client.exceptions import ApiException
 from manifests import Json
 from rendering import COMPONENTS, K8S, OVERLAYS, render, render_with
+from runtime_agent.domain.kubernetes.manifest import STEP_PULL_SECRET
 
 pytestmark = [pytest.mark.k8s, pytest.mark.xdist_group("deploy")]
 
@@ -191,6 +192,8 @@ async def test_an_agent_creates_and_deletes_pods_of_its_node(agents: Any) -> Non
     status, name = await agent.create(on_host, HOST_JOBS)
     assert status == CREATED, name
     assert (await agent.create_secret(NODE, "pull-secret-of-a"))[0] == CREATED
+    private_step = a_pod(imagePullSecrets=[{"name": STEP_PULL_SECRET}])
+    assert (await agent.create(private_step))[0] == CREATED
 
 
 async def test_an_agent_can_do_nothing_on_another_node(agents: Any) -> None:

@@ -754,6 +754,17 @@ async def test_secrets_come_with_the_permit_and_a_private_image_has_its_pull_sec
     await world.until(lambda: world.rule() == "succeeded" and not api.objects and not api.secrets)
 
 
+@pytest.mark.parametrize("has_secrets", [True, False])
+async def test_the_step_image_is_pulled_with_a_secret_of_its_own(
+    world: World, api: PodApiDouble, has_secrets: bool
+) -> None:
+    world.runner._creation.rules = replace(world.runner.rules, step_is_private=True)
+    world.accept(run=sealed(world) if has_secrets else a_run())
+    await world.until(lambda: api.objects)
+    own = [{"name": api.only()["metadata"]["name"]}] if has_secrets else []
+    assert api.only()["spec"]["imagePullSecrets"] == [*own, {"name": "muster-step"}]
+
+
 async def test_a_pull_secret_of_a_killed_agent_is_deleted_after_its_next_start(
     world: World, api: PodApiDouble
 ) -> None:

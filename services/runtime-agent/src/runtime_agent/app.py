@@ -216,6 +216,7 @@ async def _runner(settings: AgentSettings, machine: Machine) -> tuple[PodFiles, 
                 runtime_class=settings.kube_runtime_class,
                 host_network=frozenset(names_in(settings.kube_host_network)),
                 image_pull_policy=settings.kube_image_pull_policy,
+                step_is_private=settings.kube_step_pull_secret,
             )
             return files, KubernetesPods(
                 settings, rules, files, journal, api, devices, key, metrics, doorbell.path

@@ -109,6 +109,11 @@ class AgentSettings(ReadByRestSettings, KubernetesSettings):
     kube_step_image: str = Field(
         "muster-step", description="The image of the container that runs before each task's."
     )
+    kube_step_pull_secret: bool = Field(
+        False,
+        description="That image is pulled with the Secret `muster-step`, which both namespaces of"
+        " jobs have.",
+    )
     kube_image_pull_policy: ImagePullPolicy | Literal[""] = Field(
         "",
         description="When kubelet asks the registry for the image of a task whose job file has no"

@@ -29,6 +29,8 @@ DOCKER_HUB = "https://index.docker.io/v1/"
 ALWAYS = "Always"
 MAIN = "main"
 STEP = "step"
+STEP_PULL_SECRET = "muster-step"  # noqa: S105  a name, which the agents' policy has too
+"""In both namespaces, where the registry of the step image needs a log-in: an operator makes it."""
 BIN_DIR = "/muster"
 """Where the step container puts what the task's container begins with, in any image."""
 RUN_DIR = "/muster/run"
@@ -55,6 +57,7 @@ class PodRules:
     """What holds for all pods of a node. `host_namespace`: of pods on the host network or with
     rdma, which the virtual clusters in `host_network` may have, or all where "*" is in it.
     `image_pull_policy`: of tasks that choose none; empty: Kubernetes' default. "Always" binds all.
+    `step_is_private`: the step image is pulled with a secret.
     """
 
     namespace: str
@@ -66,6 +69,7 @@ class PodRules:
     runtime_class: str = ""
     host_network: frozenset[str] = frozenset()
     image_pull_policy: str = ""
+    step_is_private: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +131,8 @@ def namespace_of(run: PodRun, rules: PodRules) -> str:
 
 
 def manifest(pod: Pod, run: PodRun, who: Identity, rules: PodRules, given: Given) -> Json:
-    """The whole object. Requests equal limits. It names a pull secret where the pod has secrets,
-    for the image may be private; without that secret kubelet pulls as anybody.
+    """The whole object. Requests equal limits. It names its own pull secret where the pod has
+    secrets, for the image may be private; without that secret kubelet pulls as anybody.
     """
     host = is_on_host_network(run)
     volumes, mounts = _volumes(run)
@@ -167,8 +171,11 @@ def manifest(pod: Pod, run: PodRun, who: Identity, rules: PodRules, given: Given
     }
     if policy := _image_pull_policy(run, who, rules):
         main["imagePullPolicy"] = policy
-    if run.secrets is not None:
-        spec["imagePullSecrets"] = [{"name": object_name(pod)}]
+    secrets = [object_name(pod)] if run.secrets is not None else []
+    if rules.step_is_private:
+        secrets.append(STEP_PULL_SECRET)
+    if secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in secrets]
     if rules.gpu_mode is GpuMode.VISIBLE_DEVICES and run.gpus and rules.runtime_class:
         spec["runtimeClassName"] = rules.runtime_class
     return {
