@@ -15,8 +15,8 @@ from kube_plane import KubePlane
 from kubernetes_asyncio import client
 from kubernetes_asyncio.client.exceptions import ApiException
 from manifests import Json
+from muster.contracts.images import STEP_PULL_SECRET
 from rendering import COMPONENTS, K8S, OVERLAYS, render, render_with
-from runtime_agent.domain.kubernetes.manifest import STEP_PULL_SECRET
 
 pytestmark = [pytest.mark.k8s, pytest.mark.xdist_group("deploy")]
 

@@ -344,6 +344,12 @@ def test_a_node_is_added_and_removed(ready: KubePlane, deploy: Deploy, tmp_path:
     assert (generations(ready), users(ready)) == (begun, alone | {f"agent-{OTHER}"})
     assert "nodes, agent ready: 2 (deploy-a, deploy-b)" in deploy("status").out
 
+    jobs = enrolments(ready, OTHER)
+    again = muster(ready, tmp_path, "nodes", "add", OTHER, *key)  # its disk may have been erased
+    assert again.code == 0, again.err
+    assert len(jobs) == len(enrolments(ready, OTHER)) == 1
+    assert jobs != enrolments(ready, OTHER)
+
     pod = {
         "metadata": {"name": "a-job", "labels": {"app.kubernetes.io/managed-by": "muster"}},
         "spec": {"nodeName": OTHER, "containers": [{"name": "main", "image": "example/none"}]},
@@ -376,6 +382,16 @@ def test_a_node_that_is_gone_is_removed(ready: KubePlane, deploy: Deploy, tmp_pa
     assert kept == ["of-another"]
     again = muster(ready, tmp_path, "nodes", "remove", OTHER)
     assert (again.code, "no node of Muster" in again.err) == (4, True)
+
+
+def enrolments(plane: KubePlane, node: str) -> set[str]:
+    """The uids of the Jobs that bring a node its credentials."""
+    found = json.loads(plane.kubectl("get", "jobs", "-n", SYSTEM, "-o", "json"))["items"]
+    return {
+        each["metadata"]["uid"]
+        for each in found
+        if each["metadata"].get("annotations", {}).get("muster/node") == node
+    }
 
 
 def users(plane: KubePlane) -> set[str]:

@@ -53,6 +53,18 @@ def test_the_pod_is_none_of_a_job() -> None:
     pod = probe_pod("gpu-probe-1", WITH_GPUS, "a-1", "GPU-a")
     assert "app.kubernetes.io/managed-by" not in pod["metadata"]["labels"]
     assert pod["spec"]["runtimeClassName"] == "nvidia"
+    assert "imagePullSecrets" not in pod["spec"]
+
+
+def test_the_pod_is_pulled_with_the_log_in_that_pods_of_jobs_have() -> None:
+    settings = {
+        "kind": "ConfigMap",
+        "metadata": {"name": "settings"},
+        "data": {"MUSTER_KUBE_STEP_PULL_SECRET": "true"},
+    }
+    plan = Plan([*WITH_GPUS.objects, settings], IMAGES)
+    pod = probe_pod("gpu-probe-1", plan, "a-1", "GPU-a")
+    assert pod["spec"]["imagePullSecrets"] == [{"name": "muster-step"}]
 
 
 def ended(code: int, message: str) -> Json:

@@ -345,7 +345,9 @@ def add_nodes(
     timeout: Timeout = "10m",
     cluster: Cluster = CONNECTION,
 ) -> None:
-    """On Kubernetes: let nodes run jobs. It changes no service and no other node."""
+    """On Kubernetes: let nodes run jobs, also those made anew under an old name. It changes no
+    service and no other node.
+    """
     _refuse_none(node)
     kubectl = Kubectl(cluster)
     waiting = Waiting(_seconds(timeout), print_note, "Then add again.")
@@ -353,7 +355,12 @@ def add_nodes(
     plan = _plan(kubectl, overlay, node)
     _refuse_or_warn(kubectl, plan)
     key = key_for(key_file, kubectl.get("secret", REST, SYSTEM))
-    kubectl.apply([users_of(key, job_nodes(kubectl, node)), *enrolments(key, node, images.muster)])
+    enrolled = enrolments(key, node, images.muster)
+    jobs = [each for each in enrolled if each["kind"] == "Job"]
+    secrets = [each for each in enrolled if each not in jobs]
+    kubectl.apply([users_of(key, job_nodes(kubectl, node)), *secrets])
+    # Also the same Job runs anew: it may have run on a machine that had the node's name before.
+    roll_out(kubectl, [Step("enrolment", jobs, replaced=True)], None)
     let_in(kubectl, node, bus_job(with_images(plan.objects, plan.images, images)), waiting)
     print_line(f"{', '.join(node)}: ready for jobs. `muster nodes uncordon` ends an earlier drain.")
 

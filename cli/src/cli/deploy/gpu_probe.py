@@ -8,6 +8,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from muster.contracts.images import STEP_PULL_SECRET
+
 from cli.deploy.cluster_file import by_name, kind_of
 from cli.deploy.findings import (
     GPU_MODE,
@@ -34,6 +36,7 @@ ANSWER = "/dev/termination-log"
 ALL = "all"
 TOOLKIT = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 CLASS_SETTING = "MUSTER_KUBE_RUNTIME_CLASS"
+PULL_SETTING = "MUSTER_KUBE_STEP_PULL_SECRET"
 FIXES = {
     "Image": "Load Muster's image there: docs/install.md, step 1.",
     "untime": f"Set NVIDIA's container toolkit up there, for the RuntimeClass {RUNTIME_CLASS}.",
@@ -95,6 +98,7 @@ def probe_pod(name: str, plan: Plan, node: str, devices: str) -> Json:
     runtime_class = agent_setting(plan.objects, CLASS_SETTING)
     if runtime_class is None:
         runtime_class = RUNTIME_CLASS
+    is_private = agent_setting(plan.objects, PULL_SETTING) == "true"
     container = {
         "name": NAME,
         "image": plan.images.muster,
@@ -123,6 +127,7 @@ def probe_pod(name: str, plan: Plan, node: str, devices: str) -> Json:
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             **({"runtimeClassName": runtime_class} if runtime_class else {}),
+            **({"imagePullSecrets": [{"name": STEP_PULL_SECRET}]} if is_private else {}),
             "tolerations": [{"operator": "Exists", "effect": "NoExecute"}],
             "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
             "containers": [container],

@@ -9,6 +9,7 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import Any
 
+from muster.contracts.images import STEP_PULL_SECRET
 from muster.contracts.node_access import is_permitted, needs_host, uses_node_network, uses_rdma
 from muster.contracts.pods import PodRun
 from muster.contracts.secrets import PullCredentials
@@ -29,8 +30,6 @@ DOCKER_HUB = "https://index.docker.io/v1/"
 ALWAYS = "Always"
 MAIN = "main"
 STEP = "step"
-STEP_PULL_SECRET = "muster-step"  # noqa: S105  a name, which the agents' policy has too
-"""In both namespaces, where the registry of the step image needs a log-in: an operator makes it."""
 BIN_DIR = "/muster"
 """Where the step container puts what the task's container begins with, in any image."""
 RUN_DIR = "/muster/run"
