@@ -1,40 +1,97 @@
-"""Run a command of your own on each alert: it takes Muster's signed webhooks.
+"""Run a command of your own on each alert, or to remediate a node. It takes signed webhooks.
 
 pip install standardwebhooks
-MUSTER_HOOK_SECRET=whsec_… python examples/run_on_alert.py 10.0.0.7:8000 ./remediate.sh
+MUSTER_HOOK_SECRET=whsec_… python examples/run_on_alert.py 10.0.0.7:8000 ./on_alert.sh
 
 The command reads the alerts as JSON from its standard input, and has 10 s. Muster sends them again,
 later and later, while it fails.
+
+Subscribed to `remediation-requested`, it runs the command once for each action, and answers with
+its exit status and last line. It needs MUSTER_URL and MUSTER_TOKEN, an administrator's application
+token. The command reads the action as JSON, and has MUSTER_SCRIPT_S (1800) seconds.
 """
 
 import json
 import os
 import subprocess
 import sys
+import threading
+import time
+import urllib.error
+import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from standardwebhooks import Webhook, WebhookVerificationError
 
 MOST_BYTES = 1 << 20
+ANSWERS, WAIT_S = 20, 15  # REST may be away for a moment
 address, *command = sys.argv[1:]
 secret = os.environ.pop("MUSTER_HOOK_SECRET")  # the command need not know it
+token = os.environ.pop("MUSTER_TOKEN", "")
+begun: set[str] = set()
+
+
+def remediate(action: dict[str, str]) -> None:
+    """Run the command for an action, and answer Muster."""
+    timeout_s = float(os.environ.get("MUSTER_SCRIPT_S", "1800"))
+    try:
+        done = subprocess.run(
+            command,
+            input=json.dumps(action),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
+        )
+        succeeded, text = done.returncode == 0, done.stdout[-10_000:]
+    except (OSError, subprocess.TimeoutExpired) as error:
+        succeeded, text = False, str(error)
+    request = urllib.request.Request(  # noqa: S310 - Muster's own address
+        f"{os.environ['MUSTER_URL']}/api/v2/alerts/actions/{action['action']}/answer",
+        json.dumps({"succeeded": succeeded, "text": text}).encode(),
+        {"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
+    )
+    for _ in range(ANSWERS):
+        try:
+            urllib.request.urlopen(request, timeout=WAIT_S).close()  # noqa: S310 - as above
+        except urllib.error.HTTPError as error:
+            if error.code < 500:
+                sys.stderr.write(f"{action['action']}: {error.read().decode()}\n")
+                return
+        except OSError as error:
+            sys.stderr.write(f"{action['action']}: {error}\n")
+        else:
+            return
+        time.sleep(WAIT_S)
 
 
 class Receiver(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(min(int(self.headers.get("content-length", 0)), MOST_BYTES))
         try:
-            data = Webhook(secret).verify(body, {k.lower(): v for k, v in self.headers.items()})
+            event = Webhook(secret).verify(body, {k.lower(): v for k, v in self.headers.items()})
         except WebhookVerificationError:
             self.send_error(401)
             return
-        alerts = json.dumps(data["data"].get("alerts", []))
-        try:
-            done = subprocess.run(command, input=alerts, text=True, timeout=10, check=False)
-            self.send_response(204 if done.returncode == 0 else 500)
-        except subprocess.TimeoutExpired:
-            self.send_response(500)
+        if event["type"] == "remediation.requested":
+            self.send_response(204)
+            if (action := event["data"].get("action")) and action not in begun:
+                begun.add(action)
+                threading.Thread(target=remediate, args=(event["data"],)).start()
+        else:
+            self.send_response(204 if self.is_handled(event["data"].get("alerts", [])) else 500)
         self.end_headers()
+
+    def is_handled(self, alerts: list[object]) -> bool:
+        try:
+            done = subprocess.run(
+                command, input=json.dumps(alerts), text=True, timeout=10, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return False
+        return done.returncode == 0
 
 
 host, _, port = address.rpartition(":")

@@ -1,17 +1,27 @@
 """Actions on alerts: which are decided, and how REST carries them out and takes them back."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from alerting.domain.actions import Action, ActionRule, Bounds, State, answered, decide
+from alerting.domain.actions import (
+    Action,
+    ActionRule,
+    Bounds,
+    State,
+    alerts_of,
+    answered,
+    decide,
+)
 from alerting.domain.events import Alert, Severity
 from alerting.rules import check, rules_of
 from muster.contracts.alerts import Do, Outcome
+from muster.contracts.jobs import JobState, JobStatus
 from muster.contracts.nodes import Gpu, NodeReport, ProblemKind
+from muster.contracts.verdicts import Behavior, Fault, Verdict
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 RULE = ActionRule("bad-gpus", ("GpuXid",), Do.CORDON, {}, is_dry_run=False)
@@ -28,8 +38,9 @@ def decided(
     bounds: Bounds = WIDE,
     known: tuple[Action, ...] = (),
     now: datetime = NOW,
+    pods: int = 0,
 ) -> tuple[Action, ...]:
-    return decide(rules, bounds, alerts, known, now=now)
+    return decide(rules, replace(bounds, pods={"n1": pods}), alerts, known, now=now)
 
 
 def done(*actions: Action) -> tuple[Action, ...]:
@@ -116,7 +127,8 @@ def test_only_so_many_jobs_are_stopped_in_an_hour() -> None:
         *idle, rules=(stop,), bounds=bounds, known=known, now=NOW + timedelta(minutes=61)
     )
     assert (third.action, third.state) == (found[2].action, State.REQUESTED)
-    assert rules_of({"limits": {"jobsPerHour": 7}}).limits.of(20) == Bounds(2, 2, 7)
+    twenty = dict.fromkeys(map(str, range(20)), 0)
+    assert rules_of({"limits": {"jobsPerHour": 7}}).limits.of(twenty) == Bounds(2, 2, 7, twenty)
 
 
 def test_tags_have_no_limit() -> None:
@@ -134,6 +146,124 @@ def test_tags_have_no_limit() -> None:
     known = done(*found)
     asked = decided(*idle, rules=(stop,), bounds=Bounds(0, 1, 1), known=known)
     assert [it.state for it in asked] == [State.REQUESTED, State.HELD]
+
+
+REMEDIATE = replace(RULE, name="reset", do=Do.REMEDIATE, timeout_s=60.0)
+BACK = replace(RULE, name="back", do=Do.RELEASE, timeout_s=60.0)
+STAGES = (RULE, REMEDIATE, BACK)
+SETTLED = NOW + timedelta(minutes=1)
+
+
+def states(actions: Iterable[Action]) -> dict[str, tuple[State, str]]:
+    """By rule."""
+    return {it.rule: (it.state, it.reason) for it in actions}
+
+
+def merged(*rounds: Iterable[Action]) -> tuple[Action, ...]:
+    """Actions as they are after these rounds."""
+    return tuple({it.action: it for each in rounds for it in each}.values())
+
+
+def after(actions: Iterable[Action], rule: str, *outcomes: Outcome) -> tuple[Action, ...]:
+    """The actions after these answers to a rule's."""
+    found = list(actions)
+    for outcome in outcomes:
+        found = [
+            answered(it, outcome, outcome.value, now=NOW) if it.rule == rule else it for it in found
+        ]
+    return tuple(found)
+
+
+def remediated() -> tuple[Action, ...]:
+    """A node is taken and empty, and its script runs."""
+    wide = replace(WIDE, settles_s=30.0)
+    first = decided(xid("n1"), rules=STAGES, bounds=wide, pods=2)
+    assert states(first) == {
+        "bad-gpus": (State.REQUESTED, "Requested."),
+        "reset": (State.HELD, "No action has taken n1 yet."),
+        "back": (State.HELD, "An alert of the node fires still."),
+    }
+    taken = after(first, "bad-gpus", Outcome.DONE)
+    soon = decided(xid("n1"), rules=STAGES, bounds=wide, known=taken)
+    assert states(soon) == {"reset": (State.HELD, "n1 was just taken.")}
+    busy = decided(xid("n1"), rules=STAGES, bounds=wide, known=taken, now=SETTLED, pods=2)
+    assert states(busy) == {"reset": (State.HELD, "n1 runs pods still.")}
+    empty = decided(xid("n1"), rules=STAGES, bounds=wide, known=taken, now=SETTLED)
+    assert states(empty) == {"reset": (State.REQUESTED, "Requested.")}
+    return after(merged(taken, empty), "reset", Outcome.RUNNING)
+
+
+def test_a_node_is_remediated_when_it_is_empty_and_comes_back_after_a_preflight_job() -> None:
+    known = remediated()
+    other = replace(xid("n1"), labels={"node": "n1", "gpu": "7"})
+    twice = decided(xid("n1"), other, rules=(REMEDIATE, BACK), known=known, now=SETTLED)
+    assert states(twice)["reset"][0] is State.REFUSED  # one script for one node
+    (waits,) = decided(rules=STAGES, known=known, now=SETTLED)
+    assert "(remediate) goes on" in waits.reason  # and the alert's end alone does not release it
+    known = after(known, "reset", Outcome.DONE)
+    (back,) = decided(rules=STAGES, known=known, now=SETTLED)
+    (hold,) = [it.action for it in known if it.do is Do.CORDON]
+    assert (back.rule, back.state, back.takes_back) == ("back", State.REQUESTED, (hold,))
+    known = after(merged(known, (back,)), "back", Outcome.RUNNING)
+    assert decided(rules=STAGES, known=known, now=SETTLED) == ()
+    known = after(after(known, "back", Outcome.DONE), "bad-gpus", Outcome.UNDONE)
+    assert decided(rules=STAGES, known=known, now=SETTLED) == ()
+
+
+@pytest.mark.parametrize("failing", ["reset", "back"])
+def test_a_failed_stage_keeps_the_node_out_and_is_not_repeated(failing: str) -> None:
+    known = remediated()
+    if failing == "back":
+        known = after(known, "reset", Outcome.DONE)
+        known = merged(known, decided(rules=STAGES, known=known, now=SETTLED))
+    (before,) = [it for it in known if it.rule == failing]
+    known = after(known, failing, Outcome.FAILED)
+    (failed,) = [it for it in known if it.rule == failing]
+    (alert,) = alerts_of(before, failed)
+    assert (alert.labels["node"], alert.ends_at) == ("n1", None)
+    known = merged(known, decided(rules=STAGES, known=known, now=SETTLED))
+    again = replace(xid("n1"), starts_at=SETTLED)
+    for alerts in ((), (again,)):
+        later = SETTLED + timedelta(minutes=5)
+        found = decided(*alerts, rules=STAGES, known=known, now=later)
+        asked = [it for it in found if it.state in (State.REQUESTED, State.UNDO_REQUESTED)]
+        assert {it.do for it in asked} <= {Do.CORDON}  # the new alert's own
+    (closed,) = after((failed,), failing, Outcome.UNDONE)
+    assert [it.ends_at is not None for it in alerts_of(failed, closed)] == [True]
+
+
+def test_a_lost_node_counts_as_empty() -> None:
+    taken = done(*decided(xid("n1")))
+    lost = Alert("NodeLost", Severity.CRITICAL, "n1 is lost", {"node": "n1"}, NOW)
+    found = decided(xid("n1"), lost, rules=STAGES, known=taken, pods=2)
+    assert states(found)["reset"] == (State.REQUESTED, "Requested.")
+
+
+def test_a_preflight_job_is_checked_with_its_place() -> None:
+    text = b"""actions:
+  - {name: a, alerts: [GpuXid], do: release}
+  - name: b
+    alerts: [GpuXid]
+    do: release
+    job:
+      protocolVersion: 2
+      name: any
+      type: job
+      prerequisites: [{type: dockerimage, name: image, uri: none}]
+      taskRoles:
+        test:
+          instances: 2
+          dockerImage: image
+          resourcePerInstance: {cpu: 1, memoryMB: 64}
+          commands: ["true"]
+  - {name: c, alerts: [GpuXid], do: cordon, job: {}}
+"""
+    checked = check(text)
+    assert {(it.path, it.line) for it in checked.problems} == {
+        ("actions.0", 2),
+        ("actions.1.job.taskRoles", 11),
+        ("actions.2.job", 17),
+    }
 
 
 def test_rules_are_checked_with_their_place() -> None:
@@ -226,6 +356,114 @@ async def test_a_bad_gpu_is_quarantined_dry_then_really_and_undone(
         ("admin", "alert-rules.set", "alert-rules"),
         ("admin", "alert-rules.rollback", "alert-rules"),
     } <= done_by
+
+
+PREFLIGHT = """
+actions:
+- {name: quarantine, alerts: [GpuXid], do: cordon, mode: "on"}
+- {name: reset, alerts: [GpuXid], do: remediate, mode: "on"}
+- name: back
+  alerts: [GpuXid]
+  do: release
+  mode: "on"
+  job:
+    protocolVersion: 2
+    name: any
+    type: job
+    prerequisites: [{type: dockerimage, name: image, uri: none}]
+    taskRoles:
+      test:
+        instances: 1
+        dockerImage: image
+        resourcePerInstance: {cpu: 1, memoryMB: 64}
+        commands: ["true"]
+limits: {nodesPerHour: 5, nodesShare: 1}
+"""
+
+
+@pytest.mark.postgres
+@pytest.mark.kafka
+async def test_a_failed_script_and_a_failed_preflight_job_keep_the_node_out(
+    cluster: Any, with_rest: Callable[..., Any]
+) -> None:
+    async with with_rest(order_settles_s=0.01) as api:
+
+        async def until(question: Callable[[], Any]) -> Any:
+            async with asyncio.timeout(60):
+                while not (found := await question()):
+                    await asyncio.sleep(0.05)
+            return found
+
+        async def action(rule: str, state: str) -> dict[str, Any] | None:
+            answer = (await api.admin.get("/api/v2/alerts/actions")).json()
+            found = {it["rule"]: it for it in answer["actions"]}
+            return found[rule] if found.get(rule, {}).get("state") == state else None
+
+        async def fires(name: str) -> str:
+            answer = (await api.admin.get("/api/v2/alerts", params={"state": "firing"})).json()
+            return next((it["summary"] for it in answer["alerts"] if it["name"] == name), "")
+
+        async def order() -> str | None:
+            found: str | None = (await api.admin.get("/api/v2/cluster/nodes/n1")).json()["order"]
+            return found
+
+        async def preflight() -> dict[str, Any] | None:
+            jobs = (await api.admin.get("/api/v2/jobs")).json()
+            return next((it for it in jobs if it["state"] == "WAITING"), None)
+
+        async def end(job: dict[str, Any], state: JobState, verdict: Verdict | None) -> None:
+            status = JobStatus(
+                job=job["debugId"],
+                name=job["name"],
+                user="admin",
+                virtual_cluster="default",
+                state=state,
+                revision=1,
+                seen=1,
+                submitted_at=NOW,
+                verdict=verdict,
+            )
+            await cluster.publish("job-updated", job["debugId"], status)
+
+        assert (await api.admin.put(PATH, content=PREFLIGHT)).status_code == 202
+        await cluster.publish("node-reported", "n1", report("n1", 1, "xid"))
+        running = await until(lambda: action("reset", "running"))
+        path = f"/api/v2/alerts/actions/{running['action']}"
+        told = {"succeeded": False, "text": "resetting\nGPU 0 is in use\n"}
+        assert (await api.admin.post(f"{path}/answer", json=told)).status_code == 200
+        assert (await api.admin.post(f"{path}/answer", json=told)).status_code == 409
+        failed = await until(lambda: action("reset", "failed"))
+        assert failed["reason"] == "GPU 0 is in use"
+        assert "GPU 0 is in use" in await until(lambda: fires("RemediationFailed"))
+        await cluster.publish("node-reported", "n1", report("n1", 2, None))
+        held = f"The action {running['action']} (remediate) has failed: a person decides."
+        back = await until(lambda: action("back", "held"))
+        while back is not None and back["reason"] != held:
+            back = await until(lambda: action("back", "held"))
+        assert (await order(), await preflight()) == ("cordon", None)
+
+        assert (await api.admin.post(f"{path}/undo")).status_code == 200
+        job = await until(preflight)
+        assert (job["totalGpuNumber"], job["jobPriority"]) == (1, "oppo")
+        wrong = Verdict(
+            code=1,
+            phrase="UserFailed",
+            rule="r",
+            fault=Fault.USER,
+            behavior=Behavior.PERMANENT,
+            cause="The bandwidth is too low.",
+        )
+        await end(job, JobState.FAILED, wrong)
+        assert "The bandwidth is too low." in await until(lambda: fires("PreflightFailed"))
+        assert (await order(), await fires("RemediationFailed")) == ("cordon", "")
+
+        release = "/api/v2/cluster/nodes/n1/release"
+        assert (await api.admin.post(release, json={"rule": "quarantine"})).status_code == 404
+        assert (await api.admin.post(release, json={"rule": "back"})).status_code == 202
+        again = await until(preflight)
+        await end(again, JobState.SUCCEEDED, None)
+        await until(lambda: action("quarantine", "undone"))
+        assert (await order(), await fires("PreflightFailed")) == (None, "")
 
 
 def report(node: str, revision: int, kind: str | None) -> NodeReport:

@@ -156,7 +156,7 @@ class Driver:
 def install(script: Path) -> None:
     """Makes this process's `pynvml` a driver that does what the script, a JSON file, says at each
     call: `hangs`; `cards`, of which each is a `uuid` with `parts`; `xids`, by UUID, each once;
-    `processes`, by UUID.
+    `processes` and `errors`, by UUID.
     """
     driver = Driver()
     cards: dict[str, Card] = {}
@@ -169,6 +169,7 @@ def install(script: Path) -> None:
             card = cards.setdefault(uuid, Card(uuid))
             card.parts = None if parts is None else [Part(part) for part in parts]
             card.processes = says.get("processes", {}).get(uuid, [])
+            card.error = says.get("errors", {}).get(uuid)
             xids = says.get("xids", {}).get(uuid, [])
             card.xids += xids[sent.get(uuid, 0) :]
             sent[uuid] = len(xids)

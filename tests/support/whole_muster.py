@@ -23,7 +23,7 @@ from launcher.settings import LauncherSettings
 from muster.contracts.topics import Service
 from muster.sealing import make_private_key, public_key_of
 from muster.service import Runtime, running
-from muster.service_keys import SCHEDULER, agent, service_key
+from muster.service_keys import ALERTING, SCHEDULER, agent, service_key
 from plain_http import NO_TLS
 from rest.app import build as build_rest
 from rest.settings import RestSettings
@@ -113,6 +113,8 @@ class Muster:
                 return {"secrets_keys": self.secrets_key}
             case Service.SCHEDULER:
                 return {"service_key": service_key(self.cluster_key, SCHEDULER)}
+            case Service.ALERTING:
+                return {"service_key": service_key(self.cluster_key, ALERTING)}
             case Service.RUNTIME_AGENT:
                 node = self.settings[service]["node"]
                 return {"service_key": service_key(self.cluster_key, agent(node))}
@@ -263,10 +265,12 @@ async def a_muster(
     home.chmod(0o777)  # noqa: ASYNC240  what tasks share with the test lies there
     muster = Muster(database_url, bootstrap, home)
     muster.choose_port(Service.SCHEDULER)
+    muster.choose_port(Service.ALERTING)
     muster.settings = {
         Service.REST: {
             "admin_password": PASSWORD,
             "scheduler_url": f"http://127.0.0.1:{muster.ports[Service.SCHEDULER]}",
+            "alerting_url": f"http://127.0.0.1:{muster.ports[Service.ALERTING]}",
         },
         Service.LAUNCHER: {},
         Service.SCHEDULER: {"lease_timeout_s": 30.0},

@@ -87,6 +87,19 @@ def undo(
 
 
 @app.command
+def answer(
+    action: Annotated[str, Parameter(help="An action, as `muster alerts actions` has it.")],
+    text: Annotated[str, Parameter(help="What the script said; its last line is kept.")] = "",
+    *,
+    failed: Annotated[bool, Parameter(help="The script failed: the node stays out.")] = False,
+) -> None:
+    """Answer an action that waits for a script's end. For admins."""
+    path = f"/alerts/actions/{quote(action, safe='')}/answer"
+    told = {"succeeded": not failed, "text": text}
+    print_line(client().send("POST", path, told).json()["message"])
+
+
+@app.command
 def rules(
     file: Annotated[
         Path | None,

@@ -75,9 +75,20 @@ def drain(node: NodeName) -> None:
 
 
 @app.command
-def uncordon(node: NodeName) -> None:
+def uncordon(
+    node: NodeName,
+    *,
+    after: Annotated[
+        str | None,
+        Parameter(help="A rule that releases nodes: only if its preflight job succeeds there."),
+    ] = None,
+) -> None:
     """Use a node again that was cordoned or drained. For admins."""
-    _order(node, "none")
+    if after is None:
+        _order(node, "none")
+        return
+    path = f"/cluster/nodes/{quote(node, safe='')}/release"
+    print_line(client().send("POST", path, {"rule": after}).json()["message"])
 
 
 def _order(node: str, value: str) -> None:

@@ -1,6 +1,6 @@
 """Messages and the passing of time: load, decide, save and publish, in one transaction."""
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Generic, TypeVar
@@ -9,7 +9,7 @@ import structlog
 from muster.contracts.alerts import ActionAnswered, AlertsReceived
 from muster.contracts.jobs import JobStatus
 from muster.contracts.model import Model
-from muster.contracts.nodes import NodeLost, NodeNameClashed, NodeReturned
+from muster.contracts.nodes import NodeLost, NodeNameClashed, NodeReport, NodeReturned
 from muster.contracts.notices import AccountingDrifted, DeadLetter
 from muster.contracts.reports import UsageReported
 from muster.contracts.subscriptions import Subscription
@@ -165,19 +165,19 @@ class Listener:
                 batch.notify(health.changes(known, nodes.reports(), removed, now=opened.now))
         await self._save(opened, batch)
         if nodes is not None:
-            await self._act(opened, len(nodes.reports()))
+            await self._act(opened, nodes.reports())
         return batch.notified
 
-    async def _act(self, opened: Transaction, nodes: int) -> None:
+    async def _act(self, opened: Transaction, nodes: Mapping[str, NodeReport]) -> None:
         """Request what rules do because of alerts."""
         known = await action_store.known_actions(opened.conn)
         if known is None:
             return
         rules = self._rules.now
         firing = await alert_store.firing_alerts(opened.conn) if rules.actions else []
-        changed = actions.decide(
-            rules.actions, rules.limits.of(nodes), firing, known, now=opened.now
-        )
+        pods = {name: len(report.pods) for name, report in nodes.items()}
+        bounds = rules.limits.of(pods, self._policy.order_settles_s)
+        changed = actions.decide(rules.actions, bounds, firing, known, now=opened.now)
         await action_store.save_actions(opened, changed)
         for each in changed:
             _log.info(
@@ -378,12 +378,12 @@ class _Batch:
             case UsageReported():
                 self.notified.add((reports.event_of(model),), ())
             case ActionAnswered(action=action):
-                known_action = self._actions.get(action)
-                if known_action is not None:
-                    outcome, reason = model.outcome, model.reason
-                    self._actions.put(
-                        action, actions.answered(known_action, outcome, reason, now=now)
-                    )
+                before = self._actions.get(action) or actions.asked_for(model, now=now)
+                if before is not None:
+                    after = actions.answered(before, model.outcome, model.reason, now=now)
+                    self._actions.put(action, after)
+                    self.notify(actions.alerts_of(before, after))
+                    self.notified.add(actions.events_of(before, after, model.until), ())
             case _:
                 raise Broken(f"Alerting does not read {record.topic}")
 

@@ -2,7 +2,8 @@
 has published it.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
@@ -15,12 +16,13 @@ from muster.errors import Problem
 from muster.newest import Newest
 from muster.protocol.document import Limits as FileLimits
 from muster.protocol.document import Node, read_document
+from muster.protocol.preflights import check_preflight
 from muster.protocol.problems import ProtocolError
 from muster.records import Received
 from pydantic import ConfigDict, Field, ValidationError
 
 from alerting.conditions import EVENT, Condition
-from alerting.domain.actions import ActionRule, Limits
+from alerting.domain.actions import REPAIRS, ActionRule, Limits
 from alerting.domain.deliveries import ALERTS
 from alerting.domain.event_rules import MOST_AN_HOUR, PRESETS, By, EventRule, Trial
 from alerting.domain.events import Severity
@@ -31,6 +33,11 @@ _log = structlog.get_logger()
 SETTINGS = "settings-changed"
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"
 FILE = FileLimits("a file of rules", 256 * 1024, 5_000)
+
+JOB = ("job",)
+STEP = re.compile(r"[^.\[\]]+")
+MOST_OF_JOB = 20
+"""Faults of a preflight job that are named."""
 
 Pattern = Annotated[str, Field(min_length=1, max_length=255)]
 
@@ -49,6 +56,8 @@ class ActionText(_Strict):
     after_seconds: Annotated[float, Field(ge=0, le=7 * 86_400)] = 0.0
     mode: Literal["dry-run", "on"] = "dry-run"
     take_back: bool = True
+    timeout_seconds: Annotated[float, Field(ge=1, le=86_400)] = 3600.0
+    job: dict[str, Any] | None = None
 
     def rule(self) -> ActionRule:
         """The same for decisions."""
@@ -60,6 +69,7 @@ class ActionText(_Strict):
             after_s=self.after_seconds,
             is_dry_run=self.mode == "dry-run",
             takes_back=self.take_back,
+            timeout_s=self.timeout_seconds if self.do in REPAIRS else 0.0,
         )
 
 
@@ -208,10 +218,31 @@ def _faults(root: Node, text: RulesText) -> list[Problem]:
             fault = "another action has this name; choose another one"
             found.append(problem_at(root, (*place, "name"), fault))
         names.add(action.name)
+        found += [
+            problem_at(root, (*place, *path), fault) for path, fault in _faults_of_job(action)
+        ]
         if action.mode == "on" and any(not it.strip("*?") for it in action.alerts):
             fault = "matches every alert; name the alerts, or leave the mode at dry-run"
             found.append(problem_at(root, (*place, "alerts"), fault))
     return found
+
+
+def _faults_of_job(action: ActionText) -> Iterable[tuple[tuple[str | int, ...], str]]:
+    """What is wrong with the preflight job of an action."""
+    if Do(action.do) is not Do.RELEASE:
+        return [] if action.job is None else [(("job",), "is only for the action release")]
+    if action.job is None:
+        return [((), "needs `job`, the preflight job as a job file has it")]
+    try:
+        check_preflight(action.job)
+    except ProtocolError as error:
+        return [((*JOB, *_steps(it.path)), it.message) for it in error.problems[:MOST_OF_JOB]]
+    return []
+
+
+def _steps(path: str) -> Iterable[str | int]:
+    """A path as problems have it: ``taskRoles.worker.commands[0]``."""
+    return (int(it) if it.isdigit() else it for it in STEP.findall(path))
 
 
 def rules_of(content: dict[str, Any]) -> Rules:

@@ -66,6 +66,11 @@ class AlertingSettings(DatabaseSettings, ReadByRestSettings):
         description="The time without a repeat after which an alert of Alertmanager's ends; longer"
         " than its repeat_interval.",
     )
+    order_settles_s: PositiveFloat = Field(
+        30.0,
+        description="How long an order about a node has stood before a node without pods counts as"
+        " empty.",
+    )
     lost_forget_s: PositiveFloat = Field(86_400.0, description="How long a lost node is kept.")
     alert_timer_poll_s: PositiveFloat = Field(5.0, description="How often due timers are handled.")
     alert_timer_batch: PositiveInt = Field(200, description="The most due rows in one transaction.")
@@ -225,6 +230,7 @@ class AlertingSettings(DatabaseSettings, ReadByRestSettings):
             external_over_s=self.external_over_s,
             drift_over_s=self.drift_over_s,
             clash_over_s=self.clash_over_s,
+            order_settles_s=self.order_settles_s,
         )
 
     def delivery_policy(self) -> DeliveryPolicy:

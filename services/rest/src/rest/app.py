@@ -54,9 +54,10 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
     runtime.spawn("settings", publisher.run)
     runtime.spawn("maintenance", lambda: maintain(runtime.pool, settings))
 
-    actions = Actions(runtime.relay, cluster, publisher, metrics)
+    actions = Actions(runtime.relay, cluster, publisher, metrics, settings)
     runtime.follow((REQUESTED,), actions.on_record)
-    runtime.spawn("actions", partial(actions.run, settings))
+    runtime.spawn("actions", actions.run)
+    runtime.spawn("repairs", actions.follow_repairs)
 
     peers = Peers(settings, metrics)
     reports = Reports(runtime.pool, peers, cluster, settings, runtime.bus)

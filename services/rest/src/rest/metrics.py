@@ -69,7 +69,7 @@ class RestMetrics:
             registry=registry,
         )
         for do in get_args(ActionName):
-            for outcome in ("done", "dry-run", "refused", "undone"):
+            for outcome in ("running", "failed", "done", "dry-run", "refused", "undone"):
                 self.actions.labels(do, outcome)
         self.limited = Counter(
             "muster_rest_requests_limited",

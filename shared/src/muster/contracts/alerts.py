@@ -84,26 +84,30 @@ class AlertRulesConfig(Model):
 
 
 class Do(OpenEnum):
-    """What an action does. TAG_JOB: the job gets the rule's name as a tag. UNDO: it takes back
-    what an earlier action has done.
+    """What an action does. TAG_JOB: the job gets the rule's name as a tag. REMEDIATE: an operator's
+    script repairs the node. RELEASE: the node's orders end once a preflight job has succeeded
+    there. UNDO: it takes back what an earlier action has done.
     """
 
     CORDON = "cordon"
     DRAIN = "drain"
+    REMEDIATE = "remediate"
+    RELEASE = "release"
     STOP_JOB = "stop-job"
     TAG_JOB = "tag-job"
     UNDO = "undo"
     UNKNOWN = "unknown"
 
 
-ActionName = Literal["cordon", "drain", "stop-job", "tag-job"]
+ActionName = Literal["cordon", "drain", "remediate", "release", "stop-job", "tag-job"]
 """What an operator's rule may ask for."""
 
 
 class ActionRequested(Model):
     """Alerting wants this done because an alert fires, or, with ``do`` UNDO, is over. ``target``:
     a node, or a job as ``user~name``. ``rule``: the operator's, which wants it. In a dry run REST
-    only writes the audit log. Repeated until it is answered.
+    only writes the audit log. Repeated until it is answered for good. ``timeout_s``: how long a
+    script or a preflight job may take. ``takes_back``: the actions whose orders a release ends.
     """
 
     action: str
@@ -113,12 +117,16 @@ class ActionRequested(Model):
     alert: str
     summary: str
     is_dry_run: bool = False
+    timeout_s: float = 0.0
+    takes_back: tuple[str, ...] = ()
     at: datetime
 
 
 class Outcome(OpenEnum):
-    """What became of an action."""
+    """What became of an action. RUNNING: its script or preflight job goes on."""
 
+    RUNNING = "running"
+    FAILED = "failed"
     DONE = "done"
     DRY_RUN = "dry-run"
     REFUSED = "refused"
@@ -127,12 +135,19 @@ class Outcome(OpenEnum):
 
 
 class ActionAnswered(Model):
-    """What became of an action, and why. ``by``: who took it back, where it is undone."""
+    """What became of an action, and why. ``by``: who took it back, where it is undone. ``until``:
+    when it fails if nothing comes. ``do``, ``target``, ``rule``: of a release that ``by`` asked
+    for, which no alert has caused.
+    """
 
     action: str
     outcome: Outcome
     reason: str
     by: str | None = None
+    until: datetime | None = None
+    do: Do | None = None
+    target: str | None = None
+    rule: str | None = None
     at: datetime
 
 

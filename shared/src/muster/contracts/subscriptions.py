@@ -32,6 +32,7 @@ class AlertEvent(OpenEnum):
     NODE_RETURNED = "node-returned"
     NODE_REMOVED = "node-removed"
     NODE_NAME_CLASH = "node-name-clash"
+    REMEDIATION_REQUESTED = "remediation-requested"
     RECORD_REJECTED = "record-rejected"
     ACCOUNTING_DRIFTED = "accounting-drifted"
     USAGE_REPORTED = "usage-reported"

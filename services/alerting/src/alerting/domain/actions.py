@@ -6,16 +6,25 @@ and jobs, not actions, and hold actions back until there is room.
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from fnmatch import fnmatchcase
 
-from muster.contracts.alerts import Do, Outcome, subject_of
+from muster.contracts.alerts import ActionAnswered, Do, Outcome, subject_of
+from muster.contracts.subscriptions import AlertEvent
 
-from alerting.domain.events import Alert
+from alerting.domain.events import Alert, Event, Severity
+from alerting.domain.nodes import LOST
 
-ON_NODES = frozenset({Do.CORDON, Do.DRAIN})
+ORDERS = frozenset({Do.CORDON, Do.DRAIN})
+"""They take a node away from jobs."""
+REPAIRS = frozenset({Do.REMEDIATE, Do.RELEASE})
+"""They are for a node that is away, and can fail."""
+ON_NODES = ORDERS | REPAIRS
+FAILURES = {Do.REMEDIATE: "RemediationFailed", Do.RELEASE: "PreflightFailed"}
+RUNBOOK = "docs/runbook.md#nodes"
+FIRES = "An alert of the node fires still."
 HOUR = timedelta(hours=1)
 ASK_AGAIN = timedelta(seconds=60)
 
@@ -25,6 +34,8 @@ class State(StrEnum):
 
     HELD = "held"
     REQUESTED = "requested"
+    RUNNING = "running"
+    FAILED = "failed"
     DRY_RUN = "dry-run"
     DONE = "done"
     REFUSED = "refused"
@@ -32,9 +43,11 @@ class State(StrEnum):
     UNDONE = "undone"
 
 
-ASKED = frozenset({State.REQUESTED, State.UNDO_REQUESTED})
+GOES_ON = frozenset({State.REQUESTED, State.RUNNING})
+"""It has no end yet."""
+ASKED = GOES_ON | {State.UNDO_REQUESTED}
 """Alerting waits for REST's answer."""
-ACTS = frozenset({State.REQUESTED, State.DONE, State.UNDO_REQUESTED})
+ACTS = ASKED | {State.DONE, State.FAILED}
 """Its target is acted on."""
 
 
@@ -42,7 +55,7 @@ ACTS = frozenset({State.REQUESTED, State.DONE, State.UNDO_REQUESTED})
 class ActionRule:
     """An operator's rule: on alerts with one of these names and labels (shell patterns), after they
     have fired for ``after_s``, ``do`` this. ``is_dry_run``: only say so. ``takes_back``: once the
-    alert is over.
+    alert is over. ``timeout_s``: how long its script or preflight job may take.
     """
 
     name: str
@@ -52,6 +65,7 @@ class ActionRule:
     after_s: float = 0.0
     is_dry_run: bool = True
     takes_back: bool = True
+    timeout_s: float = 0.0
 
     def fits(self, alert: Alert) -> bool:
         """Whether an alert is of its kind."""
@@ -71,24 +85,31 @@ class Limits:
     nodes_share: float = 0.1
     jobs_per_hour: int = 5
 
-    def of(self, nodes: int) -> "Bounds":
-        """The same for a cluster of so many nodes."""
-        at_once = max(1, int(self.nodes_share * nodes))
-        return Bounds(self.nodes_per_hour, at_once, self.jobs_per_hour)
+    def of(self, pods: Mapping[str, int], settles_s: float = 0.0) -> "Bounds":
+        """The same for a cluster whose nodes have so many pods."""
+        at_once = max(1, int(self.nodes_share * len(pods)))
+        return Bounds(self.nodes_per_hour, at_once, self.jobs_per_hour, pods, settles_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The most nodes that actions take in an hour, and at a time; the most jobs in an hour."""
+    """The most nodes that actions take in an hour, and at a time; the most jobs in an hour.
+    ``pods``: how many each node has; ``settles_s``: how long an order has stood before a node
+    without pods counts as empty.
+    """
 
     per_hour: int
     at_once: int
     jobs_per_hour: int
+    pods: Mapping[str, int] = field(default_factory=dict)
+    settles_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One action. ``at``: of its newest state; ``asked_at``: when REST was last asked."""
+    """One action. ``at``: of its newest state; ``asked_at``: when REST was last asked.
+    ``timeout_s``: as the rule's. ``takes_back``: the actions whose orders a release ends.
+    """
 
     action: str
     rule: str
@@ -103,6 +124,8 @@ class Action:
     at: datetime
     asked_at: datetime
     is_dry_run: bool = False
+    timeout_s: float = 0.0
+    takes_back: tuple[str, ...] = ()
 
 
 def decide(
@@ -116,34 +139,200 @@ def decide(
     """The actions that are new or change. ``alerts``: all that fire; ``known``: actions of the last
     days, and all that still hold a node.
     """
-    found = {each.action: each for each in known}
     firing = {(it.fingerprint, it.starts_at): it for it in alerts}
-    changed: list[Action] = []
+    look = _Look(rules, bounds, firing, {each.action: each for each in known}, now)
+    look.end_what_is_over()
+    look.begin_what_is_due()
+    look.release_what_is_well()
+    return tuple(look.changed)
 
-    def note(action: Action) -> None:
-        found[action.action] = action
-        changed.append(action)
 
-    takes_back = {rule.name for rule in rules if rule.takes_back}
-    for action in list(found.values()):
-        is_over = (action.fingerprint, action.starts_at) not in firing
-        if action.state in ASKED and action.asked_at <= now - ASK_AGAIN:
-            note(replace(action, asked_at=now))
-        elif action.state is State.HELD and is_over:
-            note(_now(action, State.REFUSED, "The alert is over.", now))
-        elif _holds_a_node(action) and is_over and action.rule in takes_back:
-            note(_now(action, State.UNDO_REQUESTED, "The alert is over.", now))
-    for rule in rules:
-        for alert in firing.values():
-            if not rule.fits(alert) or alert.starts_at + timedelta(seconds=rule.after_s) > now:
+@dataclass(slots=True)
+class _Look:
+    """One look at all actions; ``found`` has them as they are by now."""
+
+    rules: Sequence[ActionRule]
+    bounds: Bounds
+    firing: Mapping[tuple[str, datetime], Alert]
+    found: dict[str, Action]
+    now: datetime
+    changed: list[Action] = field(default_factory=list)
+
+    def _note(self, action: Action) -> None:
+        before = self.found.get(action.action)
+        is_same = before is not None and (before.state, before.reason) == (
+            action.state,
+            action.reason,
+        )
+        if not is_same or action.state in ASKED:
+            self.found[action.action] = action
+            self.changed.append(action)
+
+    def _is_over(self, action: Action) -> bool:
+        return (action.fingerprint, action.starts_at) not in self.firing
+
+    def _real(self) -> list[Action]:
+        return [it for it in self.found.values() if not it.is_dry_run]
+
+    def _comes_back(self, action: Action) -> bool:
+        return _holds_a_node(action) and self._takes_back(action)
+
+    def _takes_back(self, action: Action) -> bool:
+        return any(it.name == action.rule and it.takes_back for it in self.rules)
+
+    def end_what_is_over(self) -> None:
+        """Unanswered requests are repeated; without its alert an action ends."""
+        kept_out = {it.target for it in self._real() if _keeps_out(it)}
+        over = "The alert is over."
+        for action in list(self.found.values()):
+            if action.state in ASKED and action.asked_at <= self.now - ASK_AGAIN:
+                self._note(replace(action, asked_at=self.now))
+            elif not self._is_over(action) or action.do is Do.RELEASE:
                 continue
-            before = found.get(action_id(rule, alert))
-            if before is not None and before.state is not State.HELD:
-                continue
-            after = _decided(rule, alert, bounds, found.values(), now=now)
-            if before is None or (before.state, before.reason) != (after.state, after.reason):
-                note(after)
-    return tuple(changed)
+            elif action.state is State.HELD:
+                self._note(_now(action, State.REFUSED, over, self.now))
+            elif self._comes_back(action) and action.target not in kept_out:
+                self._note(_now(action, State.UNDO_REQUESTED, over, self.now))
+
+    def begin_what_is_due(self) -> None:
+        """Rules act on alerts that have fired for long enough."""
+        for rule in self.rules:
+            for alert in self.firing.values():
+                due_at = alert.starts_at + timedelta(seconds=rule.after_s)
+                if not rule.fits(alert) or due_at > self.now:
+                    continue
+                before = self.found.get(action_id(rule, alert))
+                if before is None or before.state is State.HELD:
+                    self._note(self._decided(rule, alert))
+
+    def release_what_is_well(self) -> None:
+        """Nodes whose alerts are over are tested."""
+        for action in self._real():
+            if action.do is Do.RELEASE and action.state is State.HELD:
+                self._note(self._released(action))
+
+    def _decided(self, rule: ActionRule, alert: Alert) -> Action:
+        target = target_of(rule.do, alert)
+        state, reason = State.REQUESTED, "Requested."
+        if target is None:
+            what = "node" if rule.do in ON_NODES else "job of a user"
+            state, reason = State.REFUSED, f"The alert's labels name no {what}."
+        elif rule.is_dry_run:
+            pass
+        elif rule.do is Do.RELEASE:
+            state, reason = State.HELD, FIRES
+        elif rule.do is Do.REMEDIATE and self._is_remediated(rule, target):
+            reason = f"The rule remediates {target} because of another alert."
+            state = State.REFUSED
+        elif (held := self._held(rule, target)) is not None:
+            state, reason = State.HELD, held
+        return Action(
+            action=action_id(rule, alert),
+            rule=rule.name,
+            do=rule.do,
+            target=target or "",
+            fingerprint=alert.fingerprint,
+            starts_at=alert.starts_at,
+            name=alert.name,
+            summary=alert.summary,
+            state=state,
+            reason=reason,
+            at=self.now,
+            asked_at=self.now,
+            is_dry_run=rule.is_dry_run,
+            timeout_s=rule.timeout_s,
+        )
+
+    def _is_remediated(self, rule: ActionRule, node: str) -> bool:
+        """The script was asked for since the node was taken."""
+        here = [it for it in self._real() if it.target == node]
+        since = min((it.asked_at for it in here if _takes_a_node(it)), default=None)
+        own = [it for it in here if it.rule == rule.name and it.do is Do.REMEDIATE]
+        return since is not None and any(it.state in ACTS and it.asked_at >= since for it in own)
+
+    def _released(self, action: Action) -> Action:
+        """A release that waits: until no alert for which the node is held fires, and its repair has
+        ended well.
+        """
+        node, now = action.target, self.now
+        here = [it for it in self._real() if it.target == node]
+        holds = [it for it in here if _holds_a_node(it)]
+        failed = next((it for it in here if it.state is State.FAILED), None)
+        other = next((it for it in here if it.do in REPAIRS and it.state in GOES_ON), None)
+        taken = any(it.do in ORDERS and it.state is State.REQUESTED for it in here)
+        keeper = next((it.rule for it in holds if not self._takes_back(it)), None)
+        is_known = any(
+            it.name == action.rule and it.do is Do.RELEASE and not it.is_dry_run
+            for it in self.rules
+        )
+        if not is_known:
+            return _now(action, State.REFUSED, "The rule is gone.", now)
+        if not all(self._is_over(it) for it in (action, *holds)):
+            return _now(action, State.HELD, FIRES, now)
+        if not holds and not taken:
+            return _now(action, State.REFUSED, f"No action holds {node}.", now)
+        reason = None
+        if taken:
+            reason = f"{node} is being taken."
+        elif keeper is not None:
+            reason = f"The rule {keeper} keeps {node}."
+        elif failed is not None:
+            reason = f"The action {failed.action} ({failed.do}) has failed: a person decides."
+        elif other is not None:
+            reason = f"The action {other.action} ({other.do}) goes on."
+        if reason is not None:
+            return _now(action, State.HELD, reason, now)
+        asked = _now(action, State.REQUESTED, "Requested.", now)
+        return replace(asked, asked_at=now, takes_back=tuple(sorted(it.action for it in holds)))
+
+    def _held(self, rule: ActionRule, target: str) -> str | None:
+        """Why an action has to wait; None: it does not. A tag does no harm."""
+        if rule.do is Do.TAG_JOB:
+            return None
+        if rule.do is Do.REMEDIATE and (busy := self._is_busy(target)) is not None:
+            return busy
+        acted = [it for it in self._real() if it.state in ACTS or it.state is State.UNDONE]
+        own = [it for it in acted if (it.rule, it.target) == (rule.name, target)]
+        # Under an order that stands, another alert of the node adds a reason to keep it.
+        is_free = not any(_takes_a_node(it) for it in own)
+        if is_free and any(it.asked_at > self.now - HOUR for it in own):
+            return (
+                f"The rule acted on {target} within the last hour. If the alert comes of the action"
+                " itself, change the rule: this is a loop."
+            )
+        if rule.do is Do.REMEDIATE:
+            return None
+        return self._over_limits(rule.do in ORDERS, target, acted)
+
+    def _is_busy(self, node: str) -> str | None:
+        """Why a node is not ready for a script. A lost node's pods are lost already."""
+        settled = self.now - timedelta(seconds=self.bounds.settles_s)
+        orders = [it for it in self._real() if it.target == node and _holds_a_node(it)]
+        lost = {it.labels.get("node") for it in self.firing.values() if it.name == LOST}
+        if not orders:
+            return f"No action has taken {node} yet."
+        if not any(it.at <= settled for it in orders):
+            return f"{node} was just taken."
+        if self.bounds.pods.get(node) != 0 and node not in lost:
+            return f"{node} runs pods still."
+        return None
+
+    def _over_limits(self, is_node: bool, target: str, acted: Sequence[Action]) -> str | None:
+        lately = {
+            it.target
+            for it in acted
+            if (it.do in ORDERS if is_node else it.do is Do.STOP_JOB)
+            and it.asked_at > self.now - HOUR
+        }
+        if target not in lately and len(lately) >= (
+            self.bounds.per_hour if is_node else self.bounds.jobs_per_hour
+        ):
+            what = "nodes were taken" if is_node else "jobs were stopped"
+            return f"{len(lately)} {what} within the last hour, the limit."
+        held = {it.target for it in self._real() if _takes_a_node(it)}
+        if is_node and target not in held and len(held) >= self.bounds.at_once:
+            return f"{len(held)} nodes are taken, the limit: release one."
+        return None
 
 
 def answered(action: Action, outcome: Outcome, reason: str, *, now: datetime) -> Action:
@@ -151,16 +340,85 @@ def answered(action: Action, outcome: Outcome, reason: str, *, now: datetime) ->
     match outcome:
         case Outcome.UNDONE:
             return _now(action, State.UNDONE, reason, now)
-        case Outcome.DONE if action.state is State.REQUESTED:
+        case Outcome.RUNNING if action.state is State.REQUESTED:
+            return _now(action, State.RUNNING, reason, now)
+        case Outcome.FAILED if action.state in GOES_ON:
+            return _now(action, State.FAILED, reason, now)
+        case Outcome.DONE if action.state in GOES_ON:
             return _now(action, State.DONE, reason, now)
         case Outcome.DRY_RUN if action.state is State.REQUESTED:
             return _now(action, State.DRY_RUN, reason, now)
-        case Outcome.REFUSED if action.state is State.REQUESTED:
+        case Outcome.REFUSED if action.state in GOES_ON:
             return _now(action, State.REFUSED, reason, now)
         case Outcome.REFUSED if action.state is State.UNDO_REQUESTED:
             return _now(action, State.UNDONE, reason, now)
         case _:
             return action
+
+
+def asked_for(answer: ActionAnswered, *, now: datetime) -> Action | None:
+    """The release that a person asked REST for; None: the answer is about no such one."""
+    if answer.do is not Do.RELEASE or answer.target is None or answer.rule is None:
+        return None
+    return Action(
+        action=answer.action,
+        rule=answer.rule,
+        do=answer.do,
+        target=answer.target,
+        fingerprint="",
+        starts_at=answer.at,
+        name="",
+        summary=f"{answer.by or 'Somebody'} asked for it.",
+        state=State.REQUESTED,
+        reason="Requested.",
+        at=now,
+        asked_at=now,
+    )
+
+
+def events_of(before: Action, after: Action, until: datetime | None) -> tuple[Event, ...]:
+    """The event that a script waits for, once the node is ready for it."""
+    is_new = before.state is not State.RUNNING and after.state is State.RUNNING
+    if after.do is not Do.REMEDIATE or not is_new:
+        return ()
+    return (
+        Event(
+            key=f"{AlertEvent.REMEDIATION_REQUESTED}/{after.action}",
+            name=AlertEvent.REMEDIATION_REQUESTED,
+            at=after.at,
+            severity=Severity.WARNING,
+            title=f"Node {after.target} is to be remediated",
+            text=f"{after.summary}. The node runs no pods. The rule {after.rule} wants a script's"
+            f" answer: `muster alerts answer {after.action}`.",
+            thread=f"node/{after.target}",
+            data={
+                "action": after.action,
+                "node": after.target,
+                "rule": after.rule,
+                "alert": after.fingerprint,
+                "name": after.name,
+                "summary": after.summary,
+                "until": None if until is None else until.isoformat(),
+            },
+        ),
+    )
+
+
+def alerts_of(before: Action, after: Action) -> tuple[Alert, ...]:
+    """The alert that a failure makes, and its end: a person has decided about the node."""
+    if (before.state is State.FAILED) is (after.state is State.FAILED):
+        return ()
+    failed = after if after.state is State.FAILED else before
+    what = "its remediation" if failed.do is Do.REMEDIATE else "its preflight job"
+    alert = Alert(
+        name=FAILURES[failed.do],
+        severity=Severity.CRITICAL,
+        summary=f"Node {failed.target} stays out, as {what} failed: {failed.reason}"[:500],
+        labels={"node": failed.target, "rule": failed.rule, "action": failed.action},
+        starts_at=failed.at,
+        runbook=RUNBOOK,
+    )
+    return (alert,) if failed is after else (alert.resolved(max(after.at, alert.starts_at)),)
 
 
 def action_id(rule: ActionRule, alert: Alert) -> str:
@@ -178,86 +436,20 @@ def target_of(do: Do, alert: Alert) -> str | None:
     return f"{it.user}~{it.job_name}" if it.user and it.job_name else None
 
 
-def _decided(
-    rule: ActionRule,
-    alert: Alert,
-    bounds: Bounds,
-    known: Iterable[Action],
-    *,
-    now: datetime,
-) -> Action:
-    target = target_of(rule.do, alert)
-    state, reason = State.REQUESTED, "Requested."
-    if target is None:
-        what = "node" if rule.do in ON_NODES else "job of a user"
-        state, reason = State.REFUSED, f"The alert's labels name no {what}."
-    elif not rule.is_dry_run:
-        held = _held(rule, target, bounds, list(known), now=now)
-        if held is not None:
-            state, reason = State.HELD, held
-    return Action(
-        action=action_id(rule, alert),
-        rule=rule.name,
-        do=rule.do,
-        target=target or "",
-        fingerprint=alert.fingerprint,
-        starts_at=alert.starts_at,
-        name=alert.name,
-        summary=alert.summary,
-        state=state,
-        reason=reason,
-        at=now,
-        asked_at=now,
-        is_dry_run=rule.is_dry_run,
-    )
-
-
-def _held(
-    rule: ActionRule,
-    target: str,
-    bounds: Bounds,
-    known: Sequence[Action],
-    *,
-    now: datetime,
-) -> str | None:
-    """Why an action has to wait; None: it does not. A tag does no harm."""
-    if rule.do is Do.TAG_JOB:
-        return None
-    known = [it for it in known if not it.is_dry_run]
-    acted = [it for it in known if it.state in ACTS or it.state is State.UNDONE]
-    own = [it for it in acted if (it.rule, it.target) == (rule.name, target)]
-    # Under an order that stands, another alert of the node adds a reason to keep it.
-    is_free = not any(_takes_a_node(it) for it in own)
-    if is_free and any(it.asked_at > now - HOUR for it in own):
-        return (
-            f"The rule acted on {target} within the last hour. If the alert comes of the action"
-            " itself, change the rule: this is a loop."
-        )
-    is_node = rule.do in ON_NODES
-    lately = {
-        it.target
-        for it in acted
-        if (it.do in ON_NODES) == is_node and it.do is not Do.TAG_JOB and it.asked_at > now - HOUR
-    }
-    if target not in lately and len(lately) >= (
-        bounds.per_hour if is_node else bounds.jobs_per_hour
-    ):
-        what = "nodes were taken" if is_node else "jobs were stopped"
-        return f"{len(lately)} {what} within the last hour, the limit."
-    if not is_node:
-        return None
-    held = {it.target for it in known if _takes_a_node(it)}
-    if target not in held and len(held) >= bounds.at_once:
-        return f"{len(held)} nodes are taken, the limit: release one."
-    return None
+def _keeps_out(action: Action) -> bool:
+    """Its node does not come back only because alerts are over."""
+    if action.do not in REPAIRS:
+        return False
+    is_waiting = action.do is Do.RELEASE and action.state is State.HELD
+    return is_waiting or action.state in GOES_ON or action.state is State.FAILED
 
 
 def _holds_a_node(action: Action) -> bool:
-    return action.state is State.DONE and action.do in ON_NODES
+    return action.state is State.DONE and action.do in ORDERS and not action.is_dry_run
 
 
 def _takes_a_node(action: Action) -> bool:
-    is_asked = action.state is State.REQUESTED and action.do in ON_NODES
+    is_asked = action.state is State.REQUESTED and action.do in ORDERS
     return is_asked or _holds_a_node(action)
 
 

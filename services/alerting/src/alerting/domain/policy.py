@@ -16,6 +16,8 @@ class Policy:
     ``drift_over_s``: the accounting is right again after this time without a message.
     ``clash_over_s``: a clash of node names ends after this time without a message.
     ``external_over_s``: an alert of Alertmanager's ends after this time without a repeat.
+    ``order_settles_s``: an order about a node has stood for so long before the node counts as empty
+    because it has no pods.
     ``lost_forget_s``: a lost node that the Scheduler has not named for this time is forgotten.
     """
 
@@ -28,6 +30,7 @@ class Policy:
     clash_over_s: float = 300.0
     lost_forget_s: float = 86_400.0
     external_over_s: float = 86_400.0
+    order_settles_s: float = 30.0
 
     def is_news(self, at: datetime, now: datetime) -> bool:
         """Whether an event at ``at`` is recent enough for a notification."""

@@ -15,17 +15,17 @@ KEY = "alerting: actions"
 
 _KNOWN = """
     SELECT * FROM action WHERE at > now() - interval '2 days'
-    OR state IN ('held', 'requested', 'undo-requested')
+    OR state IN ('held', 'requested', 'running', 'failed', 'undo-requested')
     OR state = 'done' AND "do" IN ('cordon', 'drain')
 """
 _SAVE = """
     INSERT INTO action (action, rule, "do", target, fingerprint, starts_at, name, summary, state,
-                        reason, at, asked_at, is_dry_run)
+                        reason, at, asked_at, is_dry_run, timeout_s, takes_back)
     SELECT action, rule, "do", target, fingerprint, starts_at, name, summary, state, reason, at,
-           asked_at, is_dry_run
+           asked_at, is_dry_run, timeout_s, takes_back
     FROM jsonb_populate_recordset(NULL::action, $1::jsonb)
     ON CONFLICT (action) DO UPDATE SET state = excluded.state, reason = excluded.reason,
-        at = excluded.at, asked_at = excluded.asked_at
+        at = excluded.at, asked_at = excluded.asked_at, takes_back = excluded.takes_back
 """
 
 
@@ -73,6 +73,8 @@ def _request(action: Action, opened: Transaction) -> Outgoing:
         alert=action.fingerprint,
         summary=action.summary,
         is_dry_run=action.is_dry_run,
+        timeout_s=action.timeout_s,
+        takes_back=action.takes_back,
         at=opened.now,
     )
     value = request.model_dump_json().encode()
@@ -86,4 +88,4 @@ def _row(action: Action) -> dict[str, object]:
 
 def _action(row: asyncpg.Record) -> Action:
     values = dict(row) | {"do": Do(row["do"]), "state": State(row["state"])}
-    return Action(**values)
+    return Action(**values | {"takes_back": tuple(row["takes_back"])})

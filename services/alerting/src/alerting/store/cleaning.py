@@ -73,7 +73,8 @@ _STATEMENTS = (
     """
     DELETE FROM action WHERE action IN (
         SELECT action FROM action WHERE at < now() - $1 * interval '1 day'
-        AND state NOT IN ('held', 'requested', 'done', 'undo-requested') LIMIT $2
+        AND state NOT IN ('held', 'requested', 'running', 'failed', 'undo-requested')
+        AND NOT (state = 'done' AND "do" IN ('cordon', 'drain')) LIMIT $2
     )
     """,
     """

@@ -14,6 +14,7 @@ from rest.api.context import Address, Admin, Here
 from rest.api.examples import ALERT_RULES_FILE
 from rest.api.paging import Paging
 from rest.api.tokens import Done
+from rest.domain.repairs import answered
 from rest.handlers.alert_rules import Who
 
 router = APIRouter(prefix="/alerts", tags=["alerts"])
@@ -92,8 +93,8 @@ class AcceptedRules(WholeVersion):
 
 
 class ShownAction(BaseModel):
-    """An action on an alert. ``state``: `held` (``reason`` has the limit), `requested`, `dry-run`,
-    `done`, `refused`, `undo-requested` or `undone`.
+    """An action on an alert. ``state``: `held` (``reason`` has what it waits for), `requested`,
+    `running`, `failed`, `dry-run`, `done`, `refused`, `undo-requested` or `undone`.
     """
 
     action: str
@@ -102,9 +103,31 @@ class ShownAction(BaseModel):
     target: str
     alert: str
     name: str
-    state: Literal["held", "requested", "dry-run", "done", "refused", "undo-requested", "undone"]
+    state: Literal[
+        "held",
+        "requested",
+        "running",
+        "failed",
+        "dry-run",
+        "done",
+        "refused",
+        "undo-requested",
+        "undone",
+    ]
     reason: str
     at: str
+
+
+ActionId = Annotated[str, Path(max_length=64, description="The action.", examples=["9c41d07a"])]
+
+
+class ScriptAnswer(BaseModel):
+    """How a script has ended; ``text``: its output."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    succeeded: bool
+    text: Annotated[str, Field(max_length=65_536, examples=["GPU 3 was reset"])] = ""
 
 
 class ActionPage(BaseModel):
@@ -167,15 +190,22 @@ async def list_actions(here: Here, _caller: Admin, page: Paging) -> Response:
     return JSONResponse(answer)
 
 
-@router.post("/actions/{action}/undo", response_model=Done)
-async def undo_action(
-    action: Annotated[str, Path(max_length=64, description="The action.", examples=["9c41d07a"])],
-    here: Here,
-    caller: Admin,
-    address: Address,
+@router.post("/actions/{action}/answer", response_model=Done)
+async def answer_action(
+    action: ActionId, told: ScriptAnswer, here: Here, caller: Admin, address: Address
 ) -> Done:
+    """How the script has ended that an action `remediate` waits for. The last line of its text is
+    kept.
+    """
+    ended = answered(is_success=told.succeeded, text=told.text)
+    return Done(message=await here.actions.answer(action, ended, caller, address))
+
+
+@router.post("/actions/{action}/undo", response_model=Done)
+async def undo_action(action: ActionId, here: Here, caller: Admin, address: Address) -> Done:
     """Take back what an action did to a node. An order that somebody gave since then stands. The
-    rule does not repeat the action for this alert.
+    rule does not repeat the action for this alert. A script or preflight job that goes on counts as
+    failed; the failure of a script is set aside.
     """
     answer = await here.actions.undo(action, caller, address)
     return Done(message=answer.reason)

@@ -9,10 +9,9 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from muster.contracts.node_orders import Order
-from muster.db import transaction
 from muster.errors import Rejected, Transient
 from muster.ids import job_of
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from rest.api.context import Address, Admin, Context, Here, User
 from rest.api.logs import Held, until_stop
@@ -23,9 +22,9 @@ from rest.api.tokens import Done
 from rest.cluster import KnownNode, gpus_in_sight, node_json, nodes_summary
 from rest.domain.times import iso
 from rest.domain.virtual_clusters import VirtualClusters, no_virtual_cluster, virtual_cluster_json
-from rest.handlers.order import By, give_order, no_node
+from rest.handlers.order import no_node
 from rest.peers import AS_OF
-from rest.store import accounts, audit, node_orders
+from rest.store import audit, node_orders
 
 router = APIRouter(tags=["cluster"])
 
@@ -56,6 +55,14 @@ class NodeOrdered(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     value: Literal["cordon", "drain", "none"]
+
+
+class NodeReleased(BaseModel):
+    """The rule whose preflight job is to succeed before the node is used again."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    rule: Annotated[str, Field(min_length=1, max_length=64, examples=["back"])]
 
 
 class AuditEntry(BaseModel):
@@ -106,14 +113,20 @@ async def order_node(
     to its users), or take the order back (`none`). The order outlives the node's restarts.
     """
     order, node = Order(wanted.value), here.cluster.node(name)
-    async with transaction(here.pool) as conn:
-        await accounts.check_rights(conn, caller)
-        by = By(caller.username, address)
-        before = await give_order(conn, name, order, by, is_known=node is not None)
-    here.publisher.wake()
+    before = await here.actions.order(name, order, caller, address, is_known=node is not None)
     was = "stood before" if order is before else f"was {(before or Order.NONE).value}"
     pods = "the node has not reported" if node is None else _fate_of_pods(node, order, before)
     return Done(message=f"{name}: order {order.value} ({was}); {pods}.")
+
+
+@router.post("/cluster/nodes/{name}/release", status_code=202, response_model=Done)
+async def release_node(
+    name: NodeName, wanted: NodeReleased, here: Here, caller: Admin, address: Address
+) -> Done:
+    """Use a node again once a preflight job has succeeded there: that of a rule with `do: release`.
+    If it fails, the node stays out, and the alert `PreflightFailed` has the reason.
+    """
+    return Done(message=await here.actions.release(name, wanted.rule, caller, address))
 
 
 def _fate_of_pods(node: KnownNode, order: Order, before: Order | None) -> str:

@@ -64,7 +64,8 @@ class _Waiting:
     key: Key | None
 
 
-def _new_job_id() -> str:
+def new_job_id() -> str:
+    """An id that no job has."""
     return new_id(time.time_ns() // 1_000_000, secrets.randbits(80))
 
 
@@ -117,7 +118,7 @@ class Submissions:
             self._metrics.submissions.labels("busy").inc()
             raise Transient("Too many jobs are being submitted; try again in a moment.")
         answer_comes = asyncio.get_running_loop().create_future()
-        ident = _new_job_id()
+        ident = new_job_id()
         job = _sealed(submission.job, ident, self._settings.secrets_public_key)
         waiting = _Waiting(
             replace(submission, job=job),
@@ -211,9 +212,8 @@ class Submissions:
             unwritten = [w for w in batch if w.id not in there]
             known = await answers.claim(conn, [key for w in unwritten if (key := w.key)])
             new = [w for w in unwritten if _known(w, known) is None]
-            written = await insert_jobs(conn, [_new_job(w) for w in new])
+            written = await write_jobs(opened, [(w.id, w.submission) for w in new])
             accepted = [w for w in new if w.id in written]
-            await self._publish(opened, accepted, written)
             done = {w.id: _answer(w.submission) for w in accepted}
             await answers.keep(conn, [(k, w.id, done[w.id]) for w in accepted if (k := w.key)])
             await answers.release(conn, [k for w in new if w.id not in written and (k := w.key)])
@@ -227,26 +227,30 @@ class Submissions:
             else:
                 _fail(waiting, _taken(waiting.submission))
 
-    async def _publish(
-        self, opened: Transaction, accepted: Sequence[_Waiting], written: dict[str, datetime]
-    ) -> None:
-        if not accepted:
-            return
-        subjects = Subjects(opened, Service.REST)
-        await subjects.load(((Kind.JOB, w.id) for w in accepted), are_new=True)
-        for waiting in accepted:
-            submission = waiting.submission
-            message = JobRequest(
-                job=waiting.id,
-                name=submission.job.name,
-                user=submission.username,
-                execution=Execution.START,
-                submitted_at=written[waiting.id],
-                spec=submission.job.spec,
-            )
-            publish = Publish(Kind.JOB, waiting.id, SUBMITTED, waiting.id, message)
-            subjects.publish(publish, submission.traceparent)
-        await subjects.save()
+
+async def write_jobs(
+    opened: Transaction, jobs: Sequence[tuple[str, Submission]]
+) -> dict[str, datetime]:
+    """Write jobs by id, and publish them. Returns those whose name was free, with their time."""
+    written = await insert_jobs(opened.conn, [_new_job(ident, it) for ident, it in jobs])
+    accepted = [(ident, it) for ident, it in jobs if ident in written]
+    if not accepted:
+        return written
+    subjects = Subjects(opened, Service.REST)
+    await subjects.load(((Kind.JOB, ident) for ident, _ in accepted), are_new=True)
+    for ident, submission in accepted:
+        message = JobRequest(
+            job=ident,
+            name=submission.job.name,
+            user=submission.username,
+            execution=Execution.START,
+            submitted_at=written[ident],
+            spec=submission.job.spec,
+        )
+        publish = Publish(Kind.JOB, ident, SUBMITTED, ident, message)
+        subjects.publish(publish, submission.traceparent)
+    await subjects.save()
+    return written
 
 
 def _known(waiting: _Waiting, known: dict[tuple[str, str], Known]) -> Known | None:
@@ -254,10 +258,10 @@ def _known(waiting: _Waiting, known: dict[tuple[str, str], Known]) -> Known | No
     return None if key is None else known.get((key.username, key.key))
 
 
-def _new_job(waiting: _Waiting) -> NewJob:
-    submission, job = waiting.submission, waiting.submission.job
+def _new_job(ident: str, submission: Submission) -> NewJob:
+    job = submission.job
     return NewJob(
-        id=waiting.id,
+        id=ident,
         username=submission.username,
         name=job.name,
         virtual_cluster=job.spec.virtual_cluster,

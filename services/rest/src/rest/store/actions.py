@@ -1,6 +1,8 @@
 """Actions on alerts that were carried out: each once, however often it is requested."""
 
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
 from muster.contracts.alerts import ActionRequested, Do, Outcome
 from muster.db import Connection
@@ -8,26 +10,54 @@ from muster.db import Connection
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What was done."""
+    """What was done. ``ends_by``: it fails if nothing comes until then. ``job``: the preflight job,
+    as ``user~name``. ``takes_back``: the actions whose orders a release ends. ``asked_by``: the
+    person who asked for it; None: a rule.
+    """
 
     action: str
     do: Do
     target: str
     outcome: Outcome
     reason: str
+    rule: str = ""
+    ends_by: datetime | None = None
+    job: str | None = None
+    takes_back: tuple[str, ...] = ()
+    asked_by: str | None = None
+
+
+_ACTION = """
+    SELECT action, "do", target, outcome, reason, rule, ends_by, job, takes_back, asked_by
+    FROM alert_action
+"""
+
+
+def _action(row: Any) -> Action:
+    values = dict(row) | {"do": Do(row["do"]), "outcome": Outcome(row["outcome"])}
+    return Action(**values | {"takes_back": tuple(row["takes_back"])})
 
 
 async def lock_action(conn: Connection, action: str) -> Action | None:
     """One that was answered, locked."""
-    row = await conn.fetchrow(
-        'SELECT action, "do", target, outcome, reason FROM alert_action'
-        " WHERE action = $1 FOR UPDATE",
-        action,
-    )
-    if row is None:
-        return None
-    outcome = Outcome(row["outcome"])
-    return Action(row["action"], Do(row["do"]), row["target"], outcome, row["reason"])
+    row = await conn.fetchrow(f"{_ACTION} WHERE action = $1 FOR UPDATE", action)
+    return None if row is None else _action(row)
+
+
+async def lock_running(conn: Connection, limit: int) -> list[Action]:
+    """Those whose script or preflight job goes on, locked against other replicas."""
+    sql = f"{_ACTION} WHERE outcome = $1 ORDER BY action LIMIT $2 FOR UPDATE SKIP LOCKED"
+    return [_action(row) for row in await conn.fetch(sql, Outcome.RUNNING.value, limit)]
+
+
+async def lock_actions_on(conn: Connection, node: str) -> list[Action]:
+    """Actions on a node that hold it, go on or have failed, locked."""
+    sql = f"""
+        {_ACTION} WHERE target = $1 AND (outcome IN ('running', 'failed')
+                                         OR outcome = 'done' AND "do" IN ('cordon', 'drain'))
+        ORDER BY action FOR UPDATE
+    """
+    return [_action(row) for row in await conn.fetch(sql, node)]
 
 
 async def done_to(conn: Connection, target: str, but: str) -> list[Do]:
@@ -41,20 +71,38 @@ async def done_to(conn: Connection, target: str, but: str) -> list[Do]:
 async def take(conn: Connection, request: ActionRequested) -> bool:
     """Write that an action is being carried out; False where it was before."""
     done: str = await conn.execute(
-        'INSERT INTO alert_action (action, "do", target, outcome, reason)'
-        " VALUES ($1, $2, $3, $4, '') ON CONFLICT (action) DO NOTHING",
+        'INSERT INTO alert_action (action, "do", target, outcome, reason, rule, takes_back)'
+        " VALUES ($1, $2, $3, $4, '', $5, $6) ON CONFLICT (action) DO NOTHING",
         request.action,
         request.do.value,
         request.target,
         Outcome.REFUSED.value,
+        request.rule,
+        list(request.takes_back),
     )
     return done == "INSERT 0 1"
+
+
+async def start(
+    conn: Connection, action: str, timeout_s: float, job: str | None, asked_by: str | None
+) -> datetime:
+    """Write that its script or preflight job goes on; returns when it fails if nothing comes."""
+    until: datetime = await conn.fetchval(
+        "UPDATE alert_action SET outcome = $2, ends_by = now() + $3 * interval '1 s', job = $4,"
+        " asked_by = $5 WHERE action = $1 RETURNING ends_by",
+        action,
+        Outcome.RUNNING.value,
+        timeout_s,
+        job,
+        asked_by,
+    )
+    return until
 
 
 async def finish(conn: Connection, action: str, outcome: Outcome, reason: str) -> None:
     """Write what became of it."""
     await conn.execute(
-        "UPDATE alert_action SET outcome = $2, reason = $3 WHERE action = $1",
+        "UPDATE alert_action SET outcome = $2, reason = $3, answered_at = now() WHERE action = $1",
         action,
         outcome.value,
         reason,
@@ -77,6 +125,7 @@ async def forget_old(conn: Connection, days: int) -> None:
     """Forget actions whose newest change is old enough; those that still hold a node are kept."""
     await conn.execute(
         "DELETE FROM alert_action WHERE answered_at < now() - $1 * interval '1 day'"
+        " AND outcome NOT IN ('running', 'failed')"
         " AND NOT (outcome = 'done' AND \"do\" IN ('cordon', 'drain'))",
         float(days),
     )

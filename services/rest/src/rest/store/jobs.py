@@ -152,7 +152,7 @@ async def save_tags(conn: Connection, job: str, tags: Sequence[str]) -> None:
     await conn.execute("UPDATE job SET tags = $2 WHERE id = $1", job, list(tags))
 
 
-async def find_job(pool: Pool, username: str, name: str) -> WholeJob | None:
+async def find_job(pool: Pool | Connection, username: str, name: str) -> WholeJob | None:
     """A job with the Launcher's latest message."""
     row = await pool.fetchrow(_FIND, username, name)
     if row is None:
