@@ -56,7 +56,8 @@ class Request:
 @dataclass
 class HttpReceiver:
     """Answers with ``status`` and ``extra`` headers, once ``go_on`` is set where there is one;
-    hangs while ``is_hanging``; never ends its answer where ``is_endless``.
+    hangs while ``is_hanging``; never ends its answer where ``is_endless``. Takes ``answers``
+    requests on a connection, and closes it at the next one.
     """
 
     port: int = 0
@@ -66,6 +67,7 @@ class HttpReceiver:
     body: bytes = b""
     is_hanging: bool = False
     is_endless: bool = False
+    answers: int = 1
     requests: list[Request] = field(default_factory=list)
     connections: int = 0
     sent_bytes: int = 0
@@ -79,16 +81,22 @@ class HttpReceiver:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            await self._answer(reader, writer)
+            for _ in range(self.answers):
+                await self._answer(reader, writer)
+            if self.answers > 1:
+                await self._read(reader)
         writer.close()
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _read(self, reader: asyncio.StreamReader) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         first, *lines = head.strip().split("\r\n")
         headers = {k.lower(): v for k, v in (line.split(": ", 1) for line in lines)}
         body = await reader.readexactly(int(headers.get("content-length", 0)))
         self.requests.append(Request(first.split(" ")[1], headers, body.decode()))
         self.arrived.set()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._read(reader)
         if self.go_on is not None:
             await self.go_on.wait()
         if self.is_hanging:

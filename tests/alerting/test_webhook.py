@@ -115,16 +115,28 @@ def test_what_the_operator_allows_is_public_or_within() -> None:
     assert not is_public_or_within("192.168.1.1", allowed)
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "2130706433", "0x7f.1"])
+PRIVATE = "MUSTER_WEBHOOK_ALLOW_NETWORKS"
+
+
+@pytest.mark.parametrize(
+    ("host", "words"),
+    [
+        ("127.0.0.1", PRIVATE),
+        ("[::1]", PRIVATE),
+        ("localhost", PRIVATE),
+        ("0x7f.1", PRIVATE),
+        ("2130706433", "not a canonical IPv4 address"),
+    ],
+)
 async def test_a_private_receiver_is_never_connected_to(
-    start_receiver: Callable[..., Any], host: str
+    start_receiver: Callable[..., Any], host: str, words: str
 ) -> None:
     receiver = await start_receiver()
     async with HttpReceiver(HttpLimits()) as way:
         answer = await way.send(a_message(f"http://{host}:{receiver.port}/"))
     assert isinstance(answer, Failed)
     assert not answer.can_retry
-    assert "MUSTER_WEBHOOK_ALLOW_NETWORKS" in answer.reason
+    assert words in answer.reason
     assert receiver.connections == 0
 
 
@@ -172,6 +184,26 @@ async def test_tls_asks_for_the_name_though_the_address_is_pinned(
     assert receiver.server_names == ["hooks.test", "other.test"]
     assert isinstance(wrong, Failed)
     assert len(receiver.requests) == 1
+
+
+async def test_a_connection_is_kept_and_replaced_once_it_is_closed(
+    start_receiver: Callable[..., Any],
+) -> None:
+    receiver = await start_receiver(answers=2)
+    async with HttpReceiver(OPEN) as way:
+        for connections, requests in ((1, 1), (1, 2), (2, 4)):  # the third is not answered at first
+            assert await way.send(a_message(receiver.url)) == Sent()
+            assert (receiver.connections, len(receiver.requests)) == (connections, requests)
+
+
+async def test_names_with_one_address_share_no_connection(
+    start_receiver: Callable[..., Any],
+) -> None:
+    receiver = await start_receiver(answers=2)
+    async with HttpReceiver(OPEN, resolve=always("127.0.0.1")) as way:
+        for name in ("one.test", "other.test"):
+            await way.send(a_message(f"http://{name}:{receiver.port}/x"))
+    assert receiver.connections == 2
 
 
 async def test_redirects_are_not_followed(start_receiver: Callable[..., Any]) -> None:

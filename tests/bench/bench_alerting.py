@@ -26,11 +26,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import asyncpg
 import psutil
 from aiokafka import AIOKafkaProducer
 from cli.embedded.broker import EmbeddedBroker
 from cli.embedded.postgres import EmbeddedPostgres
+from meter import loop_ns
 from muster.contracts.jobs import JobState, JobStatus
 from muster.contracts.nodes import NodeReport, ProblemKind
 from muster.contracts.notices import SettingChanged
@@ -52,6 +54,9 @@ KILL_S = (1.0, 4.0)
 LEASE_S, TIMEOUT_S = 3.0, 2.0
 """Of deliveries, so that those of a killed process are soon taken again."""
 ALIVE_S = 60.0
+FLOOR, FLOOR_BATCH = 3_000, 100
+"""Deliveries that measure the floor, and how many of them are in one transaction."""
+ENDED = "SELECT count(*) FROM delivery WHERE state = 'sent'"
 POSTED = 500
 """Alerts in one request to Alertmanager."""
 
@@ -175,6 +180,22 @@ class World:
         received = self.receiver.first_at
         return [received[job] - at for job, at in self.sent_at.items() if job.startswith(prefix)]
 
+    async def until_recorded(self, count: int) -> None:
+        """Wait until so many deliveries are recorded as sent."""
+        async with asyncio.timeout(WAIT_S):
+            while await self.value(ENDED) < count:
+                await asyncio.sleep(LOOK_S)
+
+    def cpu_s(self) -> dict[str, float]:
+        """The CPU seconds of each part up to now."""
+        found: Counter[str] = Counter()
+        for it in (psutil.Process(), *psutil.Process().children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                times = it.cpu_times()
+                # A server process that has ended counts at its parent.
+                found[part_of(it)] += sum(times[:4])
+        return dict(found)
+
     async def value(self, sql: str) -> int:
         """One number of Alerting's tables."""
         settings = {"search_path": "alerting"}
@@ -236,17 +257,20 @@ async def world(home: Path) -> AsyncIterator[World]:
 async def bench(asked: argparse.Namespace, home: Path) -> None:
     """Idle, load, kills."""
     async with world(home) as here:
+        await floor(here)
         await here.subscribe()
         await here.start()
         await here.fail("first")
         await here.until_received(1)
         total = 1
+        cost = here.cpu_s()
         for number in range(asked.idle):
             total += 1
             await here.fail(f"idle-{number}")
             await here.until_received(total)
             await asyncio.sleep(random.uniform(0.05, LOOK_S))
         show(f"idle, {asked.idle} events", here.waits("idle"), "aim: P95 under 1 s")
+        cost = here.cpu_s()
         started = time.perf_counter()
         for number in range(asked.rate * asked.seconds):
             await here.fail(f"load-{number}")
@@ -259,19 +283,58 @@ async def bench(asked: argparse.Namespace, home: Path) -> None:
         rate = asked.rate * asked.seconds / took_s
         what = f"{rate:.0f} events/s for {took_s:.0f} s, {USERS} receivers"
         show(what, here.waits("load"), "aim: P95 under 5 s at 500 events/s")
+        last = max(at for job, at in here.receiver.first_at.items() if job.startswith("load"))
+        print(f"    {asked.rate * asked.seconds / (last - started):.0f} deliveries/s", flush=True)
+        await here.until_recorded(total)
+        show_cost(cost, here.cpu_s(), asked.rate * asked.seconds)
         await many_alerts(here, asked.alerts, home)
         await kills(here, asked.deliveries)
+
+
+async def floor(here: World) -> None:
+    """What a delivery needs at the least: a row inserted, leased, posted and marked as sent, many
+    rows in one transaction.
+    """
+    url, names = f"http://127.0.0.1:{here.receiver.port}/", [f"floor-{n}" for n in range(FLOOR)]
+    conn = await asyncpg.connect(here.database_url)
+    await conn.execute("CREATE TABLE floor (id text PRIMARY KEY, body text, lease text)")
+    bodies = {it: json.dumps({"data": {"job": it, "text": "x" * 500}}) for it in names}
+    cost, started = here.cpu_s(), time.perf_counter()
+    async with aiohttp.ClientSession() as session:
+
+        async def post(some: Sequence[str]) -> None:
+            for name in some:
+                async with session.post(url, data=bodies[name].encode()):
+                    pass
+
+        for first in range(0, FLOOR, FLOOR_BATCH):
+            some = names[first : first + FLOOR_BATCH]
+            insert = "INSERT INTO floor SELECT * FROM unnest($1::text[], $2::text[])"
+            await conn.execute(insert, some, [bodies[it] for it in some])
+            mark = "UPDATE floor SET lease = $2 WHERE id = ANY($1)"
+            await conn.execute(mark, some, "me")
+            await asyncio.gather(*(post(some[start::8]) for start in range(8)))
+            await conn.execute(mark, some, None)
+    rate = FLOOR / (time.perf_counter() - started)
+    await conn.close()
+    print(f"the floor: {rate:.0f} deliveries/s; plain loop {loop_ns():.0f} ns", flush=True)
+    show_cost(cost, here.cpu_s(), FLOOR)
+    for name in names:
+        del here.receiver.first_at[name], here.receiver.counts[name]
 
 
 async def many_alerts(here: World, count: int, home: Path) -> None:
     """So many alerts of nodes fire at once; then Debian's Alertmanager gets the same."""
     await here.subscribe_to_nodes()
+    ended, cost = await here.value(ENDED), here.cpu_s()
     for number in range(count):
         await here.full_disk(f"node-{number}")
     await here.producer.flush()
     await here.until_received(len(here.receiver.first_at) + count)
     assert here.process is not None
     show(f"{count} alerts of nodes at once", here.waits("node"), "a message each")
+    await here.until_recorded(ended + count)
+    show_cost(cost, here.cpu_s(), count)
     print(f"    Alerting has {resident_mb(here.process.pid):.0f} MB (aim: under 200)", flush=True)
     for node in [it for it in here.receiver.first_at if it.startswith("node")]:
         del here.receiver.first_at[node]
@@ -293,6 +356,26 @@ async def many_alerts(here: World, count: int, home: Path) -> None:
         print(f"    it has {resident_mb(pid):.0f} MB", flush=True)
 
 
+def part_of(process: psutil.Process) -> str:
+    """The part of the system that a process is of."""
+    if process.pid == os.getpid():
+        return "bench"
+    command = process.cmdline()
+    named = " ".join(command)
+    if "cli.embedded.broker" in named:
+        return "broker"
+    if command[1:] == ["-m", "alerting"]:
+        return "Alerting"
+    return "database" if "postgres" in named else "other"
+
+
+def show_cost(before: dict[str, float], after: dict[str, float], count: int) -> None:
+    """The CPU time of one delivery, by part."""
+    spent = {it: (after[it] - before.get(it, 0.0)) / count * 1e3 for it in sorted(after)}
+    parts = ", ".join(f"{part} {ms:.2f}" for part, ms in spent.items())
+    print(f"    CPU a delivery, ms: {parts}", flush=True)
+
+
 def resident_mb(pid: int) -> float:
     """The memory of a process."""
     return psutil.Process(pid).memory_info().rss / 1e6
@@ -305,8 +388,7 @@ async def kills(here: World, count: int) -> None:
         await here.fail(f"kill-{number}")
     await here.producer.flush()
     killed, all_ = 0, len(here.sent_at)
-    ended = "SELECT count(*) FROM delivery WHERE state = 'sent'"
-    while await here.value(ended) < all_:
+    while await here.value(ENDED) < all_:
         await asyncio.sleep(random.uniform(*KILL_S))
         await here.kill()
         killed += 1
@@ -314,7 +396,7 @@ async def kills(here: World, count: int) -> None:
         if killed % 5 == 0:  # it must get somewhere
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(ALIVE_S):
-                    while await here.value(ended) < all_:
+                    while await here.value(ENDED) < all_:
                         await asyncio.sleep(LOOK_S)
     came = {job: n for job, n in here.receiver.counts.items() if job.startswith("kill")}
     lost = count - len(came)

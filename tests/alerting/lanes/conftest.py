@@ -14,6 +14,7 @@ from alerting.domain.deliveries import deliveries as made_from
 from alerting.domain.events import Event, Severity
 from alerting.lanes import Lane, LaneLimits, Sender
 from alerting.metrics import AlertingMetrics
+from alerting.recorder import RecordLimits
 from alerting.settings import AlertingSettings
 from alerting.store.deliveries import Claim, Listed, add_deliveries
 from alerting.subscriptions import Entry, Subscriptions
@@ -24,15 +25,15 @@ from pydantic import SecretStr
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DEADLINE_S = 60.0
+POLICY = DeliveryPolicy(pause_failures=1000)
 LIMITS = LaneLimits(
     slots=8,
     receiver_slots=2,
     poll_s=0.02,
     lease_s=60.0,
+    run_s=30.0,
     stop_s=10.0,
-    retry_first_s=0.01,
-    retry_longest_s=0.05,
-    policy=DeliveryPolicy(pause_failures=1000),
+    record=RecordLimits(8, 0.01, 0.05, POLICY),
 )
 Behaviour = Callable[[Claim], Awaitable[Answer]]
 
@@ -74,7 +75,12 @@ class Post:
 
     @asynccontextmanager
     async def lane(
-        self, behave: Behaviour, *, pool: asyncpg.Pool | None = None, **limits: Any
+        self,
+        behave: Behaviour,
+        *,
+        pool: asyncpg.Pool | None = None,
+        policy: DeliveryPolicy = POLICY,
+        **limits: Any,
     ) -> AsyncIterator[Lane]:
         async def send(_entry: Entry, claim: Claim) -> Answer:
             answer = await behave(claim)
@@ -82,7 +88,7 @@ class Post:
                 self.sent.append(f"{claim.subscription}:{claim.event_key}")
             return answer
 
-        kept = replace(self.limits, **limits)
+        kept = replace(self.limits, record=RecordLimits(8, 0.01, 0.05, policy), **limits)
         sender = Sender(Channel.WEBHOOK, send)
         lane = Lane(sender, pool or self.pool, self.subscriptions, kept, self.metrics)
         task = asyncio.create_task(lane.run())

@@ -109,7 +109,7 @@ async def test_claiming_costs_what_is_due_and_not_what_waits(post: Any) -> None:
     await post.notify(*(f"j{n}" for n in range(2000)))
     async with transaction(post.pool) as conn:
         await conn.execute("ANALYZE delivery")
-        plan = await conn.fetch(f"EXPLAIN {CLAIM}", "webhook", [], [], 8, "me", 60.0)
+        plan = await conn.fetch(f"EXPLAIN {CLAIM}", "webhook", [], [], 8, "me", 60.0, 16)
     text = "\n".join(row[0] for row in plan)
     assert "delivery_waiting" in text
     assert "Seq Scan on delivery" not in text

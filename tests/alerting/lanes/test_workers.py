@@ -7,7 +7,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from alerting.domain.deliveries import Answer, Failed, Sent
+from alerting.domain.deliveries import Answer, DeliveryPolicy, Failed, Sent
 from alerting.store.deliveries import Claim
 
 pytestmark = pytest.mark.postgres
@@ -127,22 +127,74 @@ async def test_a_success_is_recorded_when_the_database_is_back(post: Any) -> Non
     assert post.sent == ["a:job-failed/j1"]
 
 
+class Held:
+    """The pool, but once something was sent the database waits for ``go_on``."""
+
+    def __init__(self, post: Any) -> None:
+        self._post = post
+        self.asked, self.go_on = asyncio.Event(), asyncio.Event()
+
+    @asynccontextmanager
+    async def acquire(self) -> AsyncIterator[asyncpg.pool.PoolConnectionProxy]:
+        if self._post.sent:
+            self.asked.set()
+            await self.go_on.wait()
+        async with self._post.pool.acquire() as conn:
+            yield conn
+
+
 async def test_a_stop_lets_a_success_be_recorded(post: Any) -> None:
     post.subscribe("a")
     await post.notify("j1")
-    asked, go_on = asyncio.Event(), asyncio.Event()
-
-    class Slow:
-        @asynccontextmanager
-        async def acquire(self) -> AsyncIterator[asyncpg.pool.PoolConnectionProxy]:
-            if post.sent:
-                asked.set()
-                await go_on.wait()
-            async with post.pool.acquire() as conn:
-                yield conn
-
-    slow: Any = Slow()
-    async with post.lane(post.sends, pool=slow):
-        await asked.wait()
-        asyncio.get_running_loop().call_soon(go_on.set)
+    held: Any = Held(post)
+    async with post.lane(post.sends, pool=held):
+        await held.asked.wait()
+        asyncio.get_running_loop().call_soon(held.go_on.set)
     assert await post.pool.fetchval(post.counted("sent")) == 1
+
+
+async def test_a_kill_repeats_no_more_than_the_slots(post: Any) -> None:
+    """What was sent and is not recorded yet has its slot."""
+    post.subscribe("a", "b", "c")
+    await post.notify(*(f"j{n}" for n in range(20)))
+    held: Any = Held(post)
+    async with post.lane(post.sends, pool=held):
+        await held.asked.wait()
+        for _ in range(100):  # what could be sent meanwhile is sent
+            await asyncio.sleep(0)
+        assert len(post.sent) == post.limits.slots
+        held.go_on.set()
+        await post.until(post.counted("sent"), 60)
+    assert len(post.sent) == len(set(post.sent)) == 60
+
+
+UNTRIED = "SELECT count(*) FROM delivery WHERE attempts = 0 AND lease IS NULL"
+
+
+async def test_what_was_claimed_with_a_failure_does_not_count_as_tried(post: Any) -> None:
+    post.subscribe("a")
+    await post.notify("j1", "j2", "j3", "j4")
+    policy = DeliveryPolicy(pause_failures=1, pause_s=3600)
+    async with post.lane(post.fails, receiver_slots=1, policy=policy):
+        await post.until(UNTRIED, 3)
+        await post.until("SELECT attempts FROM delivery WHERE reason = 'HTTP 500'", 1)
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+async def test_what_waits_behind_a_slow_answer_is_released(post: Any, is_stopped: bool) -> None:
+    """At once where the lane stops; after a while where others may have more time."""
+    post.subscribe("a")
+    await post.notify("j1", "j2", "j3", "j4")
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(_claim: Claim) -> Answer:
+        began.set()
+        await go_on.wait()
+        return Sent()
+
+    async with post.lane(slow, receiver_slots=1, run_s=0.0 if not is_stopped else 60.0):
+        if is_stopped:
+            await began.wait()
+        else:
+            await post.until(UNTRIED, 4)
+    assert await post.pool.fetchval(UNTRIED) == (3 if is_stopped else 4)

@@ -6,15 +6,18 @@ its labels, so a repeat changes nothing, and one that was restarted learns all a
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
-import httpx2
+import aiohttp
 import structlog
+from muster.address_guard import public_authorities
 from muster.db import Pool, is_transient
 from muster.service import Runtime
+from yarl import URL
 
+from alerting.domain.events import Alert
 from alerting.domain.rendering.alertmanager import posted
 from alerting.metrics import AlertingMetrics
 from alerting.receivers.http import private_authority
@@ -34,7 +37,7 @@ class Alertmanager:
 
     def __init__(
         self,
-        url: httpx2.URL,
+        url: URL,
         pool: Pool,
         settings: AlertingSettings,
         metrics: AlertingMetrics,
@@ -42,8 +45,8 @@ class Alertmanager:
         self.changed = asyncio.Event()
         self._settings = settings
         self._pool = pool
-        self._host = f"{url.host}:{url.port}" if url.port else url.host
-        self._url = url.copy_with(path=f"{url.path.rstrip('/')}/api/v2/alerts")
+        self._host = f"{url.host}:{url.explicit_port}" if url.explicit_port else url.host
+        self._url = url / "api/v2/alerts"
         self._up = metrics.alertmanager_up.labels(self._host)
         self._was_up: bool | None = None
 
@@ -51,8 +54,9 @@ class Alertmanager:
         """Post until cancelled."""
         settings = self._settings
         tls = private_authority(settings.webhook_ca_file)
-        async with httpx2.AsyncClient(
-            timeout=settings.webhook_timeout_s, trust_env=False, verify=True if tls is None else tls
+        async with aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=public_authorities() if tls is None else tls),
+            timeout=aiohttp.ClientTimeout(settings.webhook_timeout_s),
         ) as http:
             while True:
                 self.changed.clear()
@@ -62,28 +66,29 @@ class Alertmanager:
                         await self.changed.wait()
                         await asyncio.sleep(GATHER_S)
 
-    async def _post(self, http: httpx2.AsyncClient) -> str | None:
+    async def _post(self, http: aiohttp.ClientSession) -> str | None:
         """Why it failed, or None. What fails is posted again with the next."""
         now, wait_s = datetime.fromtimestamp(time.time(), UTC), self._settings.alertmanager_wait_s
         try:
             async with self._pool.acquire() as conn:
                 found = await alerts.own_alerts(conn, wait_s)
-            link = self._settings.link
             parts = [found[start:][:PART] for start in range(0, len(found), PART)]
-            answers = [  # also after one that was refused
-                await http.post(self._url, json=[posted(it, now, wait_s, link) for it in part])
-                for part in parts
-            ]
-            refused = [it for it in answers if not it.is_success]
-            if refused:
-                return f"{refused[0].status_code} {refused[0].text[:200]}"
-        except httpx2.HTTPError as error:
+            refused = [it for part in parts if (it := await self._refused(http, part, now))]
+            return refused[0] if refused else None  # all were posted, also after a refused one
+        except (aiohttp.ClientError, TimeoutError) as error:
             return f"{type(error).__name__}: {error}"
         except Exception as error:
             if not is_transient(error):
                 raise
             return str(error) or type(error).__name__
-        return None
+
+    async def _refused(
+        self, http: aiohttp.ClientSession, part: Sequence[Alert], now: datetime
+    ) -> str | None:
+        """The answer, where it is no success."""
+        wait_s, link = self._settings.alertmanager_wait_s, self._settings.link
+        async with http.post(self._url, json=[posted(it, now, wait_s, link) for it in part]) as got:
+            return None if got.ok else f"{got.status} {(await got.text())[:200]}"
 
     def _note(self, problem: str | None) -> None:
         is_up = problem is None

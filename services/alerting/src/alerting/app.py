@@ -27,10 +27,11 @@ from alerting.domain.rendering import FORMS
 from alerting.domain.rendering.forms import Link, Sending
 from alerting.domain.rendering.mail import render
 from alerting.handlers import RECEIVED_TOPICS, KnownSettings, Listener, Notified
-from alerting.lanes import Lane, LaneLimits, Sender
+from alerting.lanes import RUN_S, Lane, LaneLimits, Sender
 from alerting.metrics import AlertingMetrics
 from alerting.receivers.http import HttpMessage, HttpReceiver, private_authority
 from alerting.receivers.mail import MailMessage, MailReceiver
+from alerting.recorder import RecordLimits
 from alerting.reported import REPORTED, ReportedNodes
 from alerting.rules import SETTINGS
 from alerting.settings import AlertingSettings
@@ -141,15 +142,21 @@ def _lane(
     sender: Sender,
 ) -> Lane:
     is_webhook = sender.channel is Channel.WEBHOOK
+    slots = settings.webhook_slots if is_webhook else settings.mail_slots
+    attempt_s = settings.webhook_timeout_s if is_webhook else settings.smtp_timeout_s
     limits = LaneLimits(
-        slots=settings.webhook_slots if is_webhook else settings.mail_slots,
+        slots=slots,
         receiver_slots=settings.receiver_slots,
         poll_s=settings.delivery_poll_s,
         lease_s=settings.delivery_lease_s,
+        run_s=min(RUN_S, (settings.delivery_lease_s - attempt_s) / 2),
         stop_s=settings.shutdown_s / 2,
-        retry_first_s=settings.retry_first_s,
-        retry_longest_s=settings.retry_longest_s,
-        policy=replace(settings.delivery_policy(), can_disable=is_webhook),
+        record=RecordLimits(
+            room=slots,
+            retry_first_s=settings.retry_first_s,
+            retry_longest_s=settings.retry_longest_s,
+            policy=replace(settings.delivery_policy(), can_disable=is_webhook),
+        ),
     )
     return Lane(sender, runtime.pool, subscriptions, limits, metrics)
 

@@ -240,13 +240,21 @@ class Listener:
         subscriptions = [entry.subscription for entry in entries]
         # Addresses of accounts name no events, and there is one for almost every user.
         naming = [it for it in subscriptions if it.events]
+        of_all = [it for it in naming if not it.filter.users]
+        of_user: dict[str, list[Subscription]] = {}
+        for it in naming:
+            for user in set(it.filter.users):
+                of_user.setdefault(user, []).append(it)
         of_owner: dict[str, list[Subscription]] = {}
         for it in subscriptions:
             of_owner.setdefault(it.owner, []).append(it)
 
         def made(event: Event) -> Sequence[Delivery]:
-            own = of_owner.get(event.job.user, ()) if event.is_asked and event.job else ()
-            return deliveries(naming, event, now=opened.now, own=own)
+            if event.job is None:
+                return deliveries(naming, event, now=opened.now)
+            user = event.job.user
+            own = of_owner.get(user, ()) if event.is_asked else ()
+            return deliveries([*of_all, *of_user.get(user, ())], event, now=opened.now, own=own)
 
         owners = {it.id: it.owner for it in subscriptions}
         names = {alert.fingerprint: alert.name for alert, _ in notified.alerts}

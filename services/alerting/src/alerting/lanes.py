@@ -1,47 +1,37 @@
 """Delivers: one lane for each channel, with a bounded number of deliveries under way.
 
-What waits stays in the database, so memory does not grow with a receiver that is away. A receiver
-has few slots of its lane, and none while it is paused, so one that hangs delays no other. Owners of
-subscriptions share the slots, so one with many receivers that hang delays no other owner. A worker
-that dies loses its lease and somebody else tries again; a recorded success is never sent again.
+What waits stays in the database, so memory does not grow with a receiver that is away. A claim
+takes a few deliveries of each receiver, its *run*. A receiver has few slots of its lane, and none
+while it is paused, so one that hangs delays no other. Owners of subscriptions share the slots, so
+one with many receivers that hang delays no other owner. A worker that dies loses its lease and
+somebody else tries again; a recorded success is never sent again.
 """
 
 import asyncio
-import random
 import secrets
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from traceback import extract_tb
 
 import structlog
-from muster.db import Connection, Pool, is_transient, transaction
+from muster.db import Pool, is_transient, transaction
 from muster.telemetry import span
 from opentelemetry.trace import SpanKind
 
 from alerting.domain.deliveries import (
     Answer,
-    Attempt,
     Channel,
-    DeliveryPolicy,
-    Done,
     Failed,
     GivenUp,
     GiveUp,
-    Gone,
-    Next,
-    Receiver,
     Sent,
-    is_owner_told,
-    next_attempt,
-    other_channel,
     owners_at_share,
-    receiver_after,
 )
-from alerting.domain.messages import failing_message
 from alerting.metrics import AlertingMetrics
+from alerting.recorder import Recorder, RecordLimits
 from alerting.store import deliveries as store
-from alerting.store.deliveries import Busy, Claim, Lease
+from alerting.store.deliveries import Busy, Claim, Lease, Wanted
 from alerting.subscriptions import Entry, Subscriptions
 
 _log = structlog.get_logger()
@@ -51,13 +41,17 @@ Send = Callable[[Entry, Claim], Awaitable[Answer]]
 UNKNOWN_TRIES = 6
 """A delivery whose subscription nobody knows is given up at this attempt: after some 7 hours."""
 
-RESULTS = {Sent: "sent", Failed: "failed", Gone: "gone", GivenUp: "dropped"}
-"""How metrics call what came of an attempt."""
+RUN = 16
+"""The most deliveries of a receiver in one claim."""
+RUN_S = 2.0
+"""What of a run was not begun within this time is released, so that others get the slot."""
+FEW, GATHER_S = 8, 0.01
+"""After a claim of fewer deliveries the next one waits for more: claims cost the database."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Sends what was claimed of a channel."""
+    """Sends what was claimed of a channel. ``longest_s``: the time limit of one attempt."""
 
     channel: Channel
     send: Send
@@ -65,22 +59,37 @@ class Sender:
 
 @dataclass(frozen=True, slots=True)
 class LaneLimits:
-    """``slots``: under way at once, ``receiver_slots`` of them to one receiver. ``stop_s``: how
-    long a stop waits for what is being recorded.
+    """``slots``: under way at once, ``receiver_slots`` of them to one receiver. ``run_s``: how
+    long after a claim an attempt may begin. ``stop_s``: how long a stop waits for what is being
+    recorded.
     """
 
     slots: int
     receiver_slots: int
     poll_s: float
     lease_s: float
+    run_s: float
     stop_s: float
-    retry_first_s: float
-    retry_longest_s: float
-    policy: DeliveryPolicy
+    record: RecordLimits
+
+
+@dataclass(slots=True)
+class _Run:
+    """Deliveries of one receiver that were claimed together, in their order, and how many slots
+    send them; ``ending`` of these wait until it is recorded how the run ended.
+    """
+
+    owner: str
+    waiting: deque[Claim] = field(default_factory=deque)
+    claimed_at: float = 0.0
+    slots: int = 0
+    ending: int = 0
 
 
 class Lane:
-    """One channel's deliveries."""
+    """One channel's deliveries. No more than its slots are under way or not recorded yet: a kill
+    repeats no more.
+    """
 
     def __init__(
         self,
@@ -96,44 +105,52 @@ class Lane:
         self._subscriptions = subscriptions
         self._limits = limits
         self._metrics = metrics
-        self._busy: Counter[str] = Counter()
+        self._runs: dict[str, _Run] = {}
         self._owners: Counter[str] = Counter()
         self._woken = asyncio.Event()
+        self._recorder = Recorder(self._channel, pool, subscriptions, limits.record, metrics)
         self._first_attempts = metrics.first_attempt_seconds.labels(self._channel)
-        for result in RESULTS.values():
-            metrics.attempts.labels(self._channel, result)
-        for why in GiveUp:
-            metrics.given_up.labels(self._channel, why)
 
     def wake(self) -> None:
         """There may be something to deliver."""
         self._woken.set()
 
     async def run(self) -> None:
-        """Deliver until cancelled; the next process tries unfinished deliveries again."""
-        wait_s = self._limits.retry_first_s
-        async with asyncio.TaskGroup() as group:
-            while True:
-                self._woken.clear()
-                try:
-                    claimed = await self._claim()
-                    wait_s = self._limits.retry_first_s
-                except Exception as error:
-                    if not is_transient(error):
-                        raise
-                    _log.warning("deliveries wait", error=str(error) or type(error).__name__)
-                    await asyncio.sleep(wait_s)
-                    wait_s = min(wait_s * 2, self._limits.retry_longest_s)
-                    continue
-                for claim in claimed:
-                    if claim.attempts == 1:
-                        waited = (claim.now - claim.due_at).total_seconds()
-                        self._first_attempts.observe(max(0.0, waited))
-                    self._busy[claim.subscription] += 1
-                    self._owners[claim.owner] += 1
-                    group.create_task(self._deliver(claim))
-                if not claimed:
-                    await self._rest()
+        """Deliver until cancelled; the next process tries unfinished deliveries again. A stop lets
+        answers be recorded: what they are about is not to be sent again.
+        """
+        recording = asyncio.create_task(self._recorder.run())
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(_shielded(recording))
+                await self._claim_on(group)
+        finally:
+            for run in self._runs.values():
+                self._recorder.release(run.waiting)
+            self._recorder.close()
+            await asyncio.wait({recording}, timeout=self._limits.stop_s)
+            recording.cancel()
+
+    async def _claim_on(self, group: asyncio.TaskGroup) -> None:
+        first_s, longest_s = self._limits.record.retry_first_s, self._limits.record.retry_longest_s
+        wait_s = first_s
+        while True:
+            self._woken.clear()
+            try:
+                claimed = await self._claim()
+                wait_s = first_s
+            except Exception as error:
+                if not is_transient(error):
+                    raise
+                _log.warning("deliveries wait", error=str(error) or type(error).__name__)
+                await asyncio.sleep(wait_s)
+                wait_s = min(wait_s * 2, longest_s)
+                continue
+            self._staff(group, claimed)
+            if not claimed:
+                await self._rest()
+            elif sum(len(run.waiting) for run in claimed.values()) < FEW:
+                await asyncio.sleep(GATHER_S)
 
     async def _rest(self) -> None:
         try:
@@ -142,36 +159,78 @@ class Lane:
         except TimeoutError:
             pass
 
-    async def _claim(self) -> list[Claim]:
-        free = self._limits.slots - self._busy.total()
+    async def _claim(self) -> dict[str, _Run]:
+        """Claim, into the runs of receivers; those that got something."""
+        free = self._limits.slots - self._owners.total()
         if free <= 0:
-            return []
-        full = [it for it, n in self._busy.items() if n >= self._limits.receiver_slots]
+            return {}
+        most = self._limits.receiver_slots
+        full = [it for it, r in self._runs.items() if r.slots >= most or r.waiting or r.ending]
         at_share = owners_at_share(self._owners, self._limits.slots)
         self._metrics.owners_at_share.labels(self._channel).set(len(at_share))
         busy = Busy(full, sorted(at_share))
+        now = asyncio.get_running_loop().time()
         async with transaction(self._pool) as conn:
             lease = Lease(secrets.token_hex(8), self._limits.lease_s)
-            return await store.claim(conn, self._channel, lease, busy=busy, limit=free)
+            claims = await store.claim(
+                conn, self._channel, lease, busy=busy, wanted=Wanted(free, RUN)
+            )
+        runs = {}
+        for claim in claims:
+            run = self._runs.setdefault(claim.subscription, _Run(claim.owner))
+            run.waiting.append(claim)
+            run.claimed_at = now
+            runs[claim.subscription] = run
+        return runs
 
-    async def _deliver(self, claim: Claim) -> None:
+    def _staff(self, group: asyncio.TaskGroup, runs: dict[str, _Run]) -> None:
+        """Give a slot to each run that got something; more while its owner may have them."""
+        most = self._limits.receiver_slots
+        for is_first in (True, *[False] * (most - 1)):
+            for name, run in runs.items():
+                if is_first or (
+                    run.slots < min(most, len(run.waiting))
+                    and run.owner not in owners_at_share(self._owners, self._limits.slots)
+                ):
+                    run.slots += 1
+                    self._owners[run.owner] += 1
+                    group.create_task(self._deliver(name, run))
+
+    async def _deliver(self, name: str, run: _Run) -> None:
+        """Send what waits in a run, one after another, until one fails or it takes too long."""
         try:
-            with span(f"{self._channel} send", kind=SpanKind.CLIENT, parent=claim.traceparent):
-                answer = await self._try(claim)
-                await self._finish(asyncio.create_task(self._until_recorded(claim, answer)))
+            while run.waiting and not run.ending:
+                await self._recorder.room.acquire()
+                waited_s = asyncio.get_running_loop().time() - run.claimed_at
+                if run.ending or not run.waiting or waited_s > self._limits.run_s:
+                    self._recorder.room.release()
+                    await self._end(run)
+                    break
+                claim = run.waiting.popleft()
+                if claim.attempts == 1:
+                    late_s = (claim.now - claim.due_at).total_seconds() + waited_s
+                    self._first_attempts.observe(max(0.0, late_s))
+                with span(f"{self._channel} send", kind=SpanKind.CLIENT, parent=claim.traceparent):
+                    answer = await self._try(claim)
+                recorded = self._recorder.answered(claim, answer)
+                if not isinstance(answer, Sent):
+                    await self._end(run, recorded)
         finally:
-            _count_down(self._busy, claim.subscription)
-            _count_down(self._owners, claim.owner)
+            run.slots -= 1
+            _count_down(self._owners, run.owner)
+            if not run.slots and not run.waiting:
+                del self._runs[name]
             self._woken.set()
 
-    async def _finish(self, recording: "asyncio.Task[None]") -> None:
-        """A stop lets what is being recorded be recorded: it is not to be sent again."""
-        try:
-            await asyncio.shield(recording)
-        except asyncio.CancelledError:
-            await asyncio.wait({recording}, timeout=self._limits.stop_s)
-            recording.cancel()
-            raise
+    async def _end(self, run: _Run, recorded: asyncio.Event | None = None) -> None:
+        """Release what waits; its receiver gets nothing more before that is recorded."""
+        if run.waiting:
+            recorded = self._recorder.release(run.waiting)
+            run.waiting.clear()
+        if recorded is not None:
+            run.ending += 1
+            await recorded.wait()
+            run.ending -= 1
 
     async def _try(self, claim: Claim) -> Answer | GivenUp:
         entry = self._subscriptions.entry(claim.subscription)
@@ -191,90 +250,10 @@ class Lane:
                 _log.error("a delivery can't be sent", delivery=claim.id, error=name, where=where)
                 return Failed(f"it can't be sent: {name}", is_receivers=False)
 
-    async def _until_recorded(self, claim: Claim, answer: Answer | GivenUp) -> None:
-        """Record what became of an attempt, however long the database is away."""
-        wait_s = self._limits.retry_first_s
-        while True:
-            try:
-                after, dropped = await self._record(claim, answer)
-            except Exception as error:
-                if not is_transient(error):
-                    raise
-                _log.warning("a delivery is not recorded yet", delivery=claim.id, error=str(error))
-                await asyncio.sleep(wait_s)
-                wait_s = min(wait_s * 2, self._limits.retry_longest_s)
-            else:
-                self._note(claim, answer, after)
-                self._metrics.given_up.labels(self._channel, GiveUp.GONE).inc(dropped)
-                return
 
-    async def _record(self, claim: Claim, answer: Answer | GivenUp) -> tuple[Next, int]:
-        """What follows, and how many other deliveries ended with it."""
-        dropped = 0
-        async with transaction(self._pool) as conn:
-            if isinstance(answer, GivenUp):
-                await store.record(conn, claim, answer, answer.reason)
-                return answer, dropped
-            now = await conn.fetchval("SELECT clock_timestamp()")
-            after = next_attempt(
-                Attempt(claim.attempts, claim.created_at),
-                answer,
-                now=now,
-                jitter=random.random(),  # noqa: S311 - jitter
-                policy=self._limits.policy,
-            )
-            reason = "" if isinstance(answer, Sent) else answer.reason
-            await store.record(conn, claim, after, reason)
-            receiver = await store.load_receiver(conn, claim.subscription)
-            if receiver is not None:
-                policy = self._limits.policy
-                changed = receiver_after(receiver, answer, after, now=now, policy=policy)
-                if changed != receiver:
-                    dropped = await store.save_receiver(conn, changed)
-                    if is_owner_told(receiver, changed, policy):
-                        await self._tell_owner(conn, claim, changed, reason)
-            return after, dropped
-
-    async def _tell_owner(
-        self, conn: Connection, claim: Claim, receiver: Receiver, reason: str
-    ) -> None:
-        """Over another channel of the owner, where there is one."""
-        entries = {it.subscription.id: it for it in self._subscriptions.entries()}
-        failing = entries.get(receiver.subscription)
-        if failing is None:
-            return
-        troubled = await store.troubled_receivers(conn, claim.owner, len(entries))
-        known = [it.subscription for it in entries.values()]
-        told = other_channel(failing.subscription, known, {it.subscription for it in troubled})
-        log = _log.bind(
-            subscription=receiver.subscription,
-            given_up=receiver.given_up,
-            disabled=receiver.disabled,
-        )
-        if told is None:
-            log.warning("a receiver fails, and its owner has no other one to be told")
-            return
-        policy, key = self._limits.policy, f"receiver-failing/{claim.id}/{claim.attempts}"
-        message = failing_message(key, receiver, reason, policy, claim.now)
-        await store.add_message(conn, told, entries[told.id].version, message)
-        log.warning("a receiver fails; its owner is told", over=told.id)
-
-    def _note(self, claim: Claim, answer: Answer | GivenUp, after: Next) -> None:
-        log = _log.bind(
-            delivery=claim.id,
-            subscription=claim.subscription,
-            event_key=claim.event_key,
-            attempt=claim.attempts,
-        )
-        self._metrics.attempts.labels(self._channel, RESULTS[type(answer)]).inc()
-        if isinstance(after, Done):
-            log.info("delivered")
-        elif isinstance(after, GivenUp):
-            self._metrics.given_up.labels(self._channel, after.why).inc()
-            log.warning("a delivery is given up", why=after.why.value, reason=after.reason)
-        else:
-            assert isinstance(answer, Failed)
-            log.info("a delivery is tried again", at=after.at.isoformat(), reason=answer.reason)
+async def _shielded(recording: "asyncio.Task[None]") -> None:
+    """Fail where it fails; its end is the lane's."""
+    await asyncio.shield(recording)
 
 
 def _count_down(counts: Counter[str], name: str) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import quote
 
-import httpx2
 from muster.addresses import networks_of
 from muster.settings import DatabaseSettings, ReadByRestSettings, names_in
 from pydantic import (
@@ -20,6 +19,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from yarl import URL
 
 from alerting.domain.deliveries import DeliveryPolicy
 from alerting.domain.policy import Policy
@@ -214,9 +214,9 @@ class AlertingSettings(DatabaseSettings, ReadByRestSettings):
             raise ValueError("disable_notice must be below disable_after")
         return self
 
-    def alertmanagers(self) -> list[httpx2.URL]:
+    def alertmanagers(self) -> list[URL]:
         """Their addresses."""
-        return [httpx2.URL(part) for part in names_in(self.alertmanager_urls.get_secret_value())]
+        return [URL(part) for part in names_in(self.alertmanager_urls.get_secret_value())]
 
     def policy(self) -> Policy:
         """When silence matters."""

@@ -3,7 +3,7 @@
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Self
 
@@ -50,7 +50,8 @@ class Message:
 
     def to_json(self) -> dict[str, Any]:
         """As it is kept."""
-        return asdict(self) | {"at": self.at.isoformat(), "data": dict(self.data)}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return values | {"at": self.at.isoformat(), "data": dict(self.data)}
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> Self:

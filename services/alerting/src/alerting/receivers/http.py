@@ -3,7 +3,6 @@ answer than a line for the log.
 """
 
 import asyncio
-import logging
 import re
 import ssl
 from dataclasses import dataclass
@@ -12,13 +11,15 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Self
 
-import httpx2
-from muster.address_guard import AddressRefused, GuardedTransport, Resolve, Resolver
+import aiohttp
+from muster.address_guard import Resolve, Resolver
 from muster.addresses import Network, is_public_or_within
+from yarl import URL
 
 from alerting.domain.deliveries import Answer, Failed
 from alerting.domain.messages import Message
 from alerting.domain.rendering.forms import HttpAnswer, HttpForm, Request, Sending, Target
+from alerting.receivers.connections import Connection, Refused, connector, noting_kept
 
 ANSWER_BYTES = 2_048
 REASON_CHARACTERS = 200
@@ -26,8 +27,6 @@ REFUSED = (
     "its addresses are private or reserved: subscribe a public one,"
     " or let the operator allow the network in MUSTER_WEBHOOK_ALLOW_NETWORKS"
 )
-TALKATIVE = ("httpx2", "httpcore2")
-"""Loggers that write whole addresses, which may hold a secret of the receiver's."""
 HIDDEN, HIDDEN_FROM = "[hidden]", 8
 """What replaces a secret, and the characters from which a part of an address may be one."""
 
@@ -63,26 +62,26 @@ class HttpReceiver:
         resolve: Resolve | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        for name in TALKATIVE:
-            logging.getLogger(name).setLevel(logging.WARNING)
         self._limits = limits
         self._resolver = Resolver(limits.resolver_threads)
-        self._client = httpx2.AsyncClient(
-            transport=GuardedTransport(
-                resolve or self._resolver,
-                lambda address: is_public_or_within(address, limits.allowed),
-                tls,
-            ),
-            timeout=limits.timeout_s,
-            follow_redirects=False,
-            trust_env=False,
-        )
+        self._resolve = resolve or self._resolver
+        self._tls = tls
 
     async def __aenter__(self) -> Self:
+        allowed = self._limits.allowed
+        self._client = aiohttp.ClientSession(
+            connector=connector(
+                self._resolve, lambda address: is_public_or_within(address, allowed), self._tls
+            ),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
+            trace_configs=[noting_kept()],
+        )
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._client.aclose()
+        await self._client.close()
         self._resolver.close()
 
     async def send(self, sent: HttpMessage) -> Answer:
@@ -93,29 +92,55 @@ class HttpReceiver:
         try:
             async with asyncio.timeout(self._limits.timeout_s):
                 return sent.form.judge(await self._post(request, sent))
-        except (TimeoutError, httpx2.TimeoutException):
+        except TimeoutError:
             return Failed(f"no answer within {self._limits.timeout_s:g} s")
-        except AddressRefused:
-            return Failed(REFUSED, can_retry=False)
-        except httpx2.HTTPError as error:
-            reason = f"{type(error).__name__}: {error}"
-            return Failed(_without(sent.target, reason)[:REASON_CHARACTERS])
+        except aiohttp.ClientConnectorError as error:
+            if isinstance(error.os_error, Refused):
+                return Failed(REFUSED, can_retry=False)
+            return _failed(sent.target, error)
+        except aiohttp.InvalidURL as error:
+            return Failed(f"the address can't be used: {error.description}", can_retry=False)
+        except aiohttp.ClientError as error:
+            return _failed(sent.target, error)
 
     async def _post(self, request: Request, sent: HttpMessage) -> HttpAnswer:
-        posted = self._client.stream(
-            "POST", request.url, content=request.body.encode(), headers=dict(request.headers)
+        """Post it, and again where the receiver has closed a kept connection instead of an answer:
+        it may have done so before the message came.
+        """
+        while True:
+            connection = Connection()
+            try:
+                return await self._post_once(request, sent, connection)
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+                if not connection.is_kept:
+                    raise
+
+    async def _post_once(
+        self, request: Request, sent: HttpMessage, connection: Connection
+    ) -> HttpAnswer:
+        posted = self._client.post(
+            request.url,
+            data=request.body.encode(),
+            headers=request.headers,
+            allow_redirects=False,
+            trace_request_ctx=connection,
         )
         async with posted as response:
-            status = response.status_code
-            if response.is_success:
+            status = response.status
+            if 200 <= status < 300:
                 return HttpAnswer(status)
             text = _without(sent.target, await _first_line(response))[:REASON_CHARACTERS]
             return HttpAnswer(status, text, _retry_after_s(response, sent.sending.at))
 
 
+def _failed(target: Target, error: aiohttp.ClientError) -> Failed:
+    reason = f"{type(error).__name__}: {error}"
+    return Failed(_without(target, reason)[:REASON_CHARACTERS])
+
+
 def _without(target: Target, text: str) -> str:
     """A text without what opens the receiver: some receivers answer with it."""
-    path = httpx2.URL(target.url).raw_path.decode(errors="replace")
+    path = URL(target.url).raw_path_qs
     parts = [it for it in re.split("[/?&=]", path) if len(it) >= HIDDEN_FROM]
     for secret in (target.url, *parts, target.token, *target.secrets):
         if secret:
@@ -126,27 +151,25 @@ def _without(target: Target, text: str) -> str:
 def is_web_address(text: str) -> bool:
     """Whether it is an http or https URL with a host."""
     try:
-        url = httpx2.URL(text)
-    except (httpx2.InvalidURL, UnicodeError):
+        url = URL(text)
+    except ValueError:
         return False
     return url.scheme in ("http", "https") and bool(url.host)
 
 
-async def _first_line(response: httpx2.Response) -> str:
+async def _first_line(response: aiohttp.ClientResponse) -> str:
     """The beginning of an answer, undecoded, for the log; the rest is never read."""
     read = b""
     try:
-        async for chunk in response.aiter_raw():
+        while len(read) < ANSWER_BYTES and (chunk := await response.content.read(ANSWER_BYTES)):
             read += chunk
-            if len(read) >= ANSWER_BYTES:
-                break
-    except httpx2.HTTPError:
+    except aiohttp.ClientError:
         pass  # the status is known; why the rest did not come does not matter
     text = read[:ANSWER_BYTES].decode(errors="replace")
     return "".join(c if c.isprintable() else " " for c in text).strip()
 
 
-def _retry_after_s(response: httpx2.Response, at: datetime) -> float:
+def _retry_after_s(response: aiohttp.ClientResponse, at: datetime) -> float:
     """What ``Retry-After`` asks for, in seconds; 0 where it asks for nothing."""
     asked = response.headers.get("retry-after", "").strip()
     if asked.isdecimal():

@@ -2,7 +2,7 @@
 their end for good.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -24,7 +24,7 @@ from alerting.domain.deliveries import (
 from alerting.domain.deliveries import channel as channel_of
 from alerting.domain.events import Event
 from alerting.domain.messages import Message, message_of, test_message
-from alerting.store.rows import plain
+from alerting.store.rows import plain, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,26 +256,34 @@ def _event_row(event: Event, traceparent: str | None) -> dict[str, object]:
 
 CLAIM = """
     WITH due AS (
-        SELECT DISTINCT ON (r.owner) d.id, d.next_at, r.owner
+        SELECT DISTINCT ON (r.owner) r.subscription, r.owner, d.next_at
         FROM receiver r CROSS JOIN LATERAL (
-            SELECT id, next_at FROM delivery
+            SELECT next_at FROM delivery
             WHERE subscription = r.subscription AND state = 'waiting' AND digest_at IS NULL
             AND next_at <= clock_timestamp()
             AND (lease_until IS NULL OR lease_until <= clock_timestamp())
-            ORDER BY next_at LIMIT 1 FOR UPDATE SKIP LOCKED
+            ORDER BY next_at LIMIT 1
         ) AS d
         WHERE r.channel = $1 AND r.disabled IS NULL
         AND (r.paused_until IS NULL OR r.paused_until <= clock_timestamp())
         AND r.subscription <> ALL($2) AND r.owner <> ALL($3)
         ORDER BY r.owner, d.next_at
     ), picked AS (
-        SELECT id, owner FROM due ORDER BY next_at LIMIT $4
+        SELECT taken.id FROM (SELECT subscription FROM due ORDER BY next_at LIMIT $4) AS asked
+        CROSS JOIN LATERAL (
+            SELECT id FROM delivery
+            WHERE subscription = asked.subscription AND state = 'waiting' AND digest_at IS NULL
+            AND next_at <= clock_timestamp()
+            AND (lease_until IS NULL OR lease_until <= clock_timestamp())
+            ORDER BY next_at LIMIT $7 FOR UPDATE SKIP LOCKED
+        ) AS taken
     )
     UPDATE delivery AS d SET attempts = d.attempts + 1, lease = $5,
         lease_until = clock_timestamp() + $6 * interval '1 s'
-    FROM picked, event AS e
-    WHERE d.id = picked.id AND e.key = d.event_key
-    RETURNING d.id, d.subscription, picked.owner, d.attempts, d.created_at,
+    FROM event AS e, receiver AS r
+    WHERE d.id = ANY(ARRAY(SELECT id FROM picked)) AND e.key = d.event_key
+    AND r.subscription = d.subscription
+    RETURNING d.id, d.subscription, r.owner, d.attempts, d.created_at,
         d.next_at AS due_at, clock_timestamp() AS now, d.lease, d.event_key, e.message,
         e.traceparent
 """
@@ -297,42 +305,86 @@ class Lease:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Deliveries of so many receivers, and of each up to so many."""
+
+    receivers: int
+    each: int
+
+
 async def claim(
-    conn: Connection, channel: Channel, lease: Lease, *, busy: Busy, limit: int
+    conn: Connection, channel: Channel, lease: Lease, *, busy: Busy, wanted: Wanted
 ) -> list[Claim]:
-    """Take deliveries that are due, at most one of each owner and none of ``busy`` ones."""
+    """Take deliveries that are due, oldest first: of at most one receiver of each owner, and of no
+    ``busy`` ones.
+    """
     full = (list(busy.subscriptions), list(busy.owners))
-    terms = (channel.value, *full, limit, lease.name, lease.seconds)
-    return await fetch(Claim, conn, CLAIM, *terms)
+    terms = (channel.value, *full, wanted.receivers, lease.name, lease.seconds, wanted.each)
+    found = await fetch(Claim, conn, CLAIM, *terms)
+    return sorted(found, key=lambda it: (it.due_at, it.created_at, it.id))
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What follows an attempt; ``reason``: why it failed."""
+
+    claim: Claim
+    after: Next
+    reason: str
 
 
 _SENT = """
     UPDATE delivery SET state = 'sent', ended_at = now(), lease = NULL, lease_until = NULL,
         reason = NULL
-    WHERE id = $1 AND state <> 'sent'
+    WHERE id = ANY($1) AND state <> 'sent'
 """
 _RETRY = """
-    UPDATE delivery SET next_at = $3, reason = $4, lease = NULL, lease_until = NULL
-    WHERE id = $1 AND lease = $2 AND state = 'waiting'
+    UPDATE delivery AS d SET next_at = r.at, reason = r.reason, lease = NULL, lease_until = NULL
+    FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::text[]) AS r (id, lease, at, reason)
+    WHERE d.id = r.id AND d.lease = r.lease AND d.state = 'waiting'
 """
 _GIVE_UP = """
-    UPDATE delivery SET state = 'given-up', why = $3, reason = $4, ended_at = now(),
+    UPDATE delivery AS d SET state = 'given-up', why = r.why, reason = r.reason, ended_at = now(),
         lease = NULL, lease_until = NULL
-    WHERE id = $1 AND lease = $2 AND state = 'waiting'
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS r (id, lease, why, reason)
+    WHERE d.id = r.id AND d.lease = r.lease AND d.state = 'waiting'
+"""
+_RELEASE = """
+    UPDATE delivery AS d SET attempts = d.attempts - 1, lease = NULL, lease_until = NULL
+    FROM unnest($1::text[], $2::text[]) AS r (id, lease)
+    WHERE d.id = r.id AND d.lease = r.lease AND d.state = 'waiting'
 """
 
 
-async def record(conn: Connection, claim: Claim, after: Next, reason: str) -> None:
-    """Write what follows an attempt. A success is final, from any worker; a failure counts only
+async def record(conn: Connection, results: Sequence[Result]) -> None:
+    """Write what follows attempts. A success is final, from any worker; a failure counts only
     while the worker still has the delivery.
     """
-    match after:
-        case Done():
-            await conn.execute(_SENT, claim.id)
-        case Retry(at):
-            await conn.execute(_RETRY, claim.id, claim.lease, at, reason)
-        case GivenUp(why, text):
-            await conn.execute(_GIVE_UP, claim.id, claim.lease, why.value, text)
+    sent: list[str] = []
+    retried: list[tuple[str, str, datetime, str]] = []
+    ended: list[tuple[str, str, str, str]] = []
+    for it in results:
+        ident, lease = it.claim.id, it.claim.lease
+        match it.after:
+            case Done():
+                sent.append(ident)
+            case Retry(at):
+                retried.append((ident, lease, at, text(it.reason)))
+            case GivenUp(why, reason):
+                ended.append((ident, lease, why.value, text(reason)))
+    if sent:
+        await conn.execute(_SENT, sent)
+    if retried:
+        await conn.execute(_RETRY, *map(list, zip(*retried, strict=True)))
+    if ended:
+        await conn.execute(_GIVE_UP, *map(list, zip(*ended, strict=True)))
+
+
+async def release(conn: Connection, claims: Sequence[Claim]) -> None:
+    """Let go of deliveries that were not tried: their attempts do not count."""
+    if claims:
+        await conn.execute(_RELEASE, [it.id for it in claims], [it.lease for it in claims])
 
 
 _COLUMNS = "subscription, version, failures, paused_until, disabled, given_up"
@@ -343,10 +395,21 @@ _TROUBLED = f"""
 """  # noqa: S608 - columns
 
 
-async def load_receiver(conn: Connection, subscription: str) -> Receiver | None:
-    """A receiver's health, locked."""
-    found = await fetch(Receiver, conn, f"{_RECEIVER} FOR UPDATE", subscription)
-    return found[0] if found else None
+_LOCK = f"""
+    SELECT {_COLUMNS} FROM receiver WHERE subscription = ANY($1) OR subscription = ANY($2)
+    AND (failures > 0 OR given_up > 0 OR paused_until IS NOT NULL OR disabled IS NOT NULL)
+    ORDER BY subscription FOR UPDATE
+"""  # noqa: S608 - columns
+
+
+async def lock_receivers(
+    conn: Connection, failed: Collection[str], sent: Collection[str]
+) -> dict[str, Receiver]:
+    """The health of receivers that an answer may change, locked: all of ``failed``, and those of
+    ``sent`` that have failed before.
+    """
+    found = await fetch(Receiver, conn, _LOCK, sorted(failed), sorted(sent))
+    return {it.subscription: it for it in found}
 
 
 async def show_receiver(conn: Connection, subscription: str) -> Receiver | None:
