@@ -93,6 +93,36 @@ def named_in(rights: Path) -> set[tuple[str, str]]:
     }
 
 
+async def test_images_are_pulled_as_the_job_and_the_operator_say(
+    kube_plane: KubePlane, database_url: str, fresh_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    pulls = {"kube_image_pull_policy": "IfNotPresent", "kube_step_pull_secret": True}
+    gate = tmp_path / "gate"
+    own = "extras: {muster: {taskRoles: {worker: {imagePullPolicy: Never}}}}\n"
+    async with a_kube_muster(
+        kube_plane, database_url, fresh_broker.bootstrap, tmp_path, runtime_agent=pulls
+    ) as kube:
+        jobs = [
+            await kube.muster.submit(job)
+            for job in (
+                a_job("as-usual", until_there(gate)),
+                a_job("as-written", until_there(gate)) + own,
+                with_pull_secret(a_job("private", until_there(gate))),
+            )
+        ]
+        await until(lambda: len(kube.pods()) == len(jobs))
+        found = {}
+        for pod in kube.pods():
+            (main,) = pod["spec"]["containers"]
+            secrets = [each["name"] for each in pod["spec"]["imagePullSecrets"]]
+            assert secrets[-1] == "muster-step"
+            found[main["imagePullPolicy"]] = secrets[:-1] == [pod["metadata"]["name"]]
+        assert found == {"IfNotPresent": False, "Never": False, "Always": True}
+        gate.touch()
+        for job in jobs:
+            assert await kube.muster.end_of(job) == "SUCCEEDED"
+
+
 async def test_a_job_that_fails_shows_its_code(kube: KubeMuster) -> None:
     name = await kube.muster.submit(a_job("bad", "echo oops >&2; exit 7"))
     assert await kube.muster.end_of(name) == "FAILED"
