@@ -61,6 +61,13 @@ def test_an_export_that_is_cut_off_is_a_failure(rest: Rest, tmp_path: Path) -> N
     assert "not whole" in ran.err
 
 
+def test_the_cluster_and_the_events_need_two_files(rest: Rest, tmp_path: Path) -> None:
+    file = tmp_path / "c"
+    ran = muster(rest, tmp_path, "export", str(file), str(tmp_path / "." / "c"), "--since", "7")
+    assert (ran.code, file.exists()) == (2, False)
+    assert "CLUSTER and EVENTS are the same file" in ran.err
+
+
 @pytest.mark.parametrize("files", [("gone/c", "e"), ("c", "gone/e")])
 def test_a_file_that_cannot_be_written_is_not_taken_for_the_server(
     rest: Rest, tmp_path: Path, files: tuple[str, str]

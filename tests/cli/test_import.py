@@ -38,7 +38,8 @@ def test_a_list_comes_from_a_pipe_and_a_mapping_packed_or_not(
     ran = muster("import", mapping, "-", "--output", output, given=pack(SAMPLE.read_bytes()))
     assert (ran.returncode, ran.stdout) == (0, b"")
     assert ran.stderr.startswith(b"stdin: 2,000 rows: ")
-    assert output.read_bytes() == muster("import", MAPPING, SAMPLE).stdout
+    ran = muster("import", "-", SAMPLE, given=pack(MAPPING.read_bytes()))
+    assert output.read_bytes() == ran.stdout
 
 
 def test_all_problems_of_a_list_are_shown_by_line_and_nothing_is_written(

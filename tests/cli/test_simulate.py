@@ -83,6 +83,8 @@ def test_a_cluster_that_cannot_be_honoured_is_refused_by_line(tmp_path: Path) ->
     ran = simulate(cluster, EVENTS)
     assert (ran.returncode, ran.stdout) == (2, b"")
     assert f"{cluster}:10: virtualClusters.vision.cells[0].count: " in ran.stderr.decode()
+    ran = simulate("-", EVENTS, given=cluster.read_bytes())
+    assert ran.stderr.startswith(b"stdin:10: virtualClusters.vision.cells[0].count: ")
 
 
 FOUR_FAULTS = """\
@@ -158,9 +160,7 @@ def test_what_has_no_effect_is_a_warning(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        (CLUSTER, "no-such-file"),
         ("no-such-file", EVENTS),
-        (CLUSTER, EXAMPLE),
         (CLUSTER, EVENTS, "--json"),
         (CLUSTER,),
         (CLUSTER, EVENTS, "--fast"),
@@ -173,19 +173,49 @@ def test_wrong_usage_ends_with_2(arguments: tuple[str | Path, ...]) -> None:
     assert b"Traceback" not in ran.stderr
 
 
-def test_a_packed_file_that_was_cut_off_is_an_error(tmp_path: Path) -> None:
-    packed = tmp_path / "events.jsonl.gz"
-    packed.write_bytes(gzip.compress(EVENTS.read_bytes())[:-20])
-    ran = simulate(CLUSTER, packed)
-    assert ran.returncode == 2
-    assert b"Traceback" not in ran.stderr
-    assert packed.name in ran.stderr.decode()
+def damaged(packed: bytes) -> bytes:
+    """With other bytes in its middle."""
+    middle = len(packed) // 2
+    return packed[:middle] + bytes(255 - byte for byte in packed[middle:][:20]) + packed[-20:]
 
 
-def test_an_output_that_cannot_be_written_ends_with_9(tmp_path: Path) -> None:
-    ran = simulate(CLUSTER, EVENTS, "--output", tmp_path / "none" / "decisions.jsonl")
-    assert ran.returncode == 9
-    assert b"Traceback" not in ran.stderr
+@pytest.mark.parametrize(
+    ("packed", "problem"),
+    [
+        (gzip.compress(EVENTS.read_bytes())[:-20], "is cut off"),
+        (damaged(gzip.compress(EVENTS.read_bytes())), "is damaged"),
+    ],
+)
+def test_a_packed_file_that_is_not_whole_is_an_error(
+    tmp_path: Path, packed: bytes, problem: str
+) -> None:
+    file, recorded = tmp_path / "events.jsonl.gz", tmp_path / "cluster.yaml"
+    file.write_bytes(packed)
+    recorded.write_text(CLUSTER.read_text().replace("policy: {", "policy: {enforceGrace: false, "))
+    for ran, name in (
+        (simulate(CLUSTER, file), file),
+        (simulate(CLUSTER, "-", given=packed), "stdin"),
+        (simulate("-", EVENTS, given=packed), "stdin"),
+        (simulate(recorded, "-", "--what-if", EXAMPLE / "what-if.yaml", given=packed), "stdin"),
+    ):
+        assert ran.returncode == 2
+        [line] = ran.stderr.decode().splitlines()
+        assert line.startswith(f"{name}: {problem}: ")
+
+
+def test_a_file_that_cannot_be_opened_is_named_with_the_reason(tmp_path: Path) -> None:
+    output = tmp_path / "none" / "decisions.jsonl"
+    for arguments, code, problem in (
+        ((CLUSTER, "gone"), 2, "gone: can't be read: No such file or directory"),
+        ((CLUSTER, EXAMPLE), 2, f"{EXAMPLE}: can't be read: Is a directory"),
+        (
+            (CLUSTER, EVENTS, "--output", output),
+            9,
+            f"{output}: can't be written: No such file or directory",
+        ),
+    ):
+        ran = simulate(*arguments)
+        assert (ran.returncode, ran.stderr.decode()) == (code, f"{problem}\n")
 
 
 def test_a_reader_that_goes_away_ends_it_quietly() -> None:

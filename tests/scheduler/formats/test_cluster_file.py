@@ -305,6 +305,12 @@ def test_what_is_no_cluster_is_refused_by_line(data: bytes, line: int) -> None:
     assert [each for each, _, _ in told(data)] == [line]
 
 
+def test_an_empty_file_is_refused_with_the_fields_that_it_may_have() -> None:
+    [(line, path, message)] = told(b"# nothing yet\n")
+    assert (line, path) == (1, "")
+    assert message.startswith("is empty; its fields are cellTypes, nodes, ")
+
+
 def test_a_cluster_may_be_larger_than_a_job() -> None:
     many = MAX_NODES // 2
     nodes = "\n".join(f"  node-{number:060}: {{cpu: 64}}" for number in range(many))

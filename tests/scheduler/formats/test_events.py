@@ -113,7 +113,6 @@ def test_a_gang_may_say_all_there_is() -> None:
             is_preflight=True,
         ),
         (Pods("w", 2, w, 1),),
-        "bert",
         1800.5,
     )
 

@@ -113,7 +113,7 @@ def told(*events: dict[str, Any] | str) -> list[tuple[int, str, str]]:
             "placement[0].ports[0]",
             "must be from 1 to 65535",
         ),
-        (restored(**{"class": "best"}), "class", "must be one of guaranteed, downgraded, opp"),
+        (restored(**{"class": "best"}), "class", "must be guaranteed or downgraded or opp"),
         (
             restored(gang=GANG | {"priority": -1}, **{"class": "guaranteed"}),
             "class",
@@ -130,6 +130,19 @@ def told(*events: dict[str, Any] | str) -> list[tuple[int, str, str]]:
         (restored(startedAt=10), "startedAt", "must not be after at"),
         (restored(preemptedFor="b"), "preemptedUntil", "is missing beside"),
         (restored(startedAt=None, preemptedUntil=20), "preemptedUntil", "startedAt is null"),
+        (
+            {
+                "at": 0,
+                "event": "usage-restored",
+                "virtualCluster": "v",
+                "user": "u",
+                "class": "downgraded",
+                "used": {"v100": 1},
+                "usedAt": 0,
+            },
+            "class",
+            "must be guaranteed or opportunistic, not 'downgraded'",
+        ),
         ("[]", "", "must be a JSON object"),
         ("{", "", "is not JSON at character 2"),
         ('{"at": 0, "at": 1}', "", "has the key 'at' twice"),

@@ -31,6 +31,8 @@ def export(
     until: Annotated[str | None, Parameter(help="Until when; by default now.")] = None,
 ) -> None:
     """What the scheduler was given, from the last snapshot before a time on (for admins)."""
+    if cluster.resolve() == events.resolve():
+        raise CommandError(Exit.USAGE, "CLUSTER and EVENTS are the same file: name two files.")
     query = {"since": _moment(since)} | ({} if until is None else {"until": _moment(until)})
     target = f"{API}/cluster/export?{urlencode(query)}"
     with client().request("GET", target, timeout_s=TIMEOUT_S) as response:

@@ -10,7 +10,9 @@ from cli.scheduler_program import run
 
 
 def import_trace(
-    mapping: Annotated[Path, Parameter(help="Which column is what, YAML or JSON.")],
+    mapping: Annotated[
+        Path, Parameter(allow_leading_hyphen=True, help="Which column is what, YAML or JSON.")
+    ],
     csv: Annotated[
         Path,
         Parameter(

@@ -5,12 +5,14 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from cli.client import CommandError, Exit
+from cli.client import Exit
 from cli.scheduler_program import run
 
 
 def simulate(  # noqa: PLR0913 - these are the command's options
-    cluster: Annotated[Path, Parameter(help="The cluster, YAML or JSON.")],
+    cluster: Annotated[
+        Path, Parameter(allow_leading_hyphen=True, help="The cluster, YAML or JSON.")
+    ],
     events: Annotated[
         Path,
         Parameter(
@@ -32,10 +34,6 @@ def simulate(  # noqa: PLR0913 - these are the command's options
     ] = None,
 ) -> Exit:
     """Run the scheduler in virtual time; print its decisions as JSON lines."""
-    if json and not summary and what_if is None:
-        raise CommandError(
-            Exit.USAGE, "--json goes with --summary or --what-if: decisions are JSON anyway."
-        )
     options = [
         *(["--summary"] if summary else []),
         *(["--json"] if json else []),

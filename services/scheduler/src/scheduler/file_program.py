@@ -11,8 +11,10 @@ import shutil
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from scheduler.domain.formats.fields import FormatError, finding_text
@@ -23,11 +25,41 @@ GZIP = b"\x1f\x8b"
 PROGRESS_S = 2.0
 """Seconds until progress is shown, and between two updates."""
 
-Source = io.BufferedReader | gzip.GzipFile
-
 
 class InputError(Exception):
-    """A file can't be read."""
+    """A file can't be read; the text has its name and the fix."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """An open file. ``name``: its name in error messages."""
+
+    name: str
+    file: io.BufferedReader | gzip.GzipFile
+
+    def read(self, most: int) -> bytes:
+        """At most so many bytes. Raises InputError."""
+        with _reported(self.name):
+            return self.file.read(most)
+
+    def line(self, most: int) -> bytes:
+        """The next line, or its first ``most`` bytes. Raises InputError."""
+        with _reported(self.name):
+            return self.file.readline(most)
+
+
+@contextmanager
+def _reported(name: str) -> Iterator[None]:
+    try:
+        yield
+    except EOFError:
+        fix = "copy or export it again"
+        raise InputError(f"{name}: is cut off: its gzip data has no end; {fix}") from None
+    except (gzip.BadGzipFile, zlib.error):
+        fix = "copy or export it again"
+        raise InputError(f"{name}: is damaged: its gzip data can't be unpacked; {fix}") from None
+    except OSError as error:
+        raise InputError(f"{name}: can't be read: {error.strerror}") from None
 
 
 def run(program: Callable[[], int]) -> None:
@@ -46,7 +78,8 @@ def run(program: Callable[[], int]) -> None:
         sys.stderr.write(f"{error}\n")
         code = WRONG_INPUT
     except OSError as error:
-        sys.stderr.write(f"{error}\n")
+        name = "the output" if error.filename is None else error.filename
+        sys.stderr.write(f"{name}: can't be written: {error.strerror}\n")
         code = FAILED
     sys.exit(code)
 
@@ -65,18 +98,19 @@ def name_of(path: str) -> str:
 
 
 @contextmanager
-def opened(path: str) -> Iterator[Source]:
-    """A file or stdin, decompressed if packed. Raises InputError."""
+def opened(path: str, name: str | None = None) -> Iterator[Source]:
+    """A file or stdin, decompressed if packed. ``name``: in messages, by default the path. Raises
+    InputError.
+    """
+    name = name_of(path) if name is None else name
     with ExitStack() as stack:
-        try:
+        with _reported(name):
             if path == "-":
-                source = stack.enter_context(os.fdopen(0, "rb", closefd=False))
+                file = stack.enter_context(os.fdopen(0, "rb", closefd=False))
             else:
-                source = stack.enter_context(Path(path).open("rb"))
-            is_packed = source.peek(len(GZIP))[: len(GZIP)] == GZIP
-        except OSError as error:
-            raise InputError(str(error)) from None
-        yield stack.enter_context(gzip.open(source)) if is_packed else source
+                file = stack.enter_context(Path(path).open("rb"))
+            is_packed = file.peek(len(GZIP))[: len(GZIP)] == GZIP
+        yield Source(name, stack.enter_context(gzip.open(file)) if is_packed else file)
 
 
 def read_twice(path: str, stack: ExitStack) -> str:
@@ -89,21 +123,13 @@ def read_twice(path: str, stack: ExitStack) -> str:
     return copy.name
 
 
-def read(source: Source, most: int, *, is_line: bool = False) -> bytes:
-    """At most so many bytes. Raises InputError."""
-    try:
-        return source.readline(most) if is_line else source.read(most)
-    except (OSError, EOFError) as error:  # EOFError: packed, and cut off
-        raise InputError(f"{getattr(source, 'name', 'stdin')}: {error}") from None
-
-
 def lines(source: Source, most: int, progress: "Progress") -> Iterator[bytes]:
     """Lines; a line of more than ``most`` bytes is cut, and is still too long."""
-    while line := read(source, most + 1, is_line=True):
+    while line := source.line(most + 1):
         progress.step()
         yield line
         while len(line) > most and not line.endswith(b"\n"):
-            line = read(source, most + 1, is_line=True)
+            line = source.line(most + 1)
     progress.end()
 
 

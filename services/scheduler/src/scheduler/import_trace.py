@@ -22,7 +22,6 @@ from scheduler.file_program import (
     lines,
     name_of,
     opened,
-    read,
     refuse,
     run,
 )
@@ -69,7 +68,7 @@ def _mapping(path: str) -> Mapping | None:
     """A mapping; None if the file is wrong, which is printed."""
     try:
         with opened(path) as source:
-            return read_mapping(read(source, MAPPING_FILE.max_bytes + 1))
+            return read_mapping(source.read(MAPPING_FILE.max_bytes + 1))
     except FormatError as error:
         refuse(name_of(path), error)
         return None

@@ -39,7 +39,6 @@ from scheduler.file_program import (
     lines,
     name_of,
     opened,
-    read,
     read_twice,
     refuse,
     run,
@@ -83,7 +82,7 @@ def _arguments() -> argparse.Namespace:
 
 def _simulate(arguments: argparse.Namespace) -> int:
     """Decisions of one simulation, or of the changed one of two; then their sums."""
-    warnings = _Warnings(arguments.cluster)
+    warnings = _Warnings(name_of(arguments.cluster))
     with ExitStack() as stack:
         try:
             asked = _asked(arguments, warnings, stack)
@@ -130,7 +129,7 @@ def _asked(arguments: argparse.Namespace, warnings: "_Warnings", stack: ExitStac
         warnings.file = name_of(arguments.events)
         asked.path = read_twice(arguments.events, stack)
         before, changed = enforcing(simulation, once.again), enforcing(changed, once.after)
-        asked.recording = _replayed(asked.path, simulation)
+        asked.recording = _replayed(asked.path, warnings.file, simulation)
         simulation = before
     if arguments.output is None:  # nothing reads wait reasons
         simulation.core.is_explaining = changed.core.is_explaining = False
@@ -140,9 +139,9 @@ def _asked(arguments: argparse.Namespace, warnings: "_Warnings", stack: ExitStac
     return asked
 
 
-def _replayed(path: str, simulation: Simulation) -> Recording:
+def _replayed(path: str, name: str, simulation: Simulation) -> Recording:
     """A recording's workload. Raises FormatError."""
-    with opened(path) as source:
+    with opened(path, name) as source:
         progress = Progress("events, of which run times are learnt", is_shown=True)
         events = read_events(lines(source, MAX_LINE_BYTES, progress))
         try:
@@ -153,7 +152,7 @@ def _replayed(path: str, simulation: Simulation) -> Recording:
 
 def _decide(arguments: argparse.Namespace, asked: _Asked, stack: ExitStack) -> None:
     """Raises FormatError."""
-    source = stack.enter_context(opened(asked.path))
+    source = stack.enter_context(opened(asked.path, name_of(arguments.events)))
     out = _output(arguments, stack)
     progress = Progress("events", is_shown=out is not sys.stdout)
     read_ones = read_events(lines(source, MAX_LINE_BYTES, progress))
@@ -176,7 +175,7 @@ def _print(arguments: argparse.Namespace, content: Data, text: str) -> None:
 def _simulation(path: str, warnings: "_Warnings", once: WarnOnce) -> tuple[ClusterFile, Simulation]:
     """The simulation of a cluster. Raises FormatError."""
     with opened(path) as source:
-        file = read_cluster(read(source, CLUSTER_FILE.max_bytes + 1))
+        file = read_cluster(source.read(CLUSTER_FILE.max_bytes + 1))
     try:
         policies = order_policies.load(order_policies.once(warnings.policy_failed))
         simulation = Simulation(file.config, once.before, policies)
@@ -196,7 +195,7 @@ def _changed(
 ) -> tuple[ClusterChange, Simulation]:
     """The change, and the simulation of the changed cluster. Raises FormatError."""
     with opened(arguments.what_if) as source:
-        data = read(source, CLUSTER_FILE.max_bytes + 1)
+        data = source.read(CLUSTER_FILE.max_bytes + 1)
     file = read_change(data, cluster.config)
     try:
         simulation = Simulation(file.changed.config, once.after, before.core.policies)

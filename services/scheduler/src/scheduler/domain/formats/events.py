@@ -137,10 +137,11 @@ def _usage_restored(line: _Line) -> Event:
     table = line.table
     table.needs("virtualCluster", "user", "class", "used", "usedAt")
     amounts = table.read_by_name("used", lambda used, name: used.seconds(name))
+    kind = read_class(table, GangClass.GUARANTEED, GangClass.OPPORTUNISTIC)
     restored = RestoredUsage(
         virtual_cluster=table.name("virtualCluster") or "",
         user=table.name("user") or "",
-        is_opportunistic=read_class(table) is GangClass.OPPORTUNISTIC,
+        is_opportunistic=kind is GangClass.OPPORTUNISTIC,
         at=table.seconds("usedAt", -MAX_NUMBER) or 0.0,
         used=amounts,
     )

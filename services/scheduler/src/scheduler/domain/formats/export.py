@@ -214,8 +214,6 @@ def gang_fields(file: GangFile) -> Fields:
     fields: Fields = {"id": name_of(gang.id)}
     if gang.job not in ("", gang.id):
         fields["job"] = name_of(gang.job)
-    if file.name is not None:
-        fields["name"] = file.name
     fields["user"] = name_of(gang.user)
     fields["virtualCluster"] = name_of(gang.virtual_cluster)
     fields["priority"] = gang.priority

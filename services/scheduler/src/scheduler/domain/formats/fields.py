@@ -112,7 +112,7 @@ class Table:
         self._values: Mapping[str, object] = {}
         self._is_mapping = isinstance(value, dict)
         if not isinstance(value, dict):
-            findings.add(place, f"must be a mapping, not {_shown(value)}")
+            findings.add(place, _no_mapping(value, known, place))
             return
         self._values = value
         if not value.keys() <= known:
@@ -378,6 +378,12 @@ def count_problem(value: object, least: int, most: int) -> str | None:
     if least <= value <= most:
         return None
     return f"must be from {least} to {most}, not {_shown(value)}"
+
+
+def _no_mapping(value: object, known: frozenset[str], place: Place) -> str:
+    if value is None and not place.parts:
+        return f"is empty; its fields are {', '.join(sorted(known))}"
+    return f"must be a mapping, not {_shown(value)}"
 
 
 def _shown(value: object) -> str:

@@ -96,8 +96,8 @@ def read_gang(table: Table, at: float) -> GangFile:
         follows=table.name("follows"),
         is_preflight=bool(table.flag("preflight")),
     )
-    run_s = table.duration("runSeconds")
-    return GangFile(gang, pods, table.name("name"), run_s)
+    table.name("name")  # for people
+    return GangFile(gang, pods, table.duration("runSeconds"))
 
 
 def read_pods(table: Table, *, are_more: bool = False) -> tuple[Pods, ...]:
@@ -205,7 +205,7 @@ def _extra(table: Table, places: Mapping[str, PodPlace]) -> tuple[ExtraPod, ...]
             ExtraPod(
                 pod,
                 entry.seconds("startedAt", -MAX_NUMBER) or 0.0,
-                read_class(entry),
+                read_class(entry, *GangClass),
                 entry.seconds("preemptedUntil", -MAX_NUMBER),
                 entry.name("preemptedFor"),
                 read_lender(entry),
@@ -293,22 +293,16 @@ def _with_pods(gang: Gang, kept: Iterable[str]) -> Gang:
 
 
 def _class(table: Table, priority: int) -> GangClass | None:
-    found = read_class(table)
+    found = read_class(table, *GangClass)
     if priority == OPPORTUNISTIC and found not in (None, GangClass.OPPORTUNISTIC):
         table.wrong("class", f"must be opportunistic where the priority is {OPPORTUNISTIC}")
     return found
 
 
-def read_class(table: Table) -> GangClass | None:
-    """The field ``class``."""
-    name = table.name("class")
-    if name is None:
-        return None
-    known = [each.value for each in GangClass]
-    if name not in known:
-        table.wrong("class", f"must be one of {', '.join(known)}, not {name!a}")
-        return None
-    return GangClass(name)
+def read_class(table: Table, *classes: GangClass) -> GangClass | None:
+    """The field ``class``, one of these."""
+    name = table.choice("class", *classes)
+    return None if name is None else GangClass(name)
 
 
 def read_lender(table: Table) -> str | None:

@@ -48,13 +48,11 @@ class Pods:
 class GangFile:
     """A gang as a file has it. ``gang`` has the roles of ``pods``, each counted from 0.
 
-    ``name``: without effect. ``run_s``: its run time in the simulator, None: until it is
-    released.
+    ``run_s``: its run time in the simulator, None: until it is released.
     """
 
     gang: Gang
     pods: tuple[Pods, ...]
-    name: str | None = None
     run_s: float | None = None
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import TypeVar
 
-from muster.protocol.document import Limits, read_document
-from muster.protocol.problems import ProtocolError, join_path
+from muster.protocol.document import Limits
+from muster.protocol.problems import join_path
 
-from scheduler.domain.core.config import Finding
 from scheduler.domain.core.model import HIGHEST_PRIORITY, OPPORTUNISTIC
+from scheduler.domain.formats.cluster_file import read_tree
 from scheduler.domain.formats.fields import (
     MAX_COUNT,
     MAX_NUMBER,
@@ -73,12 +73,7 @@ T = TypeVar("T", str, int)
 
 def read_mapping(data: bytes) -> Mapping:
     """A mapping. Raises FormatError with all problems of it."""
-    try:
-        _, root = read_document(data, MAPPING_FILE)
-    except ProtocolError as error:
-        raise FormatError(
-            [Finding(each.path, each.message, each.line or 0) for each in error.problems]
-        ) from None
+    root = read_tree(data, MAPPING_FILE)
     findings = Findings()
     table = Table(root.value, _FILE, Place(root.line, node=root), findings)
     mapping = _Reader(table).mapping()
