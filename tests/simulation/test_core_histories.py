@@ -12,7 +12,7 @@ from random_clusters import a_cluster, a_gang
 from scheduler.domain.core.audit import drifts
 from scheduler.domain.core.config import USUAL_ORDER
 from scheduler.domain.core.cycle import Core
-from scheduler.domain.core.model import Placed, Preempted
+from scheduler.domain.core.model import OPPORTUNISTIC, Gang, Placed, Preempted
 from scheduler.domain.core.nodes import Phase, Workload
 from seeds import how_many
 
@@ -45,6 +45,17 @@ def is_lower(
         assert until <= now
     elif victim.gang.virtual_cluster == other.gang.virtual_cluster:
         assert victim.gang.priority < other.gang.priority
+
+
+def wanted(chance: random.Random, hardware: Hardware, number: int) -> Gang:
+    """A gang; now and then one that tests a node."""
+    gang = a_gang(chance, hardware, f"g{number}", float(number), 0.15)
+    seconds = chance.choice((None, 3.0, 10.0, 30.0))
+    if chance.random() < 0.15:
+        node = frozenset({chance.choice(hardware.machines)})
+        gang = replace(gang, priority=OPPORTUNISTIC, allowed_nodes=node, is_preflight=True)
+        return replace(gang, expected_s=seconds)
+    return replace(gang, is_borrowing=chance.random() < 0.4, expected_s=seconds)
 
 
 def fault(core: Core, chance: random.Random, machines: list[str]) -> None:
@@ -84,9 +95,7 @@ def test_the_accounting_is_right_and_gangs_whole_after_every_cycle(
     for number in range(STEPS):
         kind = chance.random()
         if kind < 0.6:
-            gang = a_gang(chance, hardware, f"g{number}", float(number), 0.15)
-            seconds = chance.choice((None, 3.0, 10.0, 30.0))
-            core.request(replace(gang, is_borrowing=chance.random() < 0.4, expected_s=seconds))
+            core.request(wanted(chance, hardware, number))
         elif kind < 0.72 and core.gangs:
             core.release(chance.choice(sorted(core.gangs)))
         elif kind < 0.75 and core.gangs:

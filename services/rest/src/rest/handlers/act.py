@@ -83,16 +83,20 @@ class Actions:
         """Carry out until cancelled."""
         while True:
             request = await self._requests.get()
-            async with self._relay_or_wait(request.action) as opened:
+            async with self._opened_or_wait(request.action) as opened:
                 await self._carry_out(opened, request)
+            self._publisher.wake()
 
     async def follow_repairs(self) -> None:
         """Look for the ends of scripts and preflight jobs until cancelled."""
         while True:
             await asyncio.sleep(LOOK_S)
-            async with self._relay_or_wait("repairs") as opened:
+            has_ended = False
+            async with self._opened_or_wait("repairs") as opened:
                 for each in await actions.lock_running(opened.conn, LOOKED_AT):
-                    await self._look_at(opened, each)
+                    has_ended |= await self._look_at(opened, each)
+            if has_ended:
+                self._publisher.wake()
 
     async def undo(self, action: str, caller: Caller, address: str) -> ActionAnswered:
         """Take an action back. Raises Rejected where there is none to take back, or the caller has
@@ -172,7 +176,7 @@ class Actions:
         return before
 
     @asynccontextmanager
-    async def _relay_or_wait(self, what: str) -> AsyncIterator[Transaction]:
+    async def _opened_or_wait(self, what: str) -> AsyncIterator[Transaction]:
         """A transaction; where it can't be now, what it does waits: Alerting repeats requests."""
         try:
             async with self._relay.transaction() as opened:
@@ -182,8 +186,6 @@ class Actions:
                 raise
             _log.warning("an action waits", action=what, error=str(error))
             await asyncio.sleep(self._settings.retry_longest_s)
-        else:
-            self._publisher.wake()
 
     async def _carry_out(self, opened: Transaction, request: ActionRequested) -> None:
         if request.at < opened.now - REQUESTS_HOLD:
@@ -242,8 +244,8 @@ class Actions:
         asked = replace(_asked(request), asked_by=asked_by, ends_by=until, job=job)
         return _answer(opened, asked, Outcome.RUNNING, reason, asked_by)
 
-    async def _look_at(self, opened: Transaction, known: Action) -> None:
-        """End a repair that has ended, or has no time left."""
+    async def _look_at(self, opened: Transaction, known: Action) -> bool:
+        """End a repair that has ended, or has no time left; whether it was so."""
         is_late = known.ends_by is not None and known.ends_by <= opened.now
         if known.do is Do.RELEASE:
             ended = await look_at(opened.conn, known, is_late=is_late)
@@ -251,6 +253,7 @@ class Actions:
             ended = repairs.script_is_late() if is_late else None
         if ended is not None:
             await self._end(opened, known, ended, By(ME, ""))
+        return ended is not None
 
     async def _end(
         self, opened: Transaction, known: Action, ended: Ended, by: By
@@ -346,6 +349,9 @@ class Actions:
         if standing is Order.DRAIN:
             order = Order.DRAIN  # a cordon by another rule does not end it
         is_known = self._cluster.node(node) is not None
+        if order is standing:  # it has no entry of its own
+            entry = audit.Entry(ME, f"node.{request.do}", node, "", by.detail)
+            await audit.record(conn, [entry])
         await give_order(conn, node, order, by, is_known=is_known)
         return Outcome.DONE, f"{node}: order {order.value}."
 
