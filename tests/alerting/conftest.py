@@ -323,9 +323,9 @@ class Api:
     admin: httpx2.AsyncClient
     rest: Runtime
 
-    async def log_in(self, username: str) -> httpx2.AsyncClient:
+    async def log_in(self, username: str, **more: Any) -> httpx2.AsyncClient:
         """A new user's client."""
-        body = {"username": username, "password": PASSWORD}
+        body = {"username": username, "password": PASSWORD} | more
         (await self.admin.post("/api/v2/users", json=body)).raise_for_status()
         return _client(self.url, await _token(self.url, username))
 

@@ -81,15 +81,18 @@ async def test_only_the_asked_types_come_and_alerts_only_to_whom_they_concern(
     async with (
         with_rest(stuck_after_s=0.2) as api,
         await api.log_in("ada") as ada,
+        await api.log_in("bob", ownsVirtualCluster=["default"]) as bob,
         ada.stream("GET", EVENTS, params=query) as hers,
         api.admin.stream("GET", EVENTS, params=query) as all_,
+        bob.stream("GET", EVENTS, params=query) as owners,
     ):
-        streams = [Following(it.aiter_lines()) for it in (hers, all_)]
+        streams = [Following(it.aiter_lines()) for it in (hers, all_, owners)]
         for stream in streams:
             await stream.event()
         await cluster.job("j1", 1, JobState.STOPPING, user="eve")
-        raised = await streams[1].event()
-        assert json.loads(raised["data"])["data"]["labels"]["job"] == "j1"
+        for stream in streams[1:]:
+            raised = await stream.event()
+            assert json.loads(raised["data"])["data"]["labels"]["job"] == "j1"
         await cluster.job("j2", 1, JobState.STOPPING, user="ada")
         raised = await streams[0].event()
         assert json.loads(raised["data"])["data"]["labels"]["job"] == "j2"

@@ -8,6 +8,7 @@ from typing import Any
 
 from muster.db import Pool, is_transient
 from muster.errors import Problem
+from muster.settings import names_in
 from muster.token_guard import TokenGuard
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -33,16 +34,20 @@ STATES = {"firing": True, "resolved": False}
 
 
 def routes(pool: Pool, guard: TokenGuard, policy: DeliveryPolicy, known: KnownRules) -> list[Route]:
-    """``/alerts?state=&name=&severity=&source=&user=&job=&node=&offset=&limit=``,
+    """``/alerts?state=&name=&severity=&source=&user=&job=&node=&offset=&limit=``; with ``seenBy=``
+    and ``virtualClusters=`` (by commas) only what is about this user's jobs, or these;
     ``/actions?offset=&limit=``, ``POST /rules/check?trial=`` (``no``: it refuses nothing),
     ``/deliveries?subscription=&state=&offset=&limit=``, ``/receivers?owner=``: those that fail.
     """
 
     async def list_alerts(request: Request) -> Response:
         query = request.query_params
+        names = ("name", "severity", "source", "user", "job", "node")
         wanted = Wanted(
             STATES.get(query.get("state", "")),
-            *(query.get(each) for each in ("name", "severity", "source", "user", "job", "node")),
+            **{each: query.get(each) for each in names},
+            seen_by=query.get("seenBy"),
+            virtual_clusters=tuple(names_in(query.get("virtualClusters", ""))),
         )
         async with pool.acquire() as conn:
             found, total = await alerts.list_alerts(conn, wanted, *_page(request))

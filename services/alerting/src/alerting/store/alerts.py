@@ -141,7 +141,8 @@ async def own_alerts(conn: Connection, wait_s: float) -> list[Alert]:
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Which alerts: firing or resolved ones (None: both), with this name, severity, source and user
-    (None: any). ``user``: of the job that an alert is about.
+    (None: any). ``user``: of the job that an alert is about. ``seen_by``: a user who sees only what
+    is about their jobs or about these ``virtual_clusters``; None: everything.
     """
 
     is_firing: bool | None = None
@@ -151,6 +152,8 @@ class Wanted:
     user: str | None = None
     job: str | None = None
     node: str | None = None
+    seen_by: str | None = None
+    virtual_clusters: tuple[str, ...] = ()
 
 
 _WANTED = """
@@ -159,10 +162,11 @@ _WANTED = """
     AND ($4::text IS NULL OR source = $4)
     AND ($5::text IS NULL OR "user" = $5)
     AND ($6::text IS NULL OR labels->>'job' = $6) AND ($7::text IS NULL OR node = $7)
+    AND ($8::text IS NULL OR "user" = $8 OR virtual_cluster = ANY($9::text[]))
 """
 _LIST = f"""
     SELECT * {_WANTED} ORDER BY (ends_at IS NOT NULL), starts_at DESC, fingerprint
-    OFFSET $8 LIMIT $9
+    OFFSET $10 LIMIT $11
 """
 
 

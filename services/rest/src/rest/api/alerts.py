@@ -1,6 +1,6 @@
 """Alerts: what fires now, and what was resolved in the last days."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query
@@ -66,14 +66,13 @@ async def list_alerts(
     here: Here, caller: User, page: Paging, asked: Annotated[Filter, Depends()]
 ) -> Response:
     """Firing alerts, and those that were resolved in the last days. Users see the alerts about
-    their own jobs, admins all.
+    their own jobs and about virtual clusters that they own, admins all.
     """
-    if not caller.is_admin:
-        if asked.user not in (None, caller.username):
-            return JSONResponse({"alerts": [], "total": 0})
-        asked = replace(asked, user=caller.username)
     given = {key: value for key, value in asdict(asked).items() if value is not None}
     query = asdict(page) | given
+    if not caller.is_admin:
+        owned = ",".join(sorted(caller.owned_virtual_clusters))
+        query |= {"seenBy": caller.username, "virtualClusters": owned}
     answer = await here.peers.ask_alerting("/alerts", query)
     if answer is None:
         raise Transient("Alerting's answer can't be read. Check its version and log.")

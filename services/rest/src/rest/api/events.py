@@ -41,7 +41,8 @@ async def follow_events(
 ) -> Response:
     """Follow events of jobs, nodes and alerts from now on by server-sent events, each a CloudEvent
     in JSON. With ``Last-Event-ID`` the stream goes on after that event; an event `gap` comes first
-    where some since then are gone. Users see the alerts of their own jobs only, admins all.
+    where some since then are gone. Users see the alerts about their own
+    jobs and the virtual clusters that they own, admins all.
     """
     topics = tuple(dict.fromkeys(type_ or TOPICS))
     positions = parse_positions(last_event_id or "")

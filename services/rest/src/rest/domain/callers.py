@@ -16,6 +16,7 @@ class Caller:
     revoke tokens. ``virtual_clusters``: where their jobs may go; an admin's go anywhere.
     ``priority_caps``: the highest priorities that they may ask for, by virtual cluster; `*` is for
     all others.
+    ``owned_virtual_clusters``: whose alerts they see.
     ``number``: which of the nodes' uids their tasks run under.
     """
 
@@ -26,6 +27,7 @@ class Caller:
     token: str
     virtual_clusters: frozenset[str] = frozenset()
     priority_caps: Mapping[str, int] = field(default_factory=dict)
+    owned_virtual_clusters: frozenset[str] = frozenset()
 
 
 def is_username(text: str) -> bool:

@@ -58,8 +58,14 @@ def cloud_event(
 
 
 def may_see(caller: Caller, topic: str, data: Mapping[str, Any]) -> bool:
-    """Users see all jobs and nodes, as everywhere in the API, and the alerts of their own jobs."""
+    """Users see all jobs and nodes, as everywhere in the API, and the alerts about their own jobs
+    and the virtual clusters that they own.
+    """
     if caller.is_admin or topic not in ALERTS:
         return True
     labels = data.get("labels")
-    return isinstance(labels, Mapping) and subject_of(labels).user == caller.username
+    if not isinstance(labels, Mapping):
+        return False
+    subject = subject_of(labels)
+    is_own = subject.user == caller.username
+    return is_own or subject.virtual_cluster in caller.owned_virtual_clusters

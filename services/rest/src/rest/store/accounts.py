@@ -85,6 +85,7 @@ async def find_caller(pool: Pool, digest: bytes, use_s: float) -> tuple[Caller, 
         token=row["id"],
         virtual_clusters=frozenset(row["virtual_clusters"]),
         priority_caps=row["priority_caps"],
+        owned_virtual_clusters=frozenset(row["owned_virtual_clusters"]),
     )
     return caller, row["is_use_due"]
 
@@ -316,7 +317,7 @@ async def purge_tokens(conn: Connection, most: int) -> int:
 
 _CALLER = """
     SELECT username, number, is_admin, is_application, token.id, virtual_clusters,
-           priority_caps,
+           priority_caps, owned_virtual_clusters,
            used_at IS NULL OR used_at < now() - $2 * interval '1 s' AS is_use_due
     FROM token JOIN account USING (username)
     WHERE digest = $1 AND (expires_at IS NULL OR expires_at > now()) AND removed_at IS NULL
