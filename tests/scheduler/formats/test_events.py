@@ -67,7 +67,6 @@ WHOLE: dict[str, Any] = {
     "lazyPreemption": True,
     "borrow": True,
     "allowedNodes": ["n1", "n0"],
-    "preflight": True,
 }
 
 
@@ -110,11 +109,16 @@ def test_a_gang_may_say_all_there_is() -> None:
             min_run_s=0.0,
             checkpoint_s=600.0,
             is_borrowing=True,
-            is_preflight=True,
         ),
         (Pods("w", 2, w, 1),),
         1800.5,
     )
+
+
+def test_a_gang_may_test_nodes() -> None:
+    event = one(requested(priority=-1, allowedNodes=["n1"], preflight=True))
+    assert isinstance(event, GangRequested)
+    assert event.file.gang.is_preflight
 
 
 def test_null_is_as_if_left_out() -> None:

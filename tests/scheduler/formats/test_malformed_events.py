@@ -69,6 +69,7 @@ def told(*events: dict[str, Any] | str) -> list[tuple[int, str, str]]:
         ),
         (requested(limitSeconds=1e999), "", "has Infinity"),
         (requested(borrow="yes"), "gang.borrow", "must be true or false, not 'yes'"),
+        (requested(allowedNodes=["n"], preflight=True), "gang.preflight", "needs allowedNodes"),
         (requested(allowedNodes=[]), "gang.allowedNodes", "null allows all"),
         (requested(allowedNodes=["n", "n"]), "gang.allowedNodes[1]", "is 'n' once more"),
         (requested(pods=[]), "gang.pods", "must not be empty"),

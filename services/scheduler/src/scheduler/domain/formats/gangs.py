@@ -96,6 +96,8 @@ def read_gang(table: Table, at: float) -> GangFile:
         follows=table.name("follows"),
         is_preflight=bool(table.flag("preflight")),
     )
+    if gang.is_preflight and (gang.priority != OPPORTUNISTIC or gang.allowed_nodes is None):
+        table.wrong("preflight", f"needs allowedNodes, and the priority {OPPORTUNISTIC}")
     table.name("name")  # for people
     return GangFile(gang, pods, table.duration("runSeconds"))
 
