@@ -18,9 +18,9 @@ from scheduler.domain.core.model import OPPORTUNISTIC, Gang, Kind
 from scheduler.domain.formats.cluster_file import read_cluster
 from scheduler.domain.formats.events import read_events
 from scheduler.domain.formats.model import GangFile, GangRequested, Pods
-from scheduler.domain.formats.trace.csv_rows import Rows
-from scheduler.domain.formats.trace.gangs import import_rows
-from scheduler.domain.formats.trace.mapping_file import read_mapping
+from scheduler.domain.trace.csv_rows import Rows
+from scheduler.domain.trace.gangs import import_rows
+from scheduler.domain.trace.mapping_file import read_mapping
 from w1 import GPUS_PER_NODE, VIRTUAL_CLUSTERS, drawn_size, shape
 
 HOUR_S = 3_600.0

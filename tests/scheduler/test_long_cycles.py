@@ -14,10 +14,10 @@ from scheduler.domain.core import admit
 from scheduler.domain.core.model import Placed
 from scheduler.domain.core.nodes import Workload
 from scheduler.domain.core.state import State
-from scheduler.domain.formats.snapshot import take
 from scheduler.domain.rules import Rules
 from scheduler.watch import Watch
 from scheduler_watched import measured, until
+from snapshots import take
 
 Kit = Any
 Others = Any

@@ -7,10 +7,10 @@ from muster.contracts.gangs import PodRelease
 from muster.contracts.nodes import PodOnNode
 from scheduler.api import clusters
 from scheduler.domain.core.model import Deferred, Placed
-from scheduler.domain.formats.snapshot import take
 from scheduler.domain.messages import message_of
 from scheduler.domain.nodes import nonsense
 from scheduler.domain.rules import Rules
+from snapshots import take
 
 Kit = Any
 

@@ -24,7 +24,7 @@ from scheduler.domain.formats.cluster_file import read_cluster
 from scheduler.domain.formats.decisions import decision_line
 from scheduler.domain.formats.events import read_events
 from scheduler.domain.given import Given
-from scheduler.domain.simulation.comparing import compare
+from scheduler.domain.simulation.comparison import compare
 from scheduler.domain.simulation.recording import GangHistory, Replay
 from scheduler.domain.simulation.run import Simulation
 from scheduler.domain.simulation.side_by_side import SideBySide

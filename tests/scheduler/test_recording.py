@@ -19,7 +19,6 @@ from scheduler.domain.formats.cluster_change import ClusterChange
 from scheduler.domain.formats.cluster_file import read_cluster
 from scheduler.domain.formats.decisions import decision_line
 from scheduler.domain.formats.events import read_events
-from scheduler.domain.formats.snapshot import take
 from scheduler.domain.formats.writing import to_line, whole
 from scheduler.domain.given import recorded
 from scheduler.domain.rules import Rules
@@ -29,6 +28,7 @@ from scheduler.domain.simulation.side_by_side import SideBySide
 from scheduler.domain.simulation.workload import Workload, enforcing
 from scheduler.domain.state import State
 from seeds import blocks
+from snapshots import take
 
 Kit = Any
 NODES, GPUS = ("n0", "n1", "n2", "n3"), 4

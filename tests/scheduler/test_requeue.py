@@ -22,11 +22,12 @@ from scheduler.domain.core.config import (
 from scheduler.domain.core.interface import Core, Drift
 from scheduler.domain.core.model import Decision, Placed
 from scheduler.domain.formats.events import read_events
-from scheduler.domain.formats.snapshot import take, timed
+from scheduler.domain.formats.snapshot import timed
 from scheduler.domain.simulation.run import Simulation
 from scheduler.domain.state import State
 from scheduler.domain.stored import Stored
 from scheduler_world import RULES, Store
+from snapshots import take
 
 Kit = Any
 NODES = ("n0", "n1", "n2")

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 from scheduler.domain.formats.fields import FormatError
-from scheduler.domain.formats.trace.csv_rows import Rows
-from scheduler.domain.formats.trace.gangs import Imported, import_rows
-from scheduler.domain.formats.trace.mapping_file import read_mapping
+from scheduler.domain.trace.csv_rows import Rows
+from scheduler.domain.trace.gangs import Imported, import_rows
+from scheduler.domain.trace.mapping_file import read_mapping
 
 GANG: dict[str, Any] = {
     "id": "id",

@@ -24,8 +24,9 @@ def told(*events: dict[str, Any] | str) -> list[tuple[int, str, str]]:
 @pytest.mark.parametrize(
     ("event", "path", "part"),
     [
-        ({"at": 0}, "event", "is missing; there are cluster-changed, cycle, gang-"),
-        ({"at": 0, "event": "gang-lost"}, "event", "is unknown"),
+        ({"at": 0}, "event", "is missing; known are cluster-changed, cycle, gang-"),
+        ({"at": 0, "event": "node-bda"}, "event", "is unknown; is it `node-bad`?"),
+        ({"at": 0, "event": "lost"}, "event", "is unknown; known are cluster-changed, "),
         ({"at": 0, "event": 3}, "event", "is unknown"),
         ({"event": "node-bad", "node": "n"}, "at", "is missing"),
         ({"at": -1, "event": "node-bad", "node": "n"}, "at", "at least 0, not -1"),

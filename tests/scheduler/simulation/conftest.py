@@ -11,11 +11,11 @@ from scheduler.domain.formats.cluster_change import read_change
 from scheduler.domain.formats.cluster_file import read_cluster
 from scheduler.domain.formats.decisions import decision_line
 from scheduler.domain.formats.events import read_events
-from scheduler.domain.simulation.comparing import compare
+from scheduler.domain.simulation.comparison import compare
 from scheduler.domain.simulation.comparison_text import comparison_data, comparison_text
 from scheduler.domain.simulation.recording import Replay
 from scheduler.domain.simulation.run import Simulation
-from scheduler.domain.simulation.side_by_side import AsRecorded, SideBySide, WarnOnce
+from scheduler.domain.simulation.side_by_side import SideBySide, WarnOnce
 from scheduler.domain.simulation.summary import summary, summary_text
 from scheduler.domain.simulation.workload import Workload, enforcing
 
@@ -126,10 +126,10 @@ def what_if() -> Callable[..., Compared]:
             before = enforcing(Simulation(config, once.again), once.again)
             after = enforcing(after, once.after)
         before.core.is_explaining = after.core.is_explaining = is_explaining
-        pair = SideBySide(before, after, file.change, once.after)
+        pair = SideBySide(before, after, file.change, once.after, recording)
         wanted = read_events(lines)
         if recording is not None:
-            pair.as_recorded, wanted = AsRecorded(recording), Workload(recording).events(wanted)
+            wanted = Workload(recording).events(wanted)
         said = [decision_line(*each) for each in pair.run(wanted)]
         comparison = compare(pair)
         data = json.loads(json.dumps(comparison_data(comparison)))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from scheduler.domain.simulation.comparing import Comparison, Row, Twice
+from scheduler.domain.simulation.comparison import Comparison, Row, Twice
 from scheduler.domain.simulation.comparison_text import comparison_text, sentence
 
 WIDTH = 80

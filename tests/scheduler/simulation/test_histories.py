@@ -13,9 +13,10 @@ from scheduler.domain.core.model import Placed, Preempted
 from scheduler.domain.formats.cluster_file import cluster_data, read_cluster
 from scheduler.domain.formats.decisions import decision_line
 from scheduler.domain.formats.events import read_events
-from scheduler.domain.formats.snapshot import take, timed
+from scheduler.domain.formats.snapshot import timed
 from scheduler.domain.simulation.run import Simulation
 from seeds import blocks
+from snapshots import take
 
 FEW = pytest.mark.parametrize("block", blocks(10, deep=100, size=10))
 SOME = pytest.mark.parametrize("block", blocks(30, deep=200, size=30))

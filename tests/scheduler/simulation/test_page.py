@@ -11,7 +11,7 @@ from scheduler.domain.formats.cluster_change import read_change
 from scheduler.domain.formats.cluster_file import read_cluster
 from scheduler.domain.formats.decisions import decision_line
 from scheduler.domain.formats.events import read_events
-from scheduler.domain.simulation.comparing import compare
+from scheduler.domain.simulation.comparison import compare
 from scheduler.domain.simulation.comparison_text import comparison_data, comparison_text
 from scheduler.domain.simulation.run import Simulation
 from scheduler.domain.simulation.side_by_side import SideBySide

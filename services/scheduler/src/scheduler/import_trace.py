@@ -10,10 +10,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from scheduler.domain.formats.fields import FormatError
-from scheduler.domain.formats.trace.csv_rows import MAX_ROW_BYTES, Rows
-from scheduler.domain.formats.trace.gangs import Imported, import_rows
-from scheduler.domain.formats.trace.mapping import Mapping
-from scheduler.domain.formats.trace.mapping_file import MAPPING_FILE, read_mapping
+from scheduler.domain.trace.csv_rows import MAX_ROW_BYTES, Rows
+from scheduler.domain.trace.gangs import Imported, import_rows
+from scheduler.domain.trace.mapping import Mapping
+from scheduler.domain.trace.mapping_file import MAPPING_FILE, read_mapping
 from scheduler.file_program import (
     DONE,
     WRONG_INPUT,

@@ -24,12 +24,12 @@ from scheduler.domain.formats.decisions import decision_line
 from scheduler.domain.formats.events import MAX_LINE_BYTES, read_events
 from scheduler.domain.formats.fields import MAX_FINDINGS, FormatError, finding_text
 from scheduler.domain.formats.model import Event
-from scheduler.domain.simulation.comparing import compare
+from scheduler.domain.simulation.comparison import compare
 from scheduler.domain.simulation.comparison_text import comparison_data, comparison_text
 from scheduler.domain.simulation.figures import Data
 from scheduler.domain.simulation.recording import Recording, Replay
 from scheduler.domain.simulation.run import Simulation
-from scheduler.domain.simulation.side_by_side import AsRecorded, SideBySide, WarnOnce
+from scheduler.domain.simulation.side_by_side import SideBySide, WarnOnce
 from scheduler.domain.simulation.summary import summary, summary_text
 from scheduler.domain.simulation.workload import Workload, enforcing
 from scheduler.file_program import (
@@ -85,27 +85,27 @@ def _simulate(arguments: argparse.Namespace) -> int:
     warnings = _Warnings(name_of(arguments.cluster))
     with ExitStack() as stack:
         try:
-            asked = _asked(arguments, warnings, stack)
+            given = _input(arguments, warnings, stack)
         except FormatError as error:
             return refuse(warnings.file, error)
         warnings.file = name_of(arguments.events)
         try:
-            _decide(arguments, asked, stack)
+            _decide(arguments, given, stack)
         except FormatError as error:
             return refuse(warnings.file, error)
         finally:
             warnings.end()
-    if asked.pair is not None:
-        comparison = compare(asked.pair)
+    if given.pair is not None:
+        comparison = compare(given.pair)
         _print(arguments, comparison_data(comparison), comparison_text(comparison))
     elif arguments.summary:
-        content = summary(asked.simulation.tally, asked.simulation.runs)
+        content = summary(given.simulation.tally, given.simulation.runs)
         _print(arguments, content, summary_text(content))
     return DONE
 
 
 @dataclass(slots=True)
-class _Asked:
+class _Input:
     """The input of the simulation, from the events in ``path``. ``recording``: their recording,
     None: the events are used as they are.
     """
@@ -116,27 +116,25 @@ class _Asked:
     recording: Recording | None = None
 
 
-def _asked(arguments: argparse.Namespace, warnings: "_Warnings", stack: ExitStack) -> _Asked:
+def _input(arguments: argparse.Namespace, warnings: "_Warnings", stack: ExitStack) -> _Input:
     """Raises FormatError."""
     once = WarnOnce(warnings)
     file, simulation = _simulation(arguments.cluster, warnings, once)
-    asked = _Asked(simulation, arguments.events)
+    given = _Input(simulation, arguments.events)
     if arguments.what_if is None:
-        return asked
+        return given
     warnings.file = name_of(arguments.what_if)
     change, changed = _changed(arguments, file, simulation, warnings, once)
     if not file.config.policy.is_enforced:
         warnings.file = name_of(arguments.events)
-        asked.path = read_twice(arguments.events, stack)
+        given.path = read_twice(arguments.events, stack)
         before, changed = enforcing(simulation, once.again), enforcing(changed, once.after)
-        asked.recording = _replayed(asked.path, warnings.file, simulation)
+        given.recording = _replayed(given.path, warnings.file, simulation)
         simulation = before
     if arguments.output is None:  # nothing reads wait reasons
         simulation.core.is_explaining = changed.core.is_explaining = False
-    asked.pair = SideBySide(simulation, changed, change, once.after)
-    if asked.recording is not None:
-        asked.pair.as_recorded = AsRecorded(asked.recording)
-    return asked
+    given.pair = SideBySide(simulation, changed, change, once.after, given.recording)
+    return given
 
 
 def _replayed(path: str, name: str, simulation: Simulation) -> Recording:
@@ -150,17 +148,17 @@ def _replayed(path: str, name: str, simulation: Simulation) -> Recording:
             raise _with_the_rest(error, events) from None
 
 
-def _decide(arguments: argparse.Namespace, asked: _Asked, stack: ExitStack) -> None:
+def _decide(arguments: argparse.Namespace, given: _Input, stack: ExitStack) -> None:
     """Raises FormatError."""
-    source = stack.enter_context(opened(asked.path, name_of(arguments.events)))
+    source = stack.enter_context(opened(given.path, name_of(arguments.events)))
     out = _output(arguments, stack)
     progress = Progress("events", is_shown=out is not sys.stdout)
     read_ones = read_events(lines(source, MAX_LINE_BYTES, progress))
     events: Iterator[Event] = read_ones
-    if asked.recording is not None:
-        events = Workload(asked.recording).events(read_ones)
+    if given.recording is not None:
+        events = Workload(given.recording).events(read_ones)
     try:
-        for at, decision in (asked.pair or asked.simulation).run(events):
+        for at, decision in (given.pair or given.simulation).run(events):
             if out is not None:
                 out.write(decision_line(at, decision) + "\n")
     except FormatError as error:

@@ -34,7 +34,7 @@ from scheduler.domain.formats.events import read_events
 from scheduler.domain.formats.model import Event
 from scheduler.domain.formats.writing import to_line
 from scheduler.domain.moments import DAY_S, time_of
-from scheduler.domain.simulation.comparing import compare
+from scheduler.domain.simulation.comparison import compare
 from scheduler.domain.simulation.comparison_text import (
     comparison_data,
     comparison_text,
@@ -43,7 +43,7 @@ from scheduler.domain.simulation.comparison_text import (
 )
 from scheduler.domain.simulation.recording import Replay
 from scheduler.domain.simulation.run import Simulation
-from scheduler.domain.simulation.side_by_side import AsRecorded, SideBySide
+from scheduler.domain.simulation.side_by_side import SideBySide
 from scheduler.domain.simulation.workload import Workload, enforced
 
 Policies = Mapping[str, OrderPolicy]
@@ -118,9 +118,12 @@ def compared(task: Task) -> dict[str, object]:
         recording = replay.run(bounded.events(events))
         bounded = _Bounded(began + task.seconds, recording.ends_at, bounded.is_cut)
         pair = SideBySide(
-            _simulation(before, policies), _simulation(after, policies), ClusterChange(), _ignore
+            _simulation(before, policies),
+            _simulation(after, policies),
+            ClusterChange(),
+            _ignore,
+            recording,
         )
-        pair.as_recorded = AsRecorded(recording)
         workload = Workload(recording, has_changes=False)
         _, events = reader.open()
         for _ in pair.run(workload.events(bounded.events(events))):

@@ -15,6 +15,8 @@ from scheduler.domain.formats.fields import (
     FormatError,
     Place,
     Table,
+    fix_of,
+    nearest,
 )
 from scheduler.domain.formats.gangs import (
     GANG,
@@ -55,11 +57,13 @@ MAX_LINE_BYTES = 16 * 1024 * 1024
 class _Line:
     """A line that is being read: its fields, and its problems."""
 
-    def __init__(self, value: object, known: frozenset[str], number: int, at: float) -> None:
-        self.findings = Findings()
-        self.table = Table(value, known, Place(number), self.findings)
+    def __init__(
+        self, value: object, known: frozenset[str], number: int, findings: Findings
+    ) -> None:
+        self.findings = findings
+        self.table = Table(value, known, Place(number), findings)
         self.number = number
-        self.at = at
+        self.at = 0.0
         self._value = value
 
     def name(self, field: str) -> str:
@@ -276,11 +280,10 @@ def read_events(lines: Iterable[bytes]) -> Iterator[Event]:
     for number, data in enumerate(lines, 1):
         if not data.strip():
             continue
-        findings = Findings()
+        findings = Findings(listed=MAX_FINDINGS - len(found))
         event = _read(data, number, at, findings)
-        room = MAX_FINDINGS - len(found)
-        found += findings.found[:room]
-        more += max(0, len(findings.found) - room)
+        found += findings.found[: findings.listed]
+        more += max(0, len(findings.found) - findings.listed)
         if event is not None:
             at = event.at
             if not found:
@@ -301,17 +304,17 @@ def _read(data: bytes, number: int, last_at: float, findings: Findings) -> Event
     name = value.get("event")
     kind = _EVENTS.get(name) if isinstance(name, str) else None
     if kind is None:
+        near = nearest(name, _EVENTS) if isinstance(name, str) and findings.listed else None
         what = "is missing" if name is None else "is unknown"
-        findings.add(place.at("event"), f"{what}; there are {', '.join(sorted(_EVENTS))}")
+        findings.add(place.at("event"), f"{what}; {fix_of(near, _EVENTS)}")
         return None
     known, read = kind
-    line = _Line(value, known, number, 0.0)
+    line = _Line(value, known, number, findings)
     line.table.needs("at")
     line.at = line.table.seconds("at") or 0.0
-    if not line.findings.found and line.at < last_at:
+    if not findings.found and line.at < last_at:
         line.table.wrong("at", f"must not be before {last_at:.15g}, the line before")
     event = read(line)
-    findings.found.extend(line.findings.found)
     return None if findings.found else event
 
 

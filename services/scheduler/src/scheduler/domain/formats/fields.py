@@ -6,7 +6,7 @@ it uses the result.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fractions import Fraction
@@ -80,11 +80,12 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class Findings:
     """Problems, in the order in which they were found. ``unread``: values that are unreliable for
-    that.
+    that. ``listed``: how many of them are listed; the others are only counted.
     """
 
     found: list[Finding] = field(default_factory=list)
     unread: set[UnreadPath] = field(default_factory=set)
+    listed: int = MAX_FINDINGS
 
     def add(self, place: Place, message: str) -> None:
         """Note that a value can't be read."""
@@ -122,12 +123,12 @@ class Table:
         for name in self._values:
             if name in known:
                 continue
-            is_listed = len(self._findings.found) < MAX_FINDINGS  # close matches take time
-            near = get_close_matches(str(name), sorted(known), 1) if is_listed else ()
-            fix = f"is it `{near[0]}`?" if near else f"known are {', '.join(sorted(known))}"
-            self._findings.add_surplus(self.place.at(str(name)), f"is unknown; {fix}")
-            if not is_listed or (near and near[0] not in self._values):
-                self._findings.unread.add(self.place.at(near[0] if near else str(name)).parts)
+            is_listed = len(self._findings.found) < self._findings.listed
+            near = nearest(str(name), known) if is_listed else None  # it takes time
+            problem = f"is unknown; {fix_of(near, known)}"
+            self._findings.add_surplus(self.place.at(str(name)), problem)
+            if not is_listed or (near is not None and near not in self._values):
+                self._findings.unread.add(self.place.at(near or str(name)).parts)
 
     def wrong(self, name: str | int, message: str) -> None:
         """Note something about a field."""
@@ -355,6 +356,16 @@ class Table:
                 assert isinstance(item, int)
                 kept[item] = None
         return tuple(kept)
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is meant, if one is much like this one."""
+    return next(iter(get_close_matches(name, sorted(known), 1)), None)
+
+
+def fix_of(near: str | None, known: Iterable[str]) -> str:
+    """The fix of a name that is not known. ``near``: the one that is meant, if one is."""
+    return f"known are {', '.join(sorted(known))}" if near is None else f"is it `{near}`?"
 
 
 def name_problem(value: object) -> str | None:

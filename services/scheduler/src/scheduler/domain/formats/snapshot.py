@@ -75,16 +75,8 @@ class Taken:
         yield from self.tried
 
 
-def take(core: Core) -> Taken:
-    """A snapshot of a core."""
-    taken = Taken()
-    for _ in taking(core, taken):
-        pass
-    return taken
-
-
 def taking(core: Core, taken: Taken) -> Iterator[None]:
-    """The same in steps. The core must not change until the last one."""
+    """Take a snapshot of a core in steps. The core must not change until the last one."""
     nodes, gangs = sorted(core.forest.machines), sorted(core.gang_ids())
     if core.was_tried():
         how: Fields = {} if core.is_settled else {"settled": False}

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from textwrap import wrap
 
-from scheduler.domain.simulation.comparing import Comparison, Row, Twice, sum_of
+from scheduler.domain.simulation.comparison import Comparison, Row, Twice, sum_of
 from scheduler.domain.simulation.figures import (
     WIDTH,
     Data,

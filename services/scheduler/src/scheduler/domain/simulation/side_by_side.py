@@ -140,11 +140,16 @@ class SideBySide:
 
     Gangs are numbered as they begin; ``gangs``: their number. ``groups`` and ``users``: names;
     ``group_of`` and ``user_of``: each gang's entry. ``shorter_s``: by number, how much shorter an
-    event made a gang's run. ``as_recorded``: for a recording's workload, else None.
+    event made a gang's run. ``as_recorded``: for the workload of a ``recording``, else None.
     """
 
     def __init__(
-        self, before: Simulation, after: Simulation, change: ClusterChange, warn: Warn
+        self,
+        before: Simulation,
+        after: Simulation,
+        change: ClusterChange,
+        warn: Warn,
+        recording: Recording | None = None,
     ) -> None:
         self.before, self.after = Side(before), Side(after)
         self.groups: dict[GroupName, int] = {}
@@ -152,7 +157,7 @@ class SideBySide:
         self.group_of, self.user_of = array("l"), array("l")
         self.shorter_s: dict[int, float] = {}
         self.ignored = 0
-        self.as_recorded: AsRecorded | None = None
+        self.as_recorded = None if recording is None else AsRecorded(recording)
         self._change = change
         self._warn = warn
         self._numbers: dict[str, int] = {}

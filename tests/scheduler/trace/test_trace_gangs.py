@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from scheduler.domain.formats.fields import MAX_FINDINGS, FormatError
-from scheduler.domain.formats.trace import gangs
+from scheduler.domain.trace import gangs
 from trace_lists import GANG, events, gang, imported, mapping, told
 
 

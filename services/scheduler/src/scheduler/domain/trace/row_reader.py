@@ -9,10 +9,10 @@ from muster.protocol.problems import join_path
 from scheduler.domain.core.config import Finding
 from scheduler.domain.core.model import HIGHEST_PRIORITY, OPPORTUNISTIC
 from scheduler.domain.formats.fields import count_problem
-from scheduler.domain.formats.trace.cells import CellError, duration_ms, figure, shown
-from scheduler.domain.formats.trace.csv_rows import Row
-from scheduler.domain.formats.trace.mapping import Lasting, Mapping, Source
-from scheduler.domain.formats.trace.requests import Request, Requests, a_name, value_of
+from scheduler.domain.trace.cells import CellError, duration_ms, figure, shown
+from scheduler.domain.trace.csv_rows import Row
+from scheduler.domain.trace.mapping import Duration, Mapping, Source
+from scheduler.domain.trace.requests import Request, Requests, a_name, value_of
 
 BY_KEEP, BY_TIME, BY_RUN, BY_GPUS = "keep", "time", "missing run", "fractions of GPUs"
 """The reasons why rows are left out."""
@@ -21,7 +21,7 @@ T = TypeVar("T", str, int)
 
 
 @dataclass(frozen=True, slots=True)
-class Whose:
+class Owner:
     """The values that all rows of a gang share. ``job`` empty: the gang's id."""
 
     job: str
@@ -31,14 +31,14 @@ class Whose:
 
 
 @dataclass(slots=True)
-class Asked:
+class RowRequest:
     """A row's request. ``run_ms`` None: it is unknown, and the row is left out.
 
     ``expected_ms`` and ``limit_ms``: if columns have them.
     """
 
     id: str
-    whose: Whose
+    owner: Owner
     submitted_ms: int
     run_ms: int | None
     expected_ms: int | None
@@ -60,7 +60,7 @@ class RowReader:
         self._mapping = mapping
         self._note = note
         self._requests = Requests(mapping.pods)
-        self._whose: dict[Whose, Whose] = {}
+        self._owners: dict[Owner, Owner] = {}
         self._id: Source[str] = Source(mapping.id)
         self._count = 0
 
@@ -78,23 +78,23 @@ class RowReader:
             return None
         return BY_TIME if mapping.is_outside(submitted_ms) else None
 
-    def read(self, row: Row) -> Asked | None:
+    def read(self, row: Row) -> RowRequest | None:
         """A row's request; None if something is wrong."""
         mapping, requests = self._mapping, self._requests
         before = self._count
         run_ms = self._run(row)
-        asked = Asked(
+        requested = RowRequest(
             self._source(row, self._id, a_name) or "",
-            self._read_whose(row),
+            self._read_owner(row),
             self._submitted(row, is_dropped=run_ms is None) or 0,
             run_ms,
-            self._lasting(row, mapping.expected),
-            self._lasting(row, mapping.limit),
+            self._duration(row, mapping.expected),
+            self._duration(row, mapping.limit),
             requests.of(*[self._cell(row, column) for column in requests.columns]),
         )
-        for column, problem in asked.request.problems:
+        for column, problem in requested.request.problems:
             self.wrong(row, column, problem)
-        return asked if self._count == before else None
+        return requested if self._count == before else None
 
     def wrong(self, row: Row, column: str, message: str) -> None:
         """Report a problem of a cell."""
@@ -118,16 +118,16 @@ class RowReader:
             self.wrong(row, source.column, "is empty; fill it, or give a default")
         return found
 
-    def _read_whose(self, row: Row) -> Whose:
+    def _read_owner(self, row: Row) -> Owner:
         mapping, job = self._mapping, self._mapping.job
         is_own = job.column is None or (job.default is None and not self._cell(row, job.column))
-        whose = Whose(
+        owner = Owner(
             job.default or "" if is_own else self._source(row, job, a_name) or "",
             self._source(row, mapping.user, a_name) or "",
             self._source(row, mapping.virtual_cluster, a_name) or "",
             self._source(row, mapping.priority, a_priority) or 0,
         )
-        return self._whose.setdefault(whose, whose)  # the same few, thousands of times
+        return self._owners.setdefault(owner, owner)  # the same few, thousands of times
 
     def _submitted(self, row: Row, *, is_dropped: bool) -> int | None:
         """None if it is wrong, or unknown for a row that is left out."""
@@ -167,17 +167,17 @@ class RowReader:
             self.wrong(row, column, f"{source}; `missing: drop` leaves such rows out")
         return None
 
-    def _lasting(self, row: Row, lasting: Lasting) -> int | None:
+    def _duration(self, row: Row, duration: Duration) -> int | None:
         """A column's duration; None if there is none, or it is wrong."""
-        if lasting.column is None or not (cell := self._cell(row, lasting.column)):
+        if duration.column is None or not (cell := self._cell(row, duration.column)):
             return None
         try:
-            found = duration_ms(cell, lasting.scale)
+            found = duration_ms(cell, duration.scale)
         except CellError as error:
-            self.wrong(row, lasting.column, str(error))
+            self.wrong(row, duration.column, str(error))
             return None
         if found <= 0:
-            self.wrong(row, lasting.column, f"must be above 0, not {shown(cell)}")
+            self.wrong(row, duration.column, f"must be above 0, not {shown(cell)}")
         return found
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import pytest
 from scheduler.domain.core.config import Finding
 from scheduler.domain.formats.fields import FormatError
-from scheduler.domain.formats.trace.csv_rows import MAX_COLUMNS, MAX_ROW_BYTES, Rows
+from scheduler.domain.trace.csv_rows import MAX_COLUMNS, MAX_ROW_BYTES, Rows
 
 
 def read(data: bytes, columns: tuple[str, ...] | None = None) -> list[tuple[int, object]]:

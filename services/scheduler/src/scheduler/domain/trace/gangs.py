@@ -13,11 +13,11 @@ from scheduler.domain.formats.export import Fields, gang_fields
 from scheduler.domain.formats.fields import MAX_FINDINGS, MAX_NAME, FormatError
 from scheduler.domain.formats.gangs import MAX_PODS
 from scheduler.domain.formats.model import GangFile, Pods
-from scheduler.domain.formats.trace.asked import BY_TIME, Asked, RowReader, Whose
-from scheduler.domain.formats.trace.cells import shown
-from scheduler.domain.formats.trace.csv_rows import Row
-from scheduler.domain.formats.trace.mapping import Lasting, Mapping
 from scheduler.domain.formats.writing import to_line, whole
+from scheduler.domain.trace.cells import shown
+from scheduler.domain.trace.csv_rows import Row
+from scheduler.domain.trace.mapping import Duration, Mapping
+from scheduler.domain.trace.row_reader import BY_TIME, Owner, RowReader, RowRequest
 
 MAX_ROWS = 2_000_000
 """The most rows that become gangs: all are in memory until the last is read."""
@@ -34,7 +34,7 @@ class _Gang:
 
     id: str
     line: int
-    whose: Whose
+    owner: Owner
     submitted_ms: int
     run_ms: int = 0
     expected_ms: int | None = None
@@ -44,15 +44,15 @@ class _Gang:
     rows: int = 0
     dropped: str | None = None
 
-    def join(self, asked: Asked) -> None:
+    def join(self, requested: RowRequest) -> None:
         """One more of its rows. Its pods start together, and end with the last of them."""
         self.rows += 1
-        self.dropped = self.dropped or asked.dropped
-        self.submitted_ms = min(self.submitted_ms, asked.submitted_ms)
-        self.run_ms = max(self.run_ms, asked.run_ms or 0)
-        self.expected_ms = max(self.expected_ms or 0, asked.expected_ms or 0) or None
-        self.limit_ms = max(self.limit_ms or 0, asked.limit_ms or 0) or None
-        request = asked.request
+        self.dropped = self.dropped or requested.dropped
+        self.submitted_ms = min(self.submitted_ms, requested.submitted_ms)
+        self.run_ms = max(self.run_ms, requested.run_ms or 0)
+        self.expected_ms = max(self.expected_ms or 0, requested.expected_ms or 0) or None
+        self.limit_ms = max(self.limit_ms or 0, requested.limit_ms or 0) or None
+        request = requested.request
         key = request.name, request.kind
         self.pods[key] = self.pods.get(key, 0) + request.count
         self.count += request.count
@@ -136,36 +136,36 @@ class _Joiner:
             source = f"is one more than the {MAX_ROWS} rows that are taken; {fix}"
             self.note(Finding("", source, row.line))
             return False
-        asked = self._reader.read(row)
-        if asked is not None:
-            self._join(row, asked)
+        requested = self._reader.read(row)
+        if requested is not None:
+            self._join(row, requested)
         return True
 
-    def _join(self, row: Row, asked: Asked) -> None:
+    def _join(self, row: Row, requested: RowRequest) -> None:
         mapping = self._mapping
-        gang = self._gangs.get(asked.id)
+        gang = self._gangs.get(requested.id)
         if gang is None:
-            gang = _Gang(asked.id, row.line, asked.whose, asked.submitted_ms)
-            self._gangs[asked.id] = gang
+            gang = _Gang(requested.id, row.line, requested.owner, requested.submitted_ms)
+            self._gangs[requested.id] = gang
         elif not mapping.is_joined:
             fix = "if rows of one id are one gang, set `joinRows: true`"
-            source = f"is {shown(asked.id)}, as in line {gang.line}; {fix}"
+            source = f"is {shown(requested.id)}, as in line {gang.line}; {fix}"
             self._reader.wrong(row, mapping.id, source)
-        elif gang.whose != asked.whose:
-            self._distinguish(row, gang, asked.whose)
+        elif gang.owner != requested.owner:
+            self._distinguish(row, gang, requested.owner)
         was = gang.count
-        gang.join(asked)
+        gang.join(requested)
         if was <= MAX_PODS < gang.count:
             source = f"gives {shown(gang.id)} more than {MAX_PODS} pods, the most in a gang"
             self._reader.wrong(row, mapping.id, source)
 
-    def _distinguish(self, row: Row, gang: _Gang, whose: Whose) -> None:
-        mapping, first = self._mapping, gang.whose
+    def _distinguish(self, row: Row, gang: _Gang, owner: Owner) -> None:
+        mapping, first = self._mapping, gang.owner
         for column, mine, others in (
-            (mapping.job.column, whose.job, first.job),
-            (mapping.user.column, whose.user, first.user),
-            (mapping.virtual_cluster.column, whose.virtual_cluster, first.virtual_cluster),
-            (mapping.priority.column, whose.priority, first.priority),
+            (mapping.job.column, owner.job, first.job),
+            (mapping.user.column, owner.user, first.user),
+            (mapping.virtual_cluster.column, owner.virtual_cluster, first.virtual_cluster),
+            (mapping.priority.column, owner.priority, first.priority),
         ):
             if mine != others:
                 source = f"means {mine!a}, and {others!a} in line {gang.line} of the same gang"
@@ -191,24 +191,24 @@ class _Joiner:
 
 
 def _file(gang: _Gang, at: float, mapping: Mapping) -> GangFile:
-    whose = gang.whose
-    asked = Gang(
+    owner = gang.owner
+    requested = Gang(
         id=gang.id,
-        virtual_cluster=whose.virtual_cluster,
-        user=whose.user,
-        priority=whose.priority,
+        virtual_cluster=owner.virtual_cluster,
+        user=owner.user,
+        priority=owner.priority,
         roles=(),  # its entries are written instead
-        job=whose.job,
+        job=owner.job,
         submitted_at=at,
-        expected_s=_lasting(gang.expected_ms, mapping.expected, gang.run_ms),
-        limit_s=_lasting(gang.limit_ms, mapping.limit, gang.run_ms),
+        expected_s=_duration(gang.expected_ms, mapping.expected, gang.run_ms),
+        limit_s=_duration(gang.limit_ms, mapping.limit, gang.run_ms),
     )
-    return GangFile(asked, tuple(_entries(gang)), run_s=_seconds(gang.run_ms))
+    return GangFile(requested, tuple(_entries(gang)), run_s=_seconds(gang.run_ms))
 
 
-def _lasting(found_ms: int | None, lasting: Lasting, run_ms: int) -> float | None:
-    if lasting.factor is not None:
-        return _seconds(max(1, round(run_ms * lasting.factor)))
+def _duration(found_ms: int | None, duration: Duration, run_ms: int) -> float | None:
+    if duration.factor is not None:
+        return _seconds(max(1, round(run_ms * duration.factor)))
     return None if found_ms is None else _seconds(found_ms)
 
 

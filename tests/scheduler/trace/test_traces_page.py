@@ -10,11 +10,11 @@ import sample_trace
 from scheduler.domain.formats.cluster_file import read_cluster
 from scheduler.domain.formats.events import read_events
 from scheduler.domain.formats.gangs import MAX_PODS
-from scheduler.domain.formats.trace import cells, csv_rows, gangs, mapping_file
-from scheduler.domain.formats.trace.csv_rows import Rows
-from scheduler.domain.formats.trace.gangs import Imported, import_rows
-from scheduler.domain.formats.trace.mapping_file import read_mapping
 from scheduler.domain.simulation.run import Simulation
+from scheduler.domain.trace import cells, csv_rows, gangs, mapping_file
+from scheduler.domain.trace.csv_rows import Rows
+from scheduler.domain.trace.gangs import Imported, import_rows
+from scheduler.domain.trace.mapping_file import read_mapping
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "traces.md").read_text()
@@ -93,7 +93,7 @@ def test_lists_of_tasks_come_out() -> None:
 
 
 def test_the_page_has_every_field() -> None:
-    names = ("_FILE", "_KEEP", "_TIME", "_GANG", "_TEXT", "_RUN", "_LASTING", "_PODS", "_GPUS")
+    names = ("_FILE", "_KEEP", "_TIME", "_GANG", "_TEXT", "_RUN", "_DURATION", "_PODS", "_GPUS")
     known = [*(getattr(mapping_file, name) for name in names), mapping_file._TYPES]
     told = set(re.findall(r"[A-Za-z]+", " ".join(re.findall(r"`([^`\n]+)`", PAGE))))
     assert {field for fields in known for field in fields} <= told

@@ -21,11 +21,11 @@ from scheduler.domain.formats.fields import (
     Table,
 )
 from scheduler.domain.formats.gangs import MAX_PODS
-from scheduler.domain.formats.trace.cells import CellError, Clock
-from scheduler.domain.formats.trace.mapping import (
+from scheduler.domain.trace.cells import CellError, Clock
+from scheduler.domain.trace.mapping import (
     Amount,
+    Duration,
     Keep,
-    Lasting,
     Mapping,
     PodsMapping,
     Run,
@@ -61,7 +61,7 @@ _GANG = frozenset(
 _COLUMN = frozenset(("column",))
 _TEXT = frozenset(("column", "value", "table", "default"))
 _RUN = frozenset(("column", "scale", "start", "end", "missing"))
-_LASTING = frozenset(("column", "scale", "factor"))
+_DURATION = frozenset(("column", "scale", "factor"))
 _PODS = frozenset(("name", "count", "gpus", "gpuTypes", "cpu", "memoryMB"))
 _COUNT = frozenset(("column", "value", "times", "scale", "default"))
 _AMOUNT = _COUNT | {"per"}
@@ -105,8 +105,8 @@ class _Reader:
             priority=Source() if priority is None else self._read_source(priority, _priority),
             submitted=self._only_column(gang, "submittedAt"),
             run=self._run(gang),
-            expected=self._lasting(gang, "expectedSeconds"),
-            limit=self._lasting(gang, "limitSeconds"),
+            expected=self._duration(gang, "expectedSeconds"),
+            limit=self._duration(gang, "limitSeconds"),
             pods=self._pods(gang),
             clock=clock,
             first_ms=first_ms,
@@ -187,15 +187,15 @@ class _Reader:
             table.choice("missing", "refuse", "drop") == "drop",
         )
 
-    def _lasting(self, gang: Table, name: str) -> Lasting:
-        table = gang.table_of(name, "column", _LASTING)
+    def _duration(self, gang: Table, name: str) -> Duration:
+        table = gang.table_of(name, "column", _DURATION)
         if table is None:
-            return Lasting()
+            return Duration()
         if table.has_value("column") == table.has_value("factor"):
             table.wrong("column", "must be there, or factor, and not both")
         elif table.has_value("factor") and table.has_value("scale"):
             table.wrong("scale", "can't be there beside factor")
-        return Lasting(
+        return Duration(
             self._column(table, "column", table.place),
             table.number("scale", MAX_SCALE) or Fraction(1),
             table.number("factor", MAX_FACTOR),

@@ -8,10 +8,10 @@ from typing import TypeVar
 from scheduler.domain.core.model import Kind
 from scheduler.domain.formats.fields import MAX_COUNT, MAX_NUMBER, name_problem
 from scheduler.domain.formats.gangs import MAX_PODS
-from scheduler.domain.formats.trace.cells import CellError, figure, rounded_up, shown
-from scheduler.domain.formats.trace.mapping import Amount, PodsMapping, Source
+from scheduler.domain.trace.cells import CellError, figure, rounded_up, shown
+from scheduler.domain.trace.mapping import Amount, PodsMapping, Source
 
-WISHES_REMEMBERED = 100_000
+REQUESTS_REMEMBERED = 100_000
 """The most different requests; a year of a large cluster has some thousand."""
 
 T = TypeVar("T", str, int)
@@ -37,7 +37,7 @@ class Requests:
         """``columns``: those that are read here."""
         self._mapping = mapping
         self.columns = tuple(dict.fromkeys(_columns(mapping)))
-        self.of = lru_cache(WISHES_REMEMBERED)(self._of)
+        self.of = lru_cache(REQUESTS_REMEMBERED)(self._of)
         """The request of a row with these cells in ``columns``."""
 
     def _of(self, *texts: str) -> Request:

@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 from scheduler.domain.formats.fields import FormatError
-from scheduler.domain.formats.trace.cells import Clock
-from scheduler.domain.formats.trace.mapping import (
+from scheduler.domain.trace.cells import Clock
+from scheduler.domain.trace.mapping import (
     Amount,
+    Duration,
     Keep,
-    Lasting,
     Mapping,
     PodsMapping,
     Run,
     Source,
 )
-from scheduler.domain.formats.trace.mapping_file import MAPPING_FILE, read_mapping
+from scheduler.domain.trace.mapping_file import MAPPING_FILE, read_mapping
 from trace_lists import GANG, mapping
 
 WHOLE = b"""
@@ -55,8 +55,8 @@ def test_a_mapping_may_say_all_there_is() -> None:
         priority=Source("q", {"LS": 10, "7": -1}),
         submitted="submit",
         run=Run(start="begin", end="end", is_dropped=True),
-        expected=Lasting("exp", Fraction(60)),
-        limit=Lasting(factor=Fraction(3, 2)),
+        expected=Duration("exp", Fraction(60)),
+        limit=Duration(factor=Fraction(3, 2)),
         pods=PodsMapping(
             name=Source("task"),
             count=Amount("n", default=1),
@@ -91,8 +91,8 @@ def test_a_mapping_needs_little() -> None:
         priority=Source(default=0),
         submitted="at",
         run=Run("run"),
-        expected=Lasting(),
-        limit=Lasting(),
+        expected=Duration(),
+        limit=Duration(),
         pods=PodsMapping(
             name=Source(default="pod"),
             count=Amount(default=1),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from scheduler.domain.core.config import Finding
 from scheduler.domain.formats.fields import FormatError, name_problem
-from scheduler.domain.formats.trace.cells import shown
+from scheduler.domain.trace.cells import shown
 
 MAX_ROW_BYTES = 64 * 1024
 """The most bytes of a row, with all lines of its cells; also the most of a cell."""

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from scheduler.domain.formats.events import read_events
 from scheduler.domain.formats.fields import FormatError
 from scheduler.domain.formats.model import GangRequested
-from scheduler.domain.formats.trace.csv_rows import Rows
-from scheduler.domain.formats.trace.gangs import Imported, import_rows
-from scheduler.domain.formats.trace.mapping import Mapping
-from scheduler.domain.formats.trace.mapping_file import read_mapping
+from scheduler.domain.trace.csv_rows import Rows
+from scheduler.domain.trace.gangs import Imported, import_rows
+from scheduler.domain.trace.mapping import Mapping
+from scheduler.domain.trace.mapping_file import read_mapping
 from trace_lists import GANG, HEADER, imported, mapping
 
 HEADER_OF_ALL = "id,at,run,gpus,share,type,role,n,cpu,user,class,limit"

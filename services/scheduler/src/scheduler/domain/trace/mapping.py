@@ -2,12 +2,12 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from fractions import Fraction
 from typing import Generic, TypeVar
 
 from scheduler.domain.core.config import Finding
-from scheduler.domain.formats.trace.cells import Clock
+from scheduler.domain.formats.fields import nearest
+from scheduler.domain.trace.cells import Clock
 
 T = TypeVar("T", str, int)
 
@@ -54,7 +54,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Lasting:
+class Duration:
     """A gang's expected duration: ``column``, or its run times ``factor``."""
 
     column: str | None = None
@@ -108,8 +108,8 @@ class Mapping:
     priority: Source[int]
     submitted: str
     run: Run
-    expected: Lasting
-    limit: Lasting
+    expected: Duration
+    limit: Duration
     pods: PodsMapping
     clock: Clock
     first_ms: int | None = None
@@ -136,6 +136,6 @@ class Mapping:
 
 
 def _absence(column: str, header: Collection[str]) -> str:
-    near = get_close_matches(column, header, 1)
-    fix = f"is it {near[0]!a}?" if near else f"there are {', '.join(header)[:400]!a}"
+    near = nearest(column, header)
+    fix = f"there are {', '.join(header)[:400]!a}" if near is None else f"is it {near!a}?"
     return f"names {column!a}, which is no column of the list; {fix}"
