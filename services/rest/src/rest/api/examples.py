@@ -404,6 +404,8 @@ EXAMPLES: dict[str, Any] = {
     "ShownStorage": {"name": "home", **_STORAGE},
     "StoragePage": {"storages": [{"name": "home", **_STORAGE}], "total": 1},
     "NodeOrdered": {"value": "drain"},
+    "NodeReleased": {"rule": "back"},
+    "ScriptAnswer": {"succeeded": True, "text": "GPU 3 was reset"},
     "Queue": {
         **_PAGE,
         "gangs": [
