@@ -99,7 +99,7 @@ def told(*events: dict[str, Any] | str) -> list[tuple[int, str, str]]:
         (restored(placement=[PLACEMENT[0]] * 2), "placement[1].pod", "once more"),
         (restored(placement=[PLACEMENT[0] | {"pod": "x-0"}]), "placement[0].pod", "is no pod"),
         (restored(placement=[PLACEMENT[0] | {"gpus": [0]}]), "placement[0].gpus", "must be 8"),
-        (restored(placement=[PLACEMENT[0] | {"ports": [1]}]), "placement[0].ports", "must be 0"),
+        (restored(placement=[PLACEMENT[0] | {"ports": [1]}]), "placement[0].ports", "must be 0 at"),
         (
             restored(placement=[PLACEMENT[0] | {"gpus": [0, *range(8)]}]),
             "placement[0].gpus[1]",

@@ -227,6 +227,32 @@ def test_a_snapshot_goes_on_like_the_original(block: range) -> None:
             assert later(replayed, at) == later(original, at), (seed, point)
 
 
+def test_a_snapshot_has_nominated_ports_and_pinned_cells() -> None:
+    """A nominated gang has no ports yet; a pinned cell is of no quota."""
+    nodes = [{"type": "box", "name": "n0"}, {"type": "box", "name": "n1", "pin": "lab"}]
+    own = {"cells": [{"type": "box", "count": 1}], "pins": ["lab"]}
+    cluster = {"cellTypes": TYPES, "physicalCells": nodes, "virtualClusters": {"a": own}}
+    pods = {"name": "w", "count": 1, "gpus": 3, "ports": 2}
+    gang = {"user": "u", "virtualCluster": "a"}
+    events: list[Event] = [
+        {"at": 0, "event": "gang-requested", "gang": gang | each}
+        for each in (
+            {"id": "pinned", "priority": 0, "pods": [pods | {"pin": "lab"}]},
+            {"id": "victim", "priority": 0, "pods": [pods]},
+        )
+    ]
+    nominated = gang | {"id": "nominated", "priority": 1, "pods": [pods]}
+    events.append({"at": 1, "event": "gang-requested", "gang": nominated})
+    snapshots: list[list[Event]] = []
+
+    def look(simulation: Simulation, _: Any) -> None:
+        snapshots.append(list(timed(take(simulation.core), simulation.tally.now)))
+
+    original = simulated(events, look, cluster)
+    snapshot = next(each for each in snapshots if "preempting" in json.dumps(each))
+    assert later(simulated(snapshot, lambda *_: None, cluster), 1) == later(original, 1)
+
+
 @SOME
 def test_whatever_happens(block: range) -> None:
     for seed in block:

@@ -130,3 +130,16 @@ def test_a_restored_gang_without_gpus_is_a_guest_where_it_can_not_be_charged(
     )
     raised = ["upgraded"] if said else []
     assert [what for _, what, who in outcome.decisions if who == "cpu"] == said + raised
+
+
+def test_a_nominated_gang_outlives_its_virtual_cluster(simulate: Simulate, say: Any) -> None:
+    """It was to borrow of another one; then its node is bad."""
+    gone = {"virtualCluster": "gone", "borrow": True}
+    outcome = simulate(
+        [
+            restored(100, "gang", "n0", startedAt=None, lender="a", of=gone),
+            {"at": 101, "event": "node-bad", "node": "n0"},
+        ]
+    )
+    assert outcome.when("preemption-cancelled", "gang") == [101]
+    assert outcome.when("placed", "gang") == []

@@ -39,6 +39,8 @@ class Lending:
         """
         lent, borrowed = _counts(borrowers)
         own, only = workload.gang.virtual_cluster, lender_of(workload)
+        if own not in self._clusters:  # the configuration has lost it
+            return None
         for lender in self._lenders(workload, lent, borrowed) if only is None else (only,):
             with self._state.trial() as trial:
                 self._state.borrow(workload, owner_of(lender), BORROWED)

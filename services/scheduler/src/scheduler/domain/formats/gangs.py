@@ -269,8 +269,8 @@ def _place(table: Table, kinds: dict[str, Kind]) -> PodPlace:
             table.wrong("pod", f"is {pod!a}, which is no pod of the gang")
     elif table.has("gpus") and len(gpus) != kind.gpus:
         table.wrong("gpus", f"must be {kind.gpus}, the gang's number, not {len(gpus)}")
-    elif len(ports) != kind.ports:
-        table.wrong("ports", f"must be {kind.ports}, the gang's number, not {len(ports)}")
+    elif len(ports) > kind.ports:
+        table.wrong("ports", f"must be {kind.ports} at most, the gang's number, not {len(ports)}")
     charged = table.numbers("charged") or ()
     if not set(charged).isdisjoint(gpus):
         table.wrong("charged", "has one of gpus; it is for others on the node")
@@ -328,7 +328,12 @@ def _cell_uses(table: Table, field: str) -> tuple[CellUse, ...]:
     entries = table.tables(field, CELL) or ()
     for entry in entries:
         entry.needs("cell", "quota")
-    return tuple(CellUse(each.name("cell") or "", each.name("quota") or "") for each in entries)
+    return tuple(CellUse(each.name("cell") or "", _quota(each)) for each in entries)
+
+
+def _quota(table: Table) -> str:
+    """Empty: the cell is pinned."""
+    return "" if table.text("quota") == "" else table.name("quota") or ""
 
 
 def _reserved(
