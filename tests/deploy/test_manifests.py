@@ -19,6 +19,7 @@ from muster.settings import ServiceSettings
 from real_prometheus import MONITORING
 from rendering import K8S, render, render_with
 from rest.settings import RestSettings
+from runtime_agent.domain.kubernetes.node import offer_of, requests_of
 from runtime_agent.fence import FenceSettings
 from runtime_agent.settings import AgentSettings, OnStop
 from scheduler.settings import SchedulerSettings
@@ -42,6 +43,9 @@ AUTHORITIES = ("MUSTER_KAFKA_CA_FILE",)
 """Files that an operator brings."""
 DATABASE_URL = "postgresql://muster:{password}@postgres:5432/muster"
 ROOT = ("runtime-agent",)
+PAGE = Path(__file__).parents[2] / "docs/install.md"
+OF_KIND = (0.95, 290.0)
+"""CPUs and MiB that kind's own pods request on its one node."""
 CLUSTER_WIDE = {
     "Namespace",
     "PriorityClass",
@@ -105,6 +109,23 @@ def test_every_container_asks_for_what_it_may_use(objects: Sequence[Json]) -> No
     for of, container in every_container(objects):
         for bound in ("requests", "limits"):
             assert container["resources"][bound].keys() == {"cpu", "memory"}, of.name
+
+
+def test_the_page_names_a_machine_that_has_room_for_its_job() -> None:
+    (cpus,) = re.findall(r"a Linux machine with at least (\d+) CPUs", PAGE.read_text())
+    of_muster = [
+        requests_of(of.pod)
+        for of in workloads(render(K8S / "overlays/minimal"))
+        for _ in range(of.body["spec"].get("replicas", 1))
+        if of.kind != "Job"
+    ]
+
+    def free(number: int) -> int:
+        node = {"status": {"allocatable": {"cpu": str(number), "memory": "8Gi"}}}
+        offer = offer_of(node, [*of_muster, OF_KIND])
+        return offer.cpu - sum(each.cpu for each in offer.others)
+
+    assert (free(int(cpus) - 1), free(int(cpus))) == (0, 1)  # the page's job has one
 
 
 def test_every_container_has_the_least_rights(objects: Sequence[Json]) -> None:

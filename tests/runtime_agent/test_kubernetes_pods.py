@@ -20,6 +20,7 @@ from muster.sealing import seal
 from pod_api_double import PodApiDouble
 from runtime_agent.domain.kubernetes.manifest import Given, Identity, manifest
 from runtime_agent.domain.kubernetes.node import offer_of, requests_of
+from runtime_agent.domain.kubernetes.status import ending, observed
 from runtime_agent.domain.pods import Phase, Pod
 from runtime_agent.kubernetes.api import Change, Refused, Unavailable
 from runtime_agent.supervisor.records import SPEC_FILE
@@ -650,8 +651,19 @@ def test_a_pod_that_requests_as_a_whole_holds_that() -> None:
 async def test_a_container_that_ends_before_it_asks_was_not_started(
     world: World, api: PodApiDouble
 ) -> None:
-    api.ended(await world.created(), 128, "StartError")
+    api.ended(await world.created(), 128, "StartError", "runc: /mnt/data is not a directory")
     await world.until(lambda: world.rule() == "launch-failed")
+    assert "StartError: runc: /mnt/data is not a directory" in str(world.verdict())
+
+
+def test_the_first_container_that_failed_says_why_the_task_never_began() -> None:
+    step = {"name": "step", "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}
+    main = {"name": "main", "state": {"waiting": {"reason": "PodInitializing"}}}
+    status = {"phase": "Failed", "initContainerStatuses": [step], "containerStatuses": [main]}
+    metadata = {"name": "a", "namespace": "muster-jobs", "uid": "u"}
+    found = ending(observed({"metadata": metadata, "status": status}), None, was_permitted=False)
+    assert found is not None
+    assert str(found.start_error).endswith("before it began: OOMKilled")
 
 
 async def test_an_agent_that_was_killed_adopts_what_it_finds(

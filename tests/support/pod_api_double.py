@@ -159,10 +159,11 @@ class PodApiDouble:
     def waiting(self, body: Json, reason: str, message: str = "") -> None:
         self._status(body, "Pending", {"waiting": {"reason": reason, "message": message}})
 
-    def ended(self, body: Json, code: int, reason: str = "") -> None:
+    def ended(self, body: Json, code: int, reason: str = "", message: str = "") -> None:
         ended = {
             "exitCode": code,
             "reason": reason or ("Completed" if code == 0 else "Error"),
+            "message": message,
             "finishedAt": "2026-01-01T00:01:00Z",
         }
         self._status(body, "Succeeded" if code == 0 else "Failed", {"terminated": ended})

@@ -52,8 +52,9 @@ _RETRIED = "ImagePullBackOff"
 class Observed:
     """A Pod object, as far as Muster cares. `pod`, `journal` and `ticket` are empty where it is not
     Muster's. `address`: the pod's. `waiting`: kubelet's reason why a container does not run, and
-    `text` its words. `exit_code`, `is_running`: of the task's container, which `is_own_wait` says
-    of `waiting`. Unix times.
+    `text` its words. `failed`: why the first container that failed did, in the runtime's words.
+    `exit_code`, `is_running`: of the task's container, which `is_own_wait` says of `waiting`. Unix
+    times.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Observed:
     reason: str = ""
     text: str = ""
     waiting: str = ""
+    failed: str = ""
     is_own_wait: bool = False
     is_running: bool = False
     exit_code: int | None = None
@@ -93,7 +95,10 @@ def observed(body: dict[str, Any]) -> Observed:
     ]
     main: dict[str, Any] = next((each for each in containers if each["name"] == MAIN), {})
     ended = (main.get("state") or {}).get("terminated") or {}
-    waits = [each["state"]["waiting"] for each in containers if "waiting" in each.get("state", {})]
+    states = [each.get("state") or {} for each in containers]
+    waits = [each["waiting"] for each in states if "waiting" in each]
+    ends = [each["terminated"] for each in states if "terminated" in each]
+    failed: dict[str, Any] = next((each for each in ends if each.get("exitCode")), {})
     told: dict[str, Any] = next(
         (each for each in waits if _is_hindrance(each.get("reason", ""))), {}
     )
@@ -111,6 +116,7 @@ def observed(body: dict[str, Any]) -> Observed:
         reason=status.get("reason") or "",
         text=told.get("message") or status.get("message") or "",
         waiting=told.get("reason") or "",
+        failed=": ".join(filter(None, (failed.get("reason"), failed.get("message")))),
         is_own_wait=told is (main.get("state") or {}).get("waiting"),
         is_running="running" in (main.get("state") or {}),
         exit_code=ended.get("exitCode"),
@@ -186,7 +192,8 @@ def stray(seen: Observed, journal: str, *, is_known: bool, ticket: str | None) -
 
 def _words(seen: Observed) -> str:
     code = "" if seen.exit_code is None else f"exit code {seen.exit_code}"
-    return ", ".join(filter(None, (seen.reason, seen.text, code))) or "no reason is known"
+    parts = (seen.reason, seen.text, seen.failed, code)
+    return ", ".join(filter(None, parts)) or "no reason is known"
 
 
 def _refusal(seen: Observed) -> Refusal | None:
