@@ -144,6 +144,20 @@ def test_nothing_is_said_of_a_file_that_a_person_wrote() -> None:
     assert list(cells([], [a_node("b")])) == []
 
 
+def test_a_file_that_was_edited_into_no_yaml_is_refused() -> None:
+    text = written(cluster_file([a_node("a")]), LEVELS) + "virtualClusters:\n\tresearch: {}\n"
+    [found] = judged(text, [a_node("a")])
+    assert found.level is Level.REFUSAL
+    assert "line 7, column 1" in found.text
+    assert found.fix
+
+
+def test_nothing_is_said_of_a_file_that_was_edited_into_another_form() -> None:
+    head = written({}, LEVELS).partition("\n")[0]
+    for body in ("", "nodes: {a: {}}", "[]", "{cellTypes: {}, physicalCells: [{type: other}]}"):
+        assert judged(f"{head}\n{body}\n", [a_node("a")]) == []
+
+
 def test_other_labels_may_group_nodes() -> None:
     node = a_node("a")
     node["metadata"]["labels"]["example.org/row"] = "7"

@@ -46,11 +46,19 @@ def written(content: Json, levels: Sequence[str]) -> str:
 
 
 def differences(text: str, nodes: Sequence[Json]) -> list[str] | None:
-    """Each node whose labels differ from a file, and how. None: a person wrote the file."""
+    """Each node whose labels differ from a file, and how. None: a person wrote the file, or has
+    given it another form. Raises ValueError where it is no YAML.
+    """
     levels = _levels(text)
     if levels is None:
         return None
-    then, now = _places(yaml.safe_load(text)), _places(cluster_file(nodes, levels))
+    try:
+        then = _places(yaml.safe_load(text))
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from error
+    except (AttributeError, KeyError, TypeError):  # the Scheduler judges it
+        return None
+    now = _places(cluster_file(nodes, levels))
     found = []
     for name in sorted(then.keys() | now.keys()):
         if then.get(name) != now.get(name):

@@ -362,7 +362,13 @@ def cells(objects: Sequence[Json], nodes: Sequence[Json]) -> Iterator[Finding]:
     that a person wrote nothing is known.
     """
     text = file_in(objects)
-    if text is None or (found := differences(text, nodes)) is None:
+    try:
+        found = None if text is None else differences(text, nodes)
+    except ValueError as error:
+        fix = "Correct the file in your overlay: docs/simulator.md#cluster has its form."
+        yield Finding("cells", Level.REFUSAL, f"the cluster file is no YAML: {error}", fix)
+        return
+    if text is None or found is None:
         return
     if found:
         fix = f"`{commands(text)} > cluster.yaml`, add your virtual clusters, apply your overlay."
