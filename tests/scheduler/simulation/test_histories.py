@@ -253,6 +253,31 @@ def test_a_snapshot_has_nominated_ports_and_pinned_cells() -> None:
     assert later(simulated(snapshot, lambda *_: None, cluster), 1) == later(original, 1)
 
 
+def test_a_strict_order_goes_on_after_a_snapshot() -> None:
+    """The gang that none may pass leaves nothing free when it is withdrawn."""
+    cluster = SMALL | {"policy": {"order": "strict"}}
+    gang = {"user": "u", "virtualCluster": "b", "priority": 0}
+    wants = {"g0-runs": 1, "g1-first": 2, "g2-behind": 1}
+    events: list[Event] = [
+        {
+            "at": 0,
+            "event": "gang-requested",
+            "gang": gang | {"id": name, "pods": [{"name": "w", "count": count, "gpus": 4}]},
+        }
+        for name, count in wants.items()
+    ]
+    taken: list[Event] = []
+
+    def look(simulation: Simulation, _: Any) -> None:
+        taken[:] = timed(take(simulation.core), 0)
+
+    simulated(events, look, cluster)
+    rest = [{"at": 1, "event": "gang-withdrawn", "gang": "g1-first"}]
+    [placed] = later(simulated([*events, *rest], lambda *_: None, cluster), 0)
+    assert json.loads(placed)["gang"] == "g2-behind"
+    assert later(simulated([*taken, *rest], lambda *_: None, cluster), 0) == [placed]
+
+
 @SOME
 def test_whatever_happens(block: range) -> None:
     for seed in block:

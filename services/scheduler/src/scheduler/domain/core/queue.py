@@ -13,7 +13,7 @@ from itertools import islice
 from operator import itemgetter, le
 
 from scheduler.domain.core.ends import bounds_of
-from scheduler.domain.core.fit import ROOM, No
+from scheduler.domain.core.fit import ORDER, ROOM, No
 from scheduler.domain.core.model import Reason
 from scheduler.domain.core.node_models import Want
 from scheduler.domain.core.nodes import Phase, Workload
@@ -177,7 +177,8 @@ class Queue:
             codes = {published(each) for each in found.waiting()}
             code = next(iter(codes), None)
             if code is not None and len(codes) == 1:
-                found.no, found.reason = No(ROOM), Reason(code, "", {})
+                no = No(ORDER if code == ORDER else ROOM)
+                found.no, found.reason = no, Reason(code, "", {})
                 self.ready.pop(found, None)
 
     def leave(self, workload: Workload) -> None:
