@@ -54,7 +54,7 @@ async def test_a_failed_job_reaches_each_kind_of_receiver(
     async with cluster.alerting(job_url="https://muster.example/jobs/{job}"):
         await cluster.job("j1", 1, JobState.FAILED, verdict=VERDICT)
         await cluster.until("SELECT count(*) FROM delivery WHERE reason IS NOT NULL", [(1,)])
-        receiver.status = 204
+        receiver.status, receiver.body = 204, b""
         await cluster.rows("UPDATE delivery SET next_at = now()")  # time passes
         await cluster.until("SELECT state FROM delivery", [("sent",)])
     first, second = (json.loads(request.body) for request in receiver.requests)
