@@ -42,7 +42,7 @@ from real_alertmanager import running_alertmanager
 
 USERS = 200
 """Each has one subscription, to their own jobs."""
-PARTITIONS = 4
+PARTITIONS = 1
 LOOK_S = 0.2
 BATCH_MS = 50
 """How long the sender gathers events: the embedded broker gives a reader one batch of a partition
@@ -217,6 +217,9 @@ class World:
             "MUSTER_WEBHOOK_TIMEOUT_S": str(TIMEOUT_S),
             "MUSTER_SMTP_TIMEOUT_S": str(TIMEOUT_S),
             "MUSTER_DELIVERY_LEASE_S": str(LEASE_S),
+            # As `muster up` has it: the embedded broker answers a fetch when its wait is over.
+            "MUSTER_FETCH_WAIT_BUSY_MS": "4",
+            "MUSTER_FETCH_WAIT_IDLE_MS": "100",
         }
         command = (sys.executable, "-m", "alerting")
         self.process = await asyncio.create_subprocess_exec(

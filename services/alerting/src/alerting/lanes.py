@@ -109,6 +109,7 @@ class Lane:
         self._owners: Counter[str] = Counter()
         self._woken = asyncio.Event()
         self._recorder = Recorder(self._channel, pool, subscriptions, limits.record, metrics)
+        self._attempts = metrics.attempt_seconds.labels(self._channel)
         self._first_attempts = metrics.first_attempt_seconds.labels(self._channel)
 
     def wake(self) -> None:
@@ -241,7 +242,7 @@ class Lane:
             return GivenUp(GiveUp.UNSUBSCRIBED, "the subscription was removed")
         if not entry.subscription.enabled:
             return GivenUp(GiveUp.UNSUBSCRIBED, "the subscription is switched off")
-        with self._metrics.attempt_seconds.labels(self._channel).time():
+        with self._attempts.time():
             try:
                 return await self._send(entry, claim)
             except Exception as error:  # one that can't be sent must not stop all the others

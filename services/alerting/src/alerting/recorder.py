@@ -81,8 +81,7 @@ class Recorder:
         self._next = _Batch()
         self._woken = asyncio.Event()
         self._is_closed = False
-        for result in RESULTS.values():
-            metrics.attempts.labels(channel, result)
+        self._attempts = {it: metrics.attempts.labels(channel, RESULTS[it]) for it in RESULTS}
         for why in GiveUp:
             metrics.given_up.labels(channel, why)
 
@@ -211,7 +210,7 @@ class Recorder:
             "event_key": claim.event_key,
             "attempt": claim.attempts,
         }
-        self._metrics.attempts.labels(self._channel, RESULTS[type(answer)]).inc()
+        self._attempts[type(answer)].inc()
         if isinstance(after, Done):
             _log.info("delivered", **about)
         elif isinstance(after, GivenUp):

@@ -28,9 +28,18 @@ _SAVE = """
 
 
 async def save_alerts(opened: Transaction, alerts: Sequence[Traced]) -> None:
-    """Write alerts that fire or are resolved, and publish them."""
-    for alert, _ in alerts:  # one by one: the same alert may fire and be resolved in one batch
-        await opened.conn.execute(_SAVE, [plain(_row(alert))])
+    """Write alerts that fire or are resolved, and publish them. What fires comes first: the same
+    alert may be resolved in one batch with it, or fire in it more than once.
+    """
+    firing: dict[tuple[str, datetime], Alert] = {}
+    resolved: dict[tuple[str, datetime], Alert] = {}
+    for alert, _ in alerts:
+        known = firing if alert.ends_at is None else resolved
+        known.setdefault((alert.fingerprint, alert.starts_at), alert)
+    for some in (firing, resolved):
+        if some:
+            rows = [plain(_row(some[key])) for key in sorted(some)]
+            await opened.conn.execute(_SAVE, rows)
     opened.notices.extend(_record(traced, opened.now) for traced in alerts)
 
 

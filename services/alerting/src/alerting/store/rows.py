@@ -13,18 +13,20 @@ def plain(row: Mapping[str, object]) -> dict[str, object]:
 
 
 def _plain(value: object) -> object:
+    if isinstance(value, str):
+        return text(value)
     if isinstance(value, datetime):
         return value.isoformat()
-    if isinstance(value, Mapping):
-        return {text(str(name)): _plain(it) for name, it in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(it) for it in value]
-    return text(value) if isinstance(value, str) else value
+    if isinstance(value, Mapping):
+        return {text(str(name)): _plain(it) for name, it in value.items()}
+    return value
 
 
 def text(value: str) -> str:
     """A text that PostgreSQL takes."""
-    return value.replace("\x00", "\ufffd")
+    return value.replace("\x00", "\ufffd") if "\x00" in value else value
 
 
 async def upsert(
