@@ -329,11 +329,11 @@ async def floor(here: World) -> None:
 async def many_alerts(here: World, count: int, home: Path) -> None:
     """So many alerts of nodes fire at once; then Debian's Alertmanager gets the same."""
     await here.subscribe_to_nodes()
-    ended, cost = await here.value(ENDED), here.cpu_s()
+    ended, before, cost = await here.value(ENDED), len(here.receiver.first_at), here.cpu_s()
     for number in range(count):
         await here.full_disk(f"node-{number}")
     await here.producer.flush()
-    await here.until_received(len(here.receiver.first_at) + count)
+    await here.until_received(before + count)
     assert here.process is not None
     show(f"{count} alerts of nodes at once", here.waits("node"), "a message each")
     await here.until_recorded(ended + count)

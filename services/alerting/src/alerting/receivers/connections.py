@@ -5,6 +5,7 @@ for the next message to the same receiver.
 import socket
 import ssl
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import aiohttp
@@ -52,7 +53,7 @@ def connector(
     resolve: Resolve, is_allowed: Callable[[str], bool], tls: ssl.SSLContext | None
 ) -> aiohttp.TCPConnector:
     """Connects to allowed addresses only; TLS asks for the certificate of the name. A connection is
-    kept for its name: names with one address share none.
+    kept for its name: names with one address share none. To be used after ``used_here``.
     """
 
     def open_socket(info: AddressInfo) -> socket.socket:
@@ -60,6 +61,7 @@ def connector(
         family, kind, protocol, _, address = info
         if not is_allowed(str(address[0])):
             raise Refused("no address of the host may be connected to")
+        _USED.get().is_kept = False
         return socket.socket(family, kind, protocol)
 
     return aiohttp.TCPConnector(
@@ -73,21 +75,18 @@ def connector(
     )
 
 
-def noting_kept() -> aiohttp.TraceConfig:
-    """Notes in a request's ``Connection`` whether it is a kept one."""
-    trace = aiohttp.TraceConfig()
-
-    async def note(_: object, context: Any, __: object) -> None:
-        used = context.trace_request_ctx
-        assert isinstance(used, Connection)
-        used.is_kept = True
-
-    trace.on_connection_reuseconn.append(note)
-    return trace
-
-
 class Connection:
-    """The connection of one request. ``is_kept``: an earlier request used it, too."""
+    """The connection of one request. ``is_kept``: an earlier request opened it."""
 
     def __init__(self) -> None:
-        self.is_kept = False
+        self.is_kept = True
+
+
+_USED: ContextVar[Connection] = ContextVar("connection")
+
+
+def used_here() -> Connection:
+    """The connection that the next request of this task uses."""
+    connection = Connection()
+    _USED.set(connection)
+    return connection

@@ -19,7 +19,7 @@ from yarl import URL
 from alerting.domain.deliveries import Answer, Failed
 from alerting.domain.messages import Message
 from alerting.domain.rendering.forms import HttpAnswer, HttpForm, Request, Sending, Target
-from alerting.receivers.connections import Connection, Refused, connector, noting_kept
+from alerting.receivers.connections import Refused, connector, used_here
 
 ANSWER_BYTES = 2_048
 REASON_CHARACTERS = 200
@@ -76,7 +76,6 @@ class HttpReceiver:
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
-            trace_configs=[noting_kept()],
         )
         return self
 
@@ -108,22 +107,21 @@ class HttpReceiver:
         it may have done so before the message came.
         """
         while True:
-            connection = Connection()
+            connection = used_here()
             try:
-                return await self._post_once(request, sent, connection)
+                return await self._post_once(request, sent)
+            except aiohttp.ClientConnectorError:
+                raise
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
                 if not connection.is_kept:
                     raise
 
-    async def _post_once(
-        self, request: Request, sent: HttpMessage, connection: Connection
-    ) -> HttpAnswer:
+    async def _post_once(self, request: Request, sent: HttpMessage) -> HttpAnswer:
         posted = self._client.post(
             request.url,
             data=request.body.encode(),
             headers=request.headers,
             allow_redirects=False,
-            trace_request_ctx=connection,
         )
         async with posted as response:
             status = response.status
