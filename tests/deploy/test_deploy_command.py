@@ -163,7 +163,9 @@ def images(plane: KubePlane) -> set[str]:
     return set(plane.kubectl("get", kinds, "-n", SYSTEM, "-o", f"jsonpath={template}").split())
 
 
-def test_a_check_refuses_and_says_what_to_do(plane: KubePlane, deploy: Deploy) -> None:
+def test_a_check_refuses_and_says_what_to_do(
+    plane: KubePlane, deploy: Deploy, tmp_path: Path
+) -> None:
     plane.kubectl("delete", "storageclass", "standard", "--ignore-not-found")
     ran = deploy("check", "--node", "absent")
     assert ran.code == 1, ran.err
@@ -173,6 +175,13 @@ def test_a_check_refuses_and_says_what_to_do(plane: KubePlane, deploy: Deploy) -
     assert "Annotate a storage class" in ran.out
     refused = deploy("apply", "--yes", "--node", "absent")
     assert (refused.code, left(plane)) == (1, [])
+    (tmp_path / "kustomization.yaml").write_text(
+        f"resources: [{os.path.relpath(ROOT / 'deploy/k8s/overlays/minimal', tmp_path)}]\n"
+        f"components: [{os.path.relpath(ROOT / 'deploy/k8s/components/monitoring', tmp_path)}]\n"
+    )
+    unknown = deploy("apply", "--yes", "--overlay", str(tmp_path))
+    assert (unknown.code, left(plane)) == (1, [])
+    assert "Install the Prometheus Operator" in unknown.out
     no_way_back = deploy("rollback", "--yes")
     assert (no_way_back.code, "not installed" in no_way_back.err) == (4, True)
 

@@ -29,6 +29,7 @@ PRIVILEGED = named(
 )
 
 
+MONITOR = named("PodMonitor", "muster") | {"apiVersion": "monitoring.coreos.com/v1"}
 NETWORKS = named("ConfigMap", "settings", data={"MUSTER_AGENT_NETWORKS": "10.0.0.0/8, fd00::/8"})
 NO_NETWORK = named("ConfigMap", "settings", data={"MUSTER_AGENT_NETWORKS": "10.0.0.1/8"})
 ONLY = "muster/only=true:NoSchedule"
@@ -213,6 +214,13 @@ def test_a_good_cluster_is_all_ok() -> None:
             "clocks",
             Level.WARNING,
             "this machine differs by +8 s",
+        ),
+        (
+            {},
+            Plan([MONITOR], IMAGES),
+            "kinds",
+            Level.REFUSAL,
+            "the cluster does not know PodMonitor of monitoring.coreos.com",
         ),
         (
             {},

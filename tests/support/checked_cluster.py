@@ -45,6 +45,7 @@ GOOD = Cluster(
     client="v1.33.0",
     server="v1.32.1+k3s1",
     denied=(),
+    groups=("apps",),
     nodes=[a_node()],
     leases=[a_lease(-5)],
     storage_classes=[

@@ -1,7 +1,7 @@
 """Judges a cluster before an installation: what refuses it, and what to know. Pure."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -44,6 +44,8 @@ TAINTS_SETTING = "MUSTER_KUBE_TOLERATED_TAINTS"
 NETWORKS_SETTING = "MUSTER_AGENT_NETWORKS"
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 VERBS = ("create", "patch", "delete")
+MAKERS = {"monitoring.coreos.com": ("the Prometheus Operator", "monitoring")}
+"""Of API groups that components need: who brings them, and the component."""
 
 
 class Level(StrEnum):
@@ -88,6 +90,8 @@ class Cluster:
     client: str
     server: str
     denied: Sequence[Right]
+    groups: Collection[str]
+    """Of its API."""
     nodes: Sequence[Json]
     leases: Sequence[Json]
     storage_classes: Sequence[Json]
@@ -126,6 +130,7 @@ def findings(cluster: Cluster, plan: Plan) -> list[Finding]:
     return [
         *_versions(cluster),
         _rights(cluster.denied),
+        *_kinds(cluster, plan),
         *_namespaces(cluster, plan),
         *_storage(cluster, plan),
         *_services(cluster),
@@ -167,6 +172,20 @@ def _rights(denied: Sequence[Right]) -> Finding:
         return Finding("rights", Level.OK, "you may make, change and delete all objects")
     text = f"you may not {some([each.text() for each in denied])}"
     return Finding("rights", Level.REFUSAL, text, "Use a context with the role cluster-admin.")
+
+
+def _kinds(cluster: Cluster, plan: Plan) -> Iterator[Finding]:
+    unknown: dict[str, list[str]] = {}
+    for each in plan.objects:
+        if (group := group_of(each)) and group not in cluster.groups:
+            unknown.setdefault(group, []).append(each["kind"])
+    for group, kinds in unknown.items():
+        text = f"the cluster does not know {some(list(dict.fromkeys(kinds)))} of {group}"
+        fix = f"Install what brings {group}, or take these objects out of your overlay."
+        if group in MAKERS:
+            maker, component = MAKERS[group]
+            fix = f"Install {maker}, or take the component `{component}` out of your overlay."
+        yield Finding("kinds", Level.REFUSAL, text, fix)
 
 
 def _namespaces(cluster: Cluster, plan: Plan) -> Iterator[Finding]:

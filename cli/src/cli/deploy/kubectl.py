@@ -93,6 +93,11 @@ class Kubectl:
         """The one object that it prints; empty where there is none."""
         return next(iter(self.every(*words)), {})
 
+    def raw(self, path: str) -> Json:
+        """What the API server has at a path."""
+        found: Json = json.loads(self.run("get", "--raw", path))
+        return found
+
     def get(self, kind: str, name: str, namespace: str | None = None) -> Json | None:
         """One object, None where there is none."""
         within = [] if namespace is None else ["-n", namespace]

@@ -42,6 +42,7 @@ def look_at(kubectl: Kubectl, objects: Sequence[Json]) -> Cluster:
         server_time=server_time,
         asked_at=datetime.fromtimestamp(asked_at, UTC),
         denied=_denied(kubectl, rights(objects)),
+        groups=[each["name"] for each in kubectl.raw("/apis")["groups"]],
         nodes=found.get("Node", ()),
         leases=[each for each in found.get("Lease", ()) if namespace_of(each) == LEASES],
         storage_classes=found.get("StorageClass", ()),
