@@ -46,6 +46,25 @@ async def test_a_failed_job_becomes_a_signed_webhook(
     assert notice["data"]["job"] == "j1"
 
 
+@pytest.mark.parametrize(("status", "body"), [(301, b""), (503, b"kaputt \xfc")])
+async def test_an_alertmanager_takes_alerts_only_with_a_success(
+    cluster: Any, start_receiver: Callable[..., Any], status: int, body: bytes
+) -> None:
+    page = await start_receiver(status=200)
+    there = f"location: {page.url}\r\n"
+    receiver = await start_receiver(status=status, extra=there, body=body)
+    up = "muster_alerting_alertmanager_up"
+    where = f"127.0.0.1:{receiver.port}"
+    async with cluster.alerting(alertmanager_urls=f"http://{where}") as runtime:
+        lost = NodeLost(node="n1", lease=1, since=right_now(), silent_s=60)
+        await cluster.publish("node-lost", "n1", lost)
+        await receiver.wait_for(1)
+        async with asyncio.timeout(DEADLINE_S):
+            while runtime.registry.get_sample_value(up, {"alertmanager": where}) != 0:
+                await asyncio.sleep(0.02)
+    assert page.connections == 0
+
+
 async def test_a_finished_job_becomes_mail(cluster: Any, start_mailbox: Callable[..., Any]) -> None:
     mailbox = start_mailbox()
     await cluster.subscribe(events=("job-finished",), email="ada@example.org")

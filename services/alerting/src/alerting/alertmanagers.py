@@ -87,8 +87,12 @@ class Alertmanager:
     ) -> str | None:
         """The answer, where it is no success."""
         wait_s, link = self._settings.alertmanager_wait_s, self._settings.link
-        async with http.post(self._url, json=[posted(it, now, wait_s, link) for it in part]) as got:
-            return None if got.ok else f"{got.status} {(await got.text())[:200]}"
+        body = [posted(it, now, wait_s, link) for it in part]
+        # A redirected POST may become a GET, which succeeds and brings no alert.
+        async with http.post(self._url, json=body, allow_redirects=False) as got:
+            if 200 <= got.status < 300:
+                return None
+            return f"{got.status} {(await got.text(errors='replace'))[:200]}"
 
     def _note(self, problem: str | None) -> None:
         is_up = problem is None
