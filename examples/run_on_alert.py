@@ -19,6 +19,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from standardwebhooks import Webhook, WebhookVerificationError
@@ -29,6 +30,13 @@ address, *command = sys.argv[1:]
 secret = os.environ.pop("MUSTER_HOOK_SECRET")  # the command need not know it
 token = os.environ.pop("MUSTER_TOKEN", "")
 begun: set[str] = set()
+
+
+def is_late(action: dict[str, str]) -> bool:
+    """A message that comes late, or is replayed, must not touch a node that is in use again."""
+    until = action.get("until")
+    now = datetime.now(UTC)  # noqa: TID251 - as Muster's clock
+    return until is not None and datetime.fromisoformat(until) <= now
 
 
 def remediate(action: dict[str, str]) -> None:
@@ -77,9 +85,10 @@ class Receiver(BaseHTTPRequestHandler):
             return
         if event["type"] == "remediation.requested":
             self.send_response(204)
-            if (action := event["data"].get("action")) and action not in begun:
+            data = event["data"]
+            if (action := data.get("action")) and action not in begun and not is_late(data):
                 begun.add(action)
-                threading.Thread(target=remediate, args=(event["data"],)).start()
+                threading.Thread(target=remediate, args=(data,)).start()
         else:
             self.send_response(204 if self.is_handled(event["data"].get("alerts", [])) else 500)
         self.end_headers()

@@ -210,6 +210,16 @@ def test_a_node_is_remediated_when_it_is_empty_and_comes_back_after_a_preflight_
     assert decided(rules=STAGES, known=known, now=SETTLED) == ()
 
 
+def test_a_release_waits_for_pods_that_hold_the_gpus_it_tests() -> None:
+    known = done(*decided(xid("n1"), rules=(RULE,)))
+    known = merged(known, decided(xid("n1"), rules=(RULE, BACK), known=known))
+    busy = replace(WIDE, on_gpus={"n1"})
+    (waits,) = decided(rules=(RULE, BACK), known=known, bounds=busy, pods=1)
+    assert (waits.state, waits.reason) == (State.HELD, "n1 runs pods with GPUs still.")
+    (back,) = decided(rules=(RULE, BACK), known=merged(known, (waits,)), pods=1)
+    assert (back.do, back.state) == (Do.RELEASE, State.REQUESTED)
+
+
 @pytest.mark.parametrize("failing", ["reset", "back"])
 def test_a_failed_stage_keeps_the_node_out_and_is_not_repeated(failing: str) -> None:
     known = remediated()
@@ -289,6 +299,7 @@ actions:
 limits: {nodesPerHour: 5, nodesShare: 1}
 """
 PATH = "/api/v2/alerts/rules"
+KNOWN = "SELECT count(*) FROM subscription WHERE setting NOT LIKE '%/account/%'"
 
 
 @pytest.mark.postgres
@@ -384,8 +395,9 @@ limits: {nodesPerHour: 5, nodesShare: 1}
 @pytest.mark.postgres
 @pytest.mark.kafka
 async def test_a_failed_script_and_a_failed_preflight_job_keep_the_node_out(
-    cluster: Any, with_rest: Callable[..., Any]
+    cluster: Any, with_rest: Callable[..., Any], start_receiver: Callable[..., Any]
 ) -> None:
+    receiver = await start_receiver(status=503, extra="retry-after: 3600\r\n")
     async with with_rest(order_settles_s=0.01) as api:
 
         async def until(question: Callable[[], Any]) -> Any:
@@ -398,6 +410,11 @@ async def test_a_failed_script_and_a_failed_preflight_job_keep_the_node_out(
             answer = (await api.admin.get("/api/v2/alerts/actions")).json()
             found = {it["rule"]: it for it in answer["actions"]}
             return found[rule] if found.get(rule, {}).get("state") == state else None
+
+        async def are(rule: str, *states: str) -> bool:
+            answer = (await api.admin.get("/api/v2/alerts/actions")).json()
+            found = sorted(it["state"] for it in answer["actions"] if it["rule"] == rule)
+            return found == list(states)
 
         async def fires(name: str) -> str:
             answer = (await api.admin.get("/api/v2/alerts", params={"state": "firing"})).json()
@@ -425,15 +442,21 @@ async def test_a_failed_script_and_a_failed_preflight_job_keep_the_node_out(
             )
             await cluster.publish("job-updated", job["debugId"], status)
 
+        script = {"events": ["remediation-requested"], "webhookUrl": receiver.url}
+        made = await api.admin.post("/api/v2/alerts/subscriptions", json=script)
+        assert made.status_code == 201
+        await cluster.until(KNOWN, [(1,)])
         assert (await api.admin.put(PATH, content=PREFLIGHT)).status_code == 202
         await cluster.publish("node-reported", "n1", report("n1", 1, "xid"))
         running = await until(lambda: action("reset", "running"))
+        await cluster.until("SELECT attempts, lease IS NULL FROM delivery", [(1, True)])
         path = f"/api/v2/alerts/actions/{running['action']}"
         told = {"succeeded": False, "text": "resetting\nGPU 0 is in use\n"}
         assert (await api.admin.post(f"{path}/answer", json=told)).status_code == 200
         assert (await api.admin.post(f"{path}/answer", json=told)).status_code == 409
         failed = await until(lambda: action("reset", "failed"))
         assert failed["reason"] == "GPU 0 is in use"
+        await cluster.until("SELECT state, why FROM delivery", [("given-up", "expired")])
         assert "GPU 0 is in use" in await until(lambda: fires("RemediationFailed"))
         await cluster.publish("node-reported", "n1", report("n1", 2, None))
         held = f"The action {running['action']} (remediate) has failed: a person decides."
@@ -461,8 +484,15 @@ async def test_a_failed_script_and_a_failed_preflight_job_keep_the_node_out(
         assert (await api.admin.post(release, json={"rule": "quarantine"})).status_code == 404
         assert (await api.admin.post(release, json={"rule": "back"})).status_code == 202
         again = await until(preflight)
+        await cluster.publish("node-reported", "n1", report("n1", 3, "xid"))
+        await until(lambda: are("quarantine", "done", "done"))
         await end(again, JobState.SUCCEEDED, None)
-        await until(lambda: action("quarantine", "undone"))
+        await until(lambda: are("quarantine", "done", "undone"))
+        assert await order() == "cordon"  # by the rule, since the person has asked
+
+        assert (await api.admin.post(release, json={"rule": "back"})).status_code == 202
+        await end(await until(preflight), JobState.SUCCEEDED, None)
+        await until(lambda: are("quarantine", "undone", "undone"))
         assert (await order(), await fires("PreflightFailed")) == (None, "")
 
 

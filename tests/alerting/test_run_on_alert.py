@@ -35,17 +35,17 @@ def url(tmp_path: Path) -> Iterator[str]:
         process.wait()
 
 
-def send(url: str, secret: str) -> int:
+def send(url: str, secret: str, body: str = BODY) -> int:
     at = datetime.now(UTC)  # noqa: TID251 - the library asks for it
     headers = {
         "webhook-id": "m1",
         "webhook-timestamp": str(int(at.timestamp())),
-        "webhook-signature": Webhook(secret).sign("m1", at, BODY),
+        "webhook-signature": Webhook(secret).sign("m1", at, body),
     }
     deadline = time.monotonic() + START_S
     while True:
         try:
-            return httpx2.post(url, content=BODY, headers=headers, verify=NO_TLS).status_code
+            return httpx2.post(url, content=body, headers=headers, verify=NO_TLS).status_code
         except httpx2.ConnectError:
             assert time.monotonic() < deadline
 
@@ -57,3 +57,11 @@ def test_a_signed_alert_runs_the_command_and_its_failure_is_told(url: str, tmp_p
     assert json.loads((tmp_path / "got").read_text()) == [{"labels": {"node": "n1"}}]
     (tmp_path / "broken").touch()
     assert send(url, SECRET) == 500
+
+
+def test_a_late_remediation_is_not_begun(url: str, tmp_path: Path) -> None:
+    data = {"action": "a1", "node": "n1", "until": "2026-01-31T13:00:00+00:00"}
+    late = json.dumps({"type": "remediation.requested", "data": data})
+    assert send(url, SECRET, late) == 204
+    assert send(url, SECRET) == 204
+    assert json.loads((tmp_path / "got").read_text()) == [{"labels": {"node": "n1"}}]

@@ -28,7 +28,7 @@ def alerts(
     limit: Annotated[int, Parameter(help="At most so many.")] = 100,
     output: Output = Format.TABLE,
 ) -> None:
-    """Firing alerts, newest first: of one's own jobs, for admins all."""
+    """Firing alerts, newest first: about one's jobs and virtual clusters, for admins all."""
     given = {"severity": severity, "node": node}
     query: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     query |= {"limit": limit} | ({} if all_ else {"state": "firing"})

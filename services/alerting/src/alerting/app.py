@@ -103,6 +103,7 @@ def _listen(
         for alert, _ in notified.alerts:
             how = "fires" if alert.ends_at is None else "is resolved"
             _log.info(f"an alert {how}", alert=alert.fingerprint, summary=alert.summary)
+        metrics.given_up.labels("any", GiveUp.EXPIRED).inc(notified.expired)
         if notified.deliveries:
             wake()
         if notified.alerts:

@@ -85,6 +85,7 @@ class Notified:
     events: list[tuple[Event, str | None]] = field(default_factory=list)
     alerts: list[tuple[Alert, str | None]] = field(default_factory=list)
     deliveries: list[Delivery] = field(default_factory=list)
+    expired: int = 0
 
     def add(self, events: Iterable[Event], alerts: Iterable[Alert]) -> None:
         """Take what a decision notifies, with the trace that is current."""
@@ -176,7 +177,8 @@ class Listener:
         rules = self._rules.now
         firing = await alert_store.firing_alerts(opened.conn) if rules.actions else []
         pods = {name: len(report.pods) for name, report in nodes.items()}
-        bounds = rules.limits.of(pods, self._policy.order_settles_s)
+        on_gpus = {it for it, report in nodes.items() if any(pod.gpus for pod in report.pods)}
+        bounds = rules.limits.of(pods, self._policy.order_settles_s, on_gpus)
         changed = actions.decide(rules.actions, bounds, firing, known, now=opened.now)
         await action_store.save_actions(opened, changed)
         for each in changed:
@@ -232,6 +234,9 @@ class Listener:
         notified = batch.notified
         if notified.events:
             await self._deliver(opened, notified)
+        if batch.over:
+            reason = "the action waits no longer for a script"
+            notified.expired = await delivery_store.expire_events(opened.conn, batch.over, reason)
         await alert_store.save_alerts(opened, notified.alerts)
 
     async def _deliver(self, opened: Transaction, notified: Notified) -> None:
@@ -328,6 +333,7 @@ class _Batch:
         self._repeated: dict[Table, _Shelf[Key, Repeated]] = {}
         self._actions: _Shelf[str, Action] = _Shelf({})
         self._external: dict[tuple[str, datetime], Alert] = {}
+        self.over: list[str] = []  # keys of events that nobody is to act on any more
         self.notified = Notified()
 
     async def load(self, conn: Connection, models: Sequence[Model]) -> None:
@@ -392,6 +398,8 @@ class _Batch:
                     self._actions.put(action, after)
                     self.notify(actions.alerts_of(before, after))
                     self.notified.add(actions.events_of(before, after, model.until), ())
+                    if actions.is_script_over(before, after):
+                        self.over.append(actions.script_event(after))
             case _:
                 raise Broken(f"Alerting does not read {record.topic}")
 

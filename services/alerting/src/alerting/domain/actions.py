@@ -5,7 +5,7 @@ and jobs, not actions, and hold actions back until there is room.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -85,17 +85,19 @@ class Limits:
     nodes_share: float = 0.1
     jobs_per_hour: int = 5
 
-    def of(self, pods: Mapping[str, int], settles_s: float = 0.0) -> "Bounds":
+    def of(
+        self, pods: Mapping[str, int], settles_s: float = 0.0, on_gpus: Collection[str] = ()
+    ) -> "Bounds":
         """The same for a cluster whose nodes have so many pods."""
         at_once = max(1, int(self.nodes_share * len(pods)))
-        return Bounds(self.nodes_per_hour, at_once, self.jobs_per_hour, pods, settles_s)
+        return Bounds(self.nodes_per_hour, at_once, self.jobs_per_hour, pods, settles_s, on_gpus)
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """The most nodes that actions take in an hour, and at a time; the most jobs in an hour.
     ``pods``: how many each node has; ``settles_s``: how long an order has stood before a node
-    without pods counts as empty.
+    without pods counts as empty. ``on_gpus``: the nodes with pods that hold GPUs.
     """
 
     per_hour: int
@@ -103,6 +105,7 @@ class Bounds:
     jobs_per_hour: int
     pods: Mapping[str, int] = field(default_factory=dict)
     settles_s: float = 0.0
+    on_gpus: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,8 +254,8 @@ class _Look:
         return since is not None and any(it.state in ACTS and it.asked_at >= since for it in own)
 
     def _released(self, action: Action) -> Action:
-        """A release that waits: until no alert for which the node is held fires, and its repair has
-        ended well.
+        """A release that waits: until no alert for which the node is held fires, its repair has
+        ended well, and no pod holds the GPUs that its preflight job takes.
         """
         node, now = action.target, self.now
         here = [it for it in self._real() if it.target == node]
@@ -280,6 +283,8 @@ class _Look:
             reason = f"The action {failed.action} ({failed.do}) has failed: a person decides."
         elif other is not None:
             reason = f"The action {other.action} ({other.do}) goes on."
+        elif node in self.bounds.on_gpus:
+            reason = f"{node} runs pods with GPUs still."
         if reason is not None:
             return _now(action, State.HELD, reason, now)
         asked = _now(action, State.REQUESTED, "Requested.", now)
@@ -383,7 +388,7 @@ def events_of(before: Action, after: Action, until: datetime | None) -> tuple[Ev
         return ()
     return (
         Event(
-            key=f"{AlertEvent.REMEDIATION_REQUESTED}/{after.action}",
+            key=script_event(after),
             name=AlertEvent.REMEDIATION_REQUESTED,
             at=after.at,
             severity=Severity.WARNING,
@@ -401,6 +406,20 @@ def events_of(before: Action, after: Action, until: datetime | None) -> tuple[Ev
                 "until": None if until is None else until.isoformat(),
             },
         ),
+    )
+
+
+def script_event(action: Action) -> str:
+    """The key of the event that a script waits for."""
+    return f"{AlertEvent.REMEDIATION_REQUESTED}/{action.action}"
+
+
+def is_script_over(before: Action, after: Action) -> bool:
+    """No script is to begin any more: the node may be in use again."""
+    return (
+        after.do is Do.REMEDIATE
+        and before.state is State.RUNNING
+        and after.state is not State.RUNNING
     )
 
 

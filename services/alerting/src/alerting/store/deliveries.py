@@ -429,6 +429,18 @@ _DROP = """
 """
 
 
+_EXPIRE = """
+    UPDATE delivery SET state = 'given-up', why = $2, reason = $3, ended_at = now()
+    WHERE event_key = ANY($1) AND state = 'waiting' AND lease IS NULL
+"""
+
+
+async def expire_events(conn: Connection, keys: Sequence[str], reason: str) -> int:
+    """Give up what waits of these events and is not under way; how many."""
+    done: str = await conn.execute(_EXPIRE, list(keys), GiveUp.EXPIRED.value, reason)
+    return int(done.split()[-1])
+
+
 async def drop_waiting(
     conn: Connection, subscriptions: Sequence[str], why: GiveUp, reason: str
 ) -> int:

@@ -285,7 +285,7 @@ class Actions:
 
     async def _give_back(self, opened: Transaction, known: Action) -> str:
         """The orders of these actions end, and a person's where a person asked for it; what is
-        ordered of the node now.
+        ordered of the node now. What rules have ordered since then stands.
         """
         conn, node = opened.conn, known.target
         for action in known.takes_back:
@@ -293,7 +293,8 @@ class Actions:
             if each is not None and each.outcome is Outcome.DONE:
                 reason = f"The preflight job {known.job} succeeded."
                 await self._set_aside(opened, each, By(ME, ""), reason)
-        if known.asked_by is not None:
+        is_free = await self._left(conn, node, known.action) is Order.NONE
+        if known.asked_by is not None and is_free:
             by = By(known.asked_by, "", {"action": known.action})
             await give_order(conn, node, Order.NONE, by, is_known=True)
             return f"{node}: order none."
@@ -304,10 +305,14 @@ class Actions:
         _, giver = await node_orders.lock_order(conn, node) or (None, None)
         if giver != ME:
             return f"{giver} has given {node} another order: it stands."
-        left = {ORDERS[do] for do in await actions.done_to(conn, node, but) if do in ORDERS}
-        order = next((it for it in (Order.DRAIN, Order.CORDON) if it in left), Order.NONE)
+        order = await self._left(conn, node, but)
         await give_order(conn, node, order, by, is_known=True)
         return f"{node}: order {order.value}."
+
+    async def _left(self, conn: Connection, node: str, but: str) -> Order:
+        """What other actions order of a node."""
+        left = {ORDERS[do] for do in await actions.done_to(conn, node, but) if do in ORDERS}
+        return next((it for it in (Order.DRAIN, Order.CORDON) if it in left), Order.NONE)
 
     async def _set_aside(self, opened: Transaction, known: Action, by: By, reason: str) -> None:
         """An action counts no more; its node's order is another's business."""
