@@ -15,10 +15,12 @@ from alerting.domain.actions import (
     alerts_of,
     answered,
     decide,
+    events_of,
 )
 from alerting.domain.events import Alert, Severity
+from alerting.domain.mutes import is_muted
 from alerting.rules import check, rules_of
-from muster.contracts.alerts import Do, Outcome
+from muster.contracts.alerts import Do, Mute, Outcome
 from muster.contracts.jobs import JobState, JobStatus
 from muster.contracts.nodes import Gpu, NodeReport, ProblemKind
 from muster.contracts.verdicts import Behavior, Fault, Verdict
@@ -518,3 +520,17 @@ def report(node: str, revision: int, kind: str | None) -> NodeReport:
         memory_mb=1024,
         gpus=(gpu,),
     )
+
+
+def test_a_mute_of_the_alert_holds_no_message_to_a_script_back() -> None:
+    (held,) = decided(xid("n1"), rules=(REMEDIATE,))
+    asked = replace(held, state=State.REQUESTED)
+    running = answered(asked, Outcome.RUNNING, "begun", now=NOW)
+    (event,) = events_of(asked, running, NOW)
+
+    def is_held(alert: str) -> bool:
+        mute = Mute(id="m", alert=alert, until=NOW + timedelta(hours=1), by="admin")
+        return is_muted(event, "admin", [mute], {}, now=NOW)
+
+    assert not is_held(xid("n1").fingerprint)
+    assert is_held("remediation-requested")

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from muster.contracts.alerts import Mute
+from muster.contracts.subscriptions import AlertEvent
 
 from alerting.domain.events import Event
 
@@ -13,7 +14,8 @@ def is_muted(
 ) -> bool:
     """Whether an event is not for an owner's subscriptions now. ``names``: of alerts, by identity.
 
-    An event of several alerts is muted only if each of them is.
+    An event of several alerts is muted only if each of them is. What a script waits for is no news
+    of its alert.
     """
     standing = [it for it in mutes if it.until > now and it.owner in (None, owner)]
     if not standing:
@@ -25,6 +27,8 @@ def is_muted(
     muted = {it.alert for it in standing if it.alert is not None}
     if event.name.value in muted:
         return True
+    if event.name is AlertEvent.REMEDIATION_REQUESTED:
+        return False
     alerts = _alerts(event, names)
     return bool(alerts) and all(it & muted for it in alerts)
 
