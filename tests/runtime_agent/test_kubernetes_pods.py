@@ -22,6 +22,7 @@ from runtime_agent.domain.kubernetes.manifest import Given, Identity, manifest
 from runtime_agent.domain.kubernetes.node import offer_of, requests_of
 from runtime_agent.domain.kubernetes.status import ending, observed
 from runtime_agent.domain.pods import Phase, Pod
+from runtime_agent.domain.verdict import judge
 from runtime_agent.kubernetes.api import Change, Refused, Unavailable
 from runtime_agent.supervisor.records import SPEC_FILE
 
@@ -656,6 +657,16 @@ async def test_a_container_that_ends_before_it_asks_was_not_started(
     assert "StartError: runc: /mnt/data is not a directory" in str(world.verdict())
 
 
+async def test_a_container_that_its_job_keeps_from_starting_fails_at_once(
+    world: World, api: PodApiDouble
+) -> None:
+    words = "unable to find user nobody2: no matching entries in passwd file"
+    body = await world.created()
+    api.waiting(body, "CreateContainerError", f"failed to create containerd container: {words}")
+    await world.until(lambda: world.rule() == "image-user")
+    assert words in str(world.verdict())
+
+
 def test_the_first_container_that_failed_says_why_the_task_never_began() -> None:
     step = {"name": "step", "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}
     main = {"name": "main", "state": {"waiting": {"reason": "PodInitializing"}}}
@@ -664,6 +675,7 @@ def test_the_first_container_that_failed_says_why_the_task_never_began() -> None
     found = ending(observed({"metadata": metadata, "status": status}), None, was_permitted=False)
     assert found is not None
     assert str(found.start_error).endswith("before it began: OOMKilled")
+    assert judge(found).rule == "memory-too-small"
 
 
 async def test_an_agent_that_was_killed_adopts_what_it_finds(

@@ -100,6 +100,60 @@ def test_each_end_has_its_rule(
     )  # fmt: skip
 
 
+RUNC = (
+    "the container ended before it began: StartError: failed to create containerd task: failed to"
+    " create shim task: OCI runtime create failed: runc create failed: unable to start container"
+    " process: "
+)
+INIT = f"{RUNC}error during container init: "
+DATA = f'{INIT}error mounting "/var/lib/kubelet/pods/0a/volumes/kubernetes.io~csi/pvc/mount" to'
+CREATE = "CreateContainerError: failed to create containerd container: "
+
+USERS_STARTS = [
+    (f"{CREATE}unable to find user nobody2: no matching entries in passwd file", "image-user"),
+    (f"{CREATE}unable to find group g: no matching entries in group file", "image-user"),
+    (f"{CREATE}mount callback failed on /var/lib/containerd/tmpmounts/m1: no users found",
+     "image-user"),
+    (f"{RUNC}container init was OOM-killed (memory limit too low?)", "memory-too-small"),
+    ("the container ended before it began: OOMKilled, exit code 137", "memory-too-small"),
+    ("CreateContainerError: set memory limit 4194304 too low; should be at least 12582912",
+     "memory-too-small"),
+    (f'{INIT}chdir to cwd ("/root/app") set in config.json failed: permission denied',
+     "image-directory"),
+    (f"{INIT}mkdir /app/work: not a directory", "image-directory"),
+    (f'{DATA} rootfs at "/data": mount src=/var/lib/kubelet/x, dst=/data, flags=MS_BIND: not a'
+     " directory: Are you trying to mount a directory onto a file", "mount-path"),
+    (f'{DATA} rootfs at "/data/in": create mountpoint for /data/in mount: make mountpoint'
+     ' "/data/in": mkdirat /data/in: read-only file system', "mount-path"),
+    ('rootfs_linux.go:76: mounting \\"/var/lib/kubelet/pods/0a/volume-subpaths/s/main/4\\" to'
+     ' rootfs at \\"/data\\" caused: not a directory', "mount-path"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "rule"), USERS_STARTS)
+def test_a_container_that_its_job_keeps_from_starting_is_the_users(words: str, rule: str) -> None:
+    verdict = judge(Ending(start_error=words))
+    assert (verdict.rule, verdict.fault, verdict.behavior) == (
+        rule, Fault.USER, Behavior.PERMANENT,
+    )  # fmt: skip
+    assert verdict.evidence
+    assert words.endswith(verdict.evidence)
+
+
+@pytest.mark.parametrize("words", [
+    f'{RUNC}exec: "/muster/bin/tini": no such file or directory',
+    f"{RUNC}exec /muster/bin/tini: exec format error",
+    f'{DATA} rootfs at "/data": no such file or directory',
+    f"{CREATE}mkdir /var/lib/containerd/snapshots/4: read-only file system",
+    f'{INIT}error mounting "proc" to rootfs at "/proc": not a directory',
+    f'{INIT}chdir to cwd ("/mnt/home") set in config.json failed: stale file handle',
+    f"{RUNC}unable to apply cgroup configuration: device or resource busy",
+])  # fmt: skip
+def test_a_container_that_its_node_can_not_start_is_the_platforms(words: str) -> None:
+    verdict = judge(Ending(start_error=words))
+    assert (verdict.rule, verdict.evidence) == ("launch-failed", words[:500])
+
+
 def test_the_line_that_tells_is_the_evidence() -> None:
     lines = ("before", "ModuleNotFoundError: No module named 'torch'", "after")
     assert judge(Ending(exit_code=1, log_tail=lines)).evidence == lines[1]
@@ -164,3 +218,6 @@ def test_no_line_of_a_task_takes_a_pattern_for_ever() -> None:
     for words in ("OOM wh allocator ", "cupyOutOfMemory", "Out of memory allocat ", "a.b.Error"):
         line = (words * 2_000)[:16_384]
         assert judge(Ending(exit_code=1, log_tail=(line,))).rule == "unrecognised"
+    for words in ('mounting "/volumes/ to rootfs ', "chdir to cwd / failed: ", "/volumes/"):
+        line = f"mounting {words * 2_000}"[:16_384]
+        assert judge(Ending(start_error=line)).rule == "launch-failed"

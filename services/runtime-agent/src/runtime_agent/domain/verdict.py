@@ -233,6 +233,31 @@ _LINES: tuple[tuple[re.Pattern[str], _Rule], ...] = (
            "The program looked past the end of a list.")),
 )  # fmt: skip
 
+_STARTS: tuple[tuple[re.Pattern[str], _Rule], ...] = (
+    # Of a container that its runtime can't start. The first program is Muster's own, in any image,
+    # so that one that can't be executed is the platform's.
+    (re.compile(r"container init was OOM-killed|\bOOMKilled\b|memory limit \d+ too low"),
+     _Rule("memory-too-small", -1200, "UserContainerDockerOOMKilled", Fault.USER, _PERMANENT,
+           "The pod has too little memory for its container to start: raise `memoryMB`.")),
+    (re.compile(r"unable to find (user|group) |\bno (users|groups) found"
+                r"|uids and gids must be in range"),
+     _Rule("image-user", -1024, "ContainerImageUserUnknown", Fault.USER, _PERMANENT,
+           "The image names a user or group that it does not have: correct its USER,"
+           " or add the user to the image.")),
+    (re.compile(r"chdir to cwd .* failed: "
+                r"(permission denied|no such file or directory|not a directory)"
+                r"|container init: mkdir \S*: not a directory", re.DOTALL),
+     _Rule("image-directory", -1025, "ContainerImageDirectoryNotEntered", Fault.USER, _PERMANENT,
+           "The image's user can't enter the image's working directory: correct its WORKDIR,"
+           " or the directory's rights.")),
+    # A source that is missing, or a file system of the node that fails, is the platform's.
+    (re.compile(r"mounting \S*/(volumes|volume-subpaths)/\S* to rootfs\b.*"
+                r"(not a directory|read-only file system)", re.DOTALL),
+     _Rule("mount-path", -1026, "ContainerMountPathInvalid", Fault.USER, _PERMANENT,
+           "A storage, or a directory of Muster, can't be mounted at its path: the image has a file"
+           " there, or a link to what is read-only. Choose another `mountPath` or image.")),
+)  # fmt: skip
+
 _PYTHON_ERROR = re.compile(r"(?!\d)[\w.]+(Error|Exception|Interrupt|Exit|Warning)(: |$)")
 """What ends a traceback. Hints of a library may follow it."""
 
@@ -276,10 +301,23 @@ def _find(ending: Ending) -> tuple[_Rule, str | None]:
     if ending.refusal is not None:
         return _REFUSALS[ending.refusal], ending.start_error
     if ending.start_error is not None:
-        return _REFUSALS[Refusal.LAUNCH_FAILED], ending.start_error
+        return _unstarted(ending.start_error)
     if ending.exit_code == 0:
         return _SUCCEEDED, None
     return _failure(ending)
+
+
+def blames_job(start_error: str) -> bool:
+    """Whether a container can't be started because of its job or image, so that it never will."""
+    rule, _evidence = _unstarted(start_error)
+    return rule.fault is Fault.USER
+
+
+def _unstarted(start_error: str) -> tuple[_Rule, str]:
+    for pattern, rule in _STARTS:
+        if (found := pattern.search(start_error[:LINE_CHARS])) is not None:
+            return rule, start_error[found.start() :]
+    return _REFUSALS[Refusal.LAUNCH_FAILED], start_error
 
 
 def _failure(ending: Ending) -> tuple[_Rule, str | None]:

@@ -17,6 +17,7 @@ from runtime_agent.domain.kubernetes.manifest import (
     TICKET,
 )
 from runtime_agent.domain.pods import Stopping
+from runtime_agent.domain.verdict import blames_job
 
 NO_PERMIT = 250
 """With it a container ends that was given no start permit; OpenPAI's code of a failed barrier."""
@@ -230,9 +231,12 @@ def vanished(asked: Stopping | None, *, was_permitted: bool) -> Ending:
 
 def given_up(seen: Observed, waited_s: float, patience_s: float) -> Ending | None:
     """Whether a pod that does not start never will. A registry that denies the task's image is
-    believed once kubelet has asked it; all else has until `patience_s`. `waited_s`: of a container
-    that runs, since when it could have asked for its permit and has not.
+    believed once kubelet has asked it, and a runtime whose words blame the job or the image; all
+    else has until `patience_s`. `waited_s`: of a container that runs, since when it could have
+    asked for its permit and has not.
     """
+    if seen.waiting in _START_WAITS and blames_job(seen.text):
+        return Ending(start_error=f"{seen.waiting}: {seen.text}")
     is_denied = _ALLOWS_NO_IMAGE.search(_QUOTED.sub("", seen.text)) is not None
     is_final = seen.waiting in _AT_ONCE or (seen.waiting == _RETRIED and is_denied)
     is_users = is_final and seen.is_own_wait
