@@ -142,3 +142,19 @@ async def test_the_example_follows_events_with_a_plain_kafka_client(cluster: Any
             await process.wait()
     assert line.startswith("muster.alert-raised.v1 ")
     assert "'job': 'j1'" in line
+
+
+async def test_a_stream_ends_when_its_user_may_see_less(
+    cluster: Any, with_rest: Callable[..., Any]
+) -> None:
+    async with (
+        with_rest(stream_heartbeat_s=0.05) as api,
+        await api.log_in("bob", ownsVirtualCluster=["default"]) as bob,
+        bob.stream("GET", EVENTS) as response,
+    ):
+        lines = response.aiter_lines()
+        await Following(lines).event()
+        change = {"data": {"username": "bob", "ownsVirtualCluster": []}, "patch": True}
+        (await api.admin.put("/api/v2/users", json=change)).raise_for_status()
+        async with asyncio.timeout(DEADLINE_S):
+            assert [line async for line in lines if "rights have changed" in line]

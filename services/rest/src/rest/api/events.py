@@ -3,11 +3,12 @@
 import json
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
 from fastapi.responses import Response, StreamingResponse
-from muster.errors import Transient
+from muster.errors import Rejected, Transient
 from muster.record_stream import Batch, RecordStream, record_stream
 
 from rest.api.context import Context, Here, User
@@ -51,8 +52,25 @@ async def follow_events(
         opened = await stack.enter_async_context(
             record_stream(here.settings, topics, positions, here.settings.bus_timeout_s)
         )
-        events = _events(here, caller, reader, opened)
+        events = _events(here, caller, _while_same(caller, reader), opened)
         return Held(stack.pop_all(), events, "text/event-stream", {})
+
+
+def _while_same(caller: Caller, reader: LogReader) -> LogReader:
+    """A reader who is refused once the caller may see more or less: what comes is chosen by the
+    rights at the start.
+    """
+
+    async def check() -> Caller:
+        now = await reader.check()
+        if (now.is_admin, now.owned_virtual_clusters) != (
+            caller.is_admin,
+            caller.owned_virtual_clusters,
+        ):
+            raise Rejected("ForbiddenUserError", "The rights of this stream's user have changed.")
+        return now
+
+    return replace(reader, check=check)
 
 
 @contextmanager

@@ -354,7 +354,7 @@ async def until_stop(
                 return
             if refused is not None and refused in done:
                 refused.result()
-                raise Transient("The token is not valid any more.")
+                raise Transient("The token is not valid any more, or its rights have changed.")
             if not done:
                 yield None
                 continue
