@@ -42,6 +42,7 @@ PROBE = 'muster_scheduler_probe_round{instance="a"}'
 CPU = 'muster_agent_node_cpu_seconds_total{node_name="a", mode="%s"}'
 RUNNING = 'muster_agent_pods{node="a", phase="running"}'
 FAILED = 'muster_agent_effects_failed_total{node="a", effect="%s"}'
+KUBE = 'muster_agent_kube_requests_total{node="a", outcome="%s"}'
 ENDED = 'muster_jobs_ended_total{state="%s"}'
 STATE, REASONS = f"DCGM_FI_DEV_PSTATE{ON}", f"DCGM_FI_DEV_CLOCK_THROTTLE_REASONS{ON}"
 SERVICES = [f'up{{service="{name}"}}' for name in ("rest", "launcher", "scheduler", "alerting")]
@@ -121,8 +122,9 @@ CASES: dict[str, Case] = {
     "PodsNotStarting": gauge('muster_agent_pods{node="a", phase="accepted"}', ONE, "0+0x40 1+0x20"),
     "PodsCantLaunch": gauge(FAILED % "launch", "0+1x60", LONG_AGO),
     "PodsNotRemoved": gauge(FAILED % "forget", "0+1x150", "0+0x50 1+0x100", at="150m"),
-    "KubernetesApiAway": gauge(
-        'muster_agent_kube_requests_total{node="a", outcome="later"}', "0+1x60", LONG_AGO
+    "KubernetesApiAway": Case(
+        {KUBE % "unlisted": "0+1x60", KUBE % "later": ZERO},
+        {KUBE % "unlisted": LONG_AGO, KUBE % "later": "0+1x60"},
     ),
     "FenceWaits": gauge("muster_fence_nodes_waiting", ONE, "0+0x50 1+0x9"),
     "JournalLost": gauge("muster_scheduler_lost_journals_total", LATELY, ONE),

@@ -90,6 +90,11 @@ async def test_seconds_are_kept_and_all_else_is_left_to_the_agents_own_backoff(
     assert refused.value.after_s == after_s
 
 
+async def test_a_list_that_fails_is_told(server: Overloaded) -> None:
+    changes = ApiServer("n", server.client).follow_node()
+    assert [(await anext(changes)).kind for _ in range(4)] == ["listing", "unlisted"] * 2
+
+
 async def test_a_watch_is_not_opened_again_before_the_server_allows_it(
     server: Overloaded,
 ) -> None:

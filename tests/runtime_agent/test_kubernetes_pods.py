@@ -581,6 +581,13 @@ async def test_a_container_that_does_not_reach_the_agent_is_not_waited_for_witho
     assert "did not reach the agent" in json.dumps(world.verdict())
 
 
+async def test_lists_that_fail_are_counted(world: World, api: PodApiDouble) -> None:
+    name = "muster_agent_kube_requests_total"
+    assert world.registry.get_sample_value(name, {"outcome": "unlisted"}) == 0
+    api.tell_node(Change("unlisted"))
+    await world.until(lambda: world.registry.get_sample_value(name, {"outcome": "unlisted"}) == 1)
+
+
 async def test_a_taint_keeps_tasks_away_unless_it_is_tolerated(
     world: World, api: PodApiDouble
 ) -> None:

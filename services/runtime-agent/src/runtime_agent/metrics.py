@@ -47,11 +47,12 @@ class AgentMetrics:
             self.effects_failed.labels(effect)
         self.kube_requests = Counter(
             "muster_agent_kube_requests",
-            "Requests about pods to the API server, by what came of them: done, refused, later.",
+            "Requests about pods to the API server, by what came of them: done, refused, later."
+            " unlisted: failed lists of the node or its pods.",
             ["outcome"],
             registry=registry,
         )
-        for outcome in ("done", "refused", "later"):
+        for outcome in ("done", "refused", "later", "unlisted"):
             self.kube_requests.labels(outcome)
         self.kube_strays = Counter(
             "muster_agent_kube_strays",

@@ -329,12 +329,12 @@ NODES = Group(
         Rule(
             name="KubernetesApiAway",
             severity="critical",
-            expr='rate(muster_agent_kube_requests_total{outcome="later"}[5m]) > 0',
+            expr='rate(muster_agent_kube_requests_total{outcome="unlisted"}[5m]) > 0',
             wait="10m",
-            summary="The agent of {{ $labels.node }} can't use the API server",
-            means="Its requests about pods fail and are retried. Pods run on; launches wait.",
-            action="The agent's log has the API server's words: it is away, a right is missing, or"
-            " a quota is used up.",
+            summary="The agent of {{ $labels.node }} can't read from the API server",
+            means="It can't list its node or its pods. Pods run on; launches and ends wait.",
+            action="The agent's log has the reason: the API server is away or overloaded, or a"
+            " right is missing.",
             openpai=("k8sApiServerNotOk",),
         ),
         Rule(

@@ -65,10 +65,10 @@ class Unavailable(Exception):
 @dataclass(frozen=True, slots=True)
 class Change:
     """`put`: an object as it is now; `gone`: as it was last. From `listing` to `listed` all that
-    there are have been put.
+    there are have been put. `unlisted`: they could not be listed.
     """
 
-    kind: Literal["put", "gone", "listing", "listed"]
+    kind: Literal["put", "gone", "listing", "listed", "unlisted"]
     body: Json = field(default_factory=dict)
 
 
@@ -234,7 +234,7 @@ class ApiServer:
     async def _follow(self, path: str, selector: str) -> AsyncIterator[Change]:
         version, backoff_s = "", FIRST_BACKOFF_S
         while True:
-            after_s = 0.0
+            after_s, is_listed = 0.0, False
             try:
                 # Anew before each watch, so that whatever one has missed is seen some minutes
                 # later: a version that the server has forgotten, or has yet to reach.
@@ -244,6 +244,7 @@ class ApiServer:
                         version = body["metadata"]["resourceVersion"]
                     else:
                         yield Change("put", body)
+                is_listed = True
                 yield Change("listed")
                 async for event in self._watch(path, selector, version):
                     backoff_s = FIRST_BACKOFF_S
@@ -260,6 +261,8 @@ class ApiServer:
             except (Unavailable, Refused) as error:
                 _log.warning("the API server can't be read", path=path, why=str(error))
                 after_s = error.after_s if isinstance(error, Unavailable) else 0.0
+                if not is_listed:  # a watch alone may end early on its way
+                    yield Change("unlisted")
             # So that a thousand agents do not come back at once.
             await asyncio.sleep(after_s + backoff_s * random.uniform(0.5, 1.5))  # noqa: S311  jitter
             backoff_s = min(LONGEST_BACKOFF_S, backoff_s * 2)

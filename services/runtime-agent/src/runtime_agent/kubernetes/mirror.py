@@ -22,7 +22,8 @@ Key = tuple[str, str]
 class Mirror:
     """`objects`: the pods of tasks, in `namespaces`; others' are counted in `offer`. `on_put` and
     `on_drop` are called with an object that has changed or is gone, `on_offer` when what the node
-    offers has changed. `pods_known`, `node_known`: they were listed.
+    offers has changed, `on_unlisted` when a list has failed. `pods_known`, `node_known`: they were
+    listed.
     """
 
     api: PodApi
@@ -31,6 +32,7 @@ class Mirror:
     on_put: Callable[[Observed], None]
     on_drop: Callable[[Observed], None]
     on_offer: Callable[[], None]
+    on_unlisted: Callable[[], None]
     objects: dict[Key, Observed] = field(default_factory=dict)
     node: Json | None = None
     offer: Offer = Offer(1, 1, problem="The API server has not answered yet.")  # noqa: RUF009 - frozen
@@ -69,6 +71,8 @@ class Mirror:
                         self._back_s = time.monotonic()
                     self._listed_s = time.monotonic()
                     self.pods_known.set()
+                case "unlisted":
+                    self.on_unlisted()
                 case never:
                     assert_never(never)
             self._renew_offer()
@@ -87,6 +91,8 @@ class Mirror:
                 case "listed":
                     self.node = self.node if is_listed else None
                     self.node_known.set()
+                case "unlisted":
+                    self.on_unlisted()
                 case never:
                     assert_never(never)
             self._renew_offer()

@@ -139,6 +139,7 @@ class KubernetesPods:
             on_put=lambda seen: self._ring(seen.pod),
             on_drop=self._on_drop,
             on_offer=lambda: self.changed(),
+            on_unlisted=self.metrics.kube_requests.labels("unlisted").inc,
         )
         self._logs = Logs(self.settings, self.files, self._ring)
         self._creation = Creation(
