@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from alerting.settings import AlertingSettings
+from pydantic import SecretStr
 
 
 @pytest.mark.parametrize(
@@ -18,3 +19,8 @@ from alerting.settings import AlertingSettings
 def test_what_would_break_a_promise_is_refused(settings: dict[str, Any], notice: str) -> None:
     with pytest.raises(ValueError, match=notice):
         AlertingSettings(**settings)
+
+
+def test_names_that_nobody_answers_for_take_no_look_up_of_other_receivers() -> None:
+    settings = AlertingSettings(database_url=SecretStr("postgresql://unused"))
+    assert settings.resolver_threads >= settings.webhook_slots

@@ -101,7 +101,11 @@ class AlertingSettings(DatabaseSettings, ReadByRestSettings):
         15.0, description="The time limit of one attempt, including the name look-up."
     )
     webhook_slots: PositiveInt = Field(64, description="The most webhooks at a time.")
-    resolver_threads: PositiveInt = Field(16, description="The most name look-ups at a time.")
+    resolver_threads: PositiveInt = Field(
+        64,
+        description="The most name look-ups at a time. With fewer than webhook_slots, names that"
+        " nobody answers for can delay other receivers.",
+    )
 
     alertmanager_urls: SecretStr = Field(
         SecretStr(""),

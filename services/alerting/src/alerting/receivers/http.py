@@ -36,7 +36,7 @@ class HttpLimits:
     """``timeout_s`` is for everything from the look-up of the name to the answer."""
 
     timeout_s: float = 15.0
-    resolver_threads: int = 16
+    resolver_threads: int = 64
     allowed: tuple[Network, ...] = ()
 
 
