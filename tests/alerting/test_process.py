@@ -154,13 +154,21 @@ async def _fail_jobs(cluster: Any, first: int, end: int, subscriptions: int) -> 
     await cluster.until(waiting, [(end * subscriptions,)])
 
 
+TIME_PASSES = """
+    UPDATE delivery SET next_at = now() WHERE id IN (
+        SELECT id FROM delivery WHERE attempts > 0 FOR UPDATE SKIP LOCKED
+    )
+"""
+"""Not of those that are just recorded: both would wait for each other."""
+
+
 async def _let_an_hour_pass(cluster: Any) -> None:
     """All deliveries are due again and again; returns after a hundred more attempts."""
     attempts = "SELECT sum(attempts)::int FROM delivery"
     ((start,),) = await cluster.rows(attempts)
     async with asyncio.timeout(DEADLINE_S):
         while (await cluster.rows(attempts))[0][0] < start + 100:
-            await cluster.rows("UPDATE delivery SET next_at = now() WHERE attempts > 0")
+            await cluster.rows(TIME_PASSES)
             await asyncio.sleep(0.1)
 
 

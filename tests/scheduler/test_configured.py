@@ -85,7 +85,7 @@ nodes: {n0: {cpu: 3}}
     [
         (b"{}", 1, "sets nothing"),
         (b"policy: null", 1, "sets nothing"),
-        (b"", 1, "must be a mapping"),
+        (b"", 1, "is empty"),
         (b"[1]", 1, "must be a mapping"),
         (b"policy: {\n", 1, "not YAML"),
         (b"policy: {}\nbogus: 1\n", 2, "bogus"),

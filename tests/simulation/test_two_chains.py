@@ -72,6 +72,15 @@ def test_who_has_a_choice_of_chains_has_cells_in_the_one_in_which_none_are_kept(
     assert kept(scene.asks(either)) == {"either": ({"n0"}, 101.0)}
 
 
+def test_the_chain_that_it_prefers_may_be_kept_for_another() -> None:
+    scene = a_scene(Policy(is_backfilling=True), old=1, x=owns(1, 1))
+    scene.asks(gang("new", "x", 4, gpu_types=NEW, expected_s=100.0))
+    scene.asks(gang("old", "x", 2, gpu_types=OLD, expected_s=150.0))
+    assert kept(scene.asks(gang("first", "x", 4, gpu_types=NEW))) == {"first": ({"n0"}, 101.0)}
+    either = gang("either", "x", 2, gpu_types=NEW + OLD)
+    assert kept(scene.asks(either)) == {"either": ({"m0"}, 152.0)}
+
+
 def test_chains_of_one_gpu_type_are_two_all_the_same() -> None:
     """What a gang gets that is planned anew is what it would have got at once."""
     cells = [*racks(1), PhysicalCell("old-node", name="m0")]

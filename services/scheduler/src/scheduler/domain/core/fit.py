@@ -5,11 +5,11 @@ Example: an operator asks why a gang waits. Under a trial in which all nodes are
 waits for health.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from scheduler.domain.core.evict import NO_COST, WHOLE_GANG, Choice, CostOf, Rules, choose
-from scheduler.domain.core.nodes import Place, Slot, Workload
+from scheduler.domain.core.nodes import Place, Pool, Slot, Workload
 from scheduler.domain.core.place import Placer
 from scheduler.domain.core.shortage import shortage, wanted
 from scheduler.domain.core.state import State
@@ -152,11 +152,11 @@ def lacks(state: State, workload: Workload) -> No | None:
     return None if short is None else No(QUOTA, short._asdict())
 
 
-def claim(state: State, workload: Workload) -> tuple[Place, ...]:
+def claim(state: State, workload: Workload, without: Collection[Pool] = ()) -> tuple[Place, ...]:
     """Where it would be if all were gone that it can make leave, and nothing but leaves counted;
-    nowhere if it does not fit even so. Nothing is changed.
+    nowhere if it does not fit even so. ``without``: pools where it may not be. Nothing is changed.
     """
-    placer = Placer(state, workload, When.CLAIM)
+    placer = Placer(state, workload, When.CLAIM, without)
     with state.trial():
         return tuple(placer.taken) if placer.place() else ()
 

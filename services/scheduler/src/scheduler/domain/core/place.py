@@ -5,7 +5,7 @@ in cells that its virtual cluster has bound, then in such that it may bind; else
 On success the gang has its places in the state; the caller's trial keeps or undoes them.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
 
@@ -26,10 +26,14 @@ class Placer:
 
     ``when``: on what is free now; or on what will be so when those have left that leave (its places
     are then held); or only to see whether it could be placed, whomever that would cost.
+    ``without``: pools where nothing is placed.
     """
 
-    def __init__(self, state: State, workload: Workload, when: When) -> None:
+    def __init__(
+        self, state: State, workload: Workload, when: When, without: Collection[Pool] = ()
+    ) -> None:
         self.taken: list[Place] = []
+        self._without = without
         self._state = state
         self._workload = workload
         self._when = when
@@ -113,10 +117,14 @@ class Placer:
         """
         state = self._state
         if not want.gpus:
-            return [[state.pools[-1], *state.pools[:-1]]]
-        if not want.gpu_types:
-            return list(state.pools_of.values())
-        return [state.pools_of.get(name, []) for name in want.gpu_types]
+            found = [[state.pools[-1], *state.pools[:-1]]]
+        elif not want.gpu_types:
+            found = list(state.pools_of.values())
+        else:
+            found = [state.pools_of.get(name, []) for name in want.gpu_types]
+        if not self._without:
+            return found
+        return [[pool for pool in some if pool not in self._without] for some in found]
 
     def _layers(self, pool: Pool, want: Want) -> Iterator[Layer]:
         """Best first."""

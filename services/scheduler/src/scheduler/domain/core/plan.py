@@ -21,6 +21,8 @@ PLANNED = 4
 sought in one cycle.
 """
 
+ALONE = frozenset[Workload]()
+
 Entry = tuple[Rank, Workload, WorkloadClass]
 """The first gang of a class."""
 
@@ -104,7 +106,7 @@ class Planner:
                 del some[at]
                 self._list(in_order, found)
                 continue
-            if found.no is not None and not found.is_hopeless:
+            if found.no is not None and found.hopeless_beside != ALONE:
                 heads.append(some[at])
             at += 1
         return heads
@@ -121,7 +123,7 @@ class Planner:
         if unwell != self._unwell:
             self._unwell = unwell
             for found in self._gangs.queue.classes.values():
-                found.is_hopeless = False
+                found.hopeless_beside = None
 
     def _plan_for(self, found: WorkloadClass, record: Record, now: float) -> Iterator[Decision]:
         if record.reservation is not None:
@@ -133,16 +135,19 @@ class Planner:
             for each in others
             if gangs.costs.goes_before(workload, each) and each not in gangs.records.kept
         ]
-        taken = {pool for each in others if each not in behind for pool in each.pools}
+        ahead = [each for each in others if each not in behind]
+        beside_them = frozenset(each.workload for each in ahead)
+        if found.hopeless_beside is not None and found.hopeless_beside <= beside_them:
+            return
+        taken = {pool for each in ahead for pool in each.pools}
         if taken and not self._may_be_elsewhere(workload, taken):
             return
         with gangs.state.trial():
             lift_all(gangs.state, behind)
             planned = plan(gangs.state, workload, self._ends(workload, now), now, taken)
         if isinstance(planned, No):
-            # Others' reservations and nominated placements are perhaps in its way.
-            is_alone = not (taken or gangs.records.nominated)
-            found.is_hopeless = is_alone and planned.code == ENDS
+            if planned.code == ENDS and not gangs.records.nominated:  # these may be in its way
+                found.hopeless_beside = beside_them
             return
         for each in behind:
             if each.pools & planned.pools:

@@ -28,10 +28,11 @@ Key = tuple[object, ...]
 @dataclass(eq=False)
 class WorkloadClass:
     """``no``: what its first failed on; None while it is to be tried. ``helps``: whether what woke
-    it can help it still; ``was``: what its first failed on before that. ``is_hopeless``: no end of
-    others would help its first. ``is_bounded``: it is known when its gangs end, so they may be on
-    reserved cells. ``reason``: what was published for its gangs. ``wanted``: of quota;
-    ``leaves_of_pod``: that the smallest pod takes at least. ``tested_nodes``: of preflight gangs.
+    it can help it still; ``was``: what its first failed on before that. ``hopeless_beside``: no end
+    of others would help its first beside the reservations of these. ``is_bounded``: it is known
+    when its gangs end, so they may be on reserved cells. ``reason``: what was published for its
+    gangs. ``wanted``: of quota; ``leaves_of_pod``: that the smallest pod takes at least.
+    ``tested_nodes``: of preflight gangs.
     """
 
     key: Key
@@ -47,7 +48,7 @@ class WorkloadClass:
     no: No | None = None
     was: No | None = None
     helps: Callable[[], bool] | None = None
-    is_hopeless: bool = False
+    hopeless_beside: frozenset[Workload] | None = None
     reason: Reason | None = None
     _by_user: dict[str, list[tuple[Order, int, Workload]]] = field(default_factory=dict)
     _pushed: int = 0

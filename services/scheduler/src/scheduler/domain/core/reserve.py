@@ -239,12 +239,11 @@ def plan(
             if not is_new or shortage(state, leaves, workload.priority) is not None:
                 continue
             is_new = False
-            places = claim(state, workload)
             cells: dict[Slot, int] = {}
-            for place in places:
+            for place in claim(state, workload, taken):
                 if place.charge:
                     cells[place.slot] = cells.get(place.slot, 0) | place.charge
-            if not cells or any(slot.pool in taken for slot in cells):
+            if not cells:
                 continue
             if starts_at > now:
                 return Reservation(workload, cells, starts_at, now)

@@ -64,7 +64,7 @@ def wake(gangs: Transitions, now: float) -> Iterator[Decision]:
             yield gangs.wait_again(record)  # foreign pods have taken what it needs
     yield from _look_at_reservations(gangs, freed, now)
     for found in queue.classes.values() if freed.owners else ():
-        found.is_hopeless = False  # other cells may be bound now
+        found.hopeless_beside = None  # other cells may be bound now
     for found in list(queue.classes.values()):
         if found.no is not None and freed.helps(found):
             if freed.is_small:
