@@ -24,6 +24,7 @@ from muster.contracts.alerts import Do, Mute, Outcome
 from muster.contracts.jobs import JobState, JobStatus
 from muster.contracts.nodes import Gpu, NodeReport, ProblemKind
 from muster.contracts.verdicts import Behavior, Fault, Verdict
+from preflight_rules import repairing
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 RULE = ActionRule("bad-gpus", ("GpuXid",), Do.CORDON, {}, is_dry_run=False)
@@ -371,27 +372,14 @@ async def test_a_bad_gpu_is_quarantined_dry_then_really_and_undone(
     } <= done_by
 
 
-PREFLIGHT = """
-actions:
+PREFLIGHT = repairing(
+    """
 - {name: quarantine, alerts: [GpuXid], do: cordon, mode: "on"}
 - {name: reset, alerts: [GpuXid], do: remediate, mode: "on"}
-- name: back
-  alerts: [GpuXid]
-  do: release
-  mode: "on"
-  job:
-    protocolVersion: 2
-    name: any
-    type: job
-    prerequisites: [{type: dockerimage, name: image, uri: none}]
-    taskRoles:
-      test:
-        instances: 1
-        dockerImage: image
-        resourcePerInstance: {cpu: 1, memoryMB: 64}
-        commands: ["true"]
-limits: {nodesPerHour: 5, nodesShare: 1}
-"""
+""",
+    alert="GpuXid",
+    command="true",
+)
 
 
 @pytest.mark.postgres

@@ -15,6 +15,7 @@ import pytest
 from cli.embedded.broker import EmbeddedBroker
 from cli.embedded.process import free_port
 from muster.contracts.topics import Service
+from preflight_rules import repairing
 from whole_muster import Muster, a_job, a_muster, eventually
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
@@ -51,28 +52,15 @@ async def test_only_a_job_that_tests_a_drained_node_runs_there(muster: Muster) -
 EXAMPLE = Path(__file__).parents[2] / "examples/run_on_alert.py"
 CARDS: dict[str, Any] = {"cards": {"GPU-a": None, "GPU-b": None}}
 LOST = {"errors": {"GPU-b": pynvml.NVML_ERROR_GPU_IS_LOST}}
-RULES = """
-actions:
+RULES = repairing(
+    """
 - {name: quarantine, alerts: [GpuMissing], do: cordon, mode: "on"}
 - {name: empty, alerts: [GpuMissing], do: drain, mode: "on"}
 - {name: reset, alerts: [GpuMissing], do: remediate, timeoutSeconds: 600, mode: "on"}
-- name: back
-  alerts: [GpuMissing]
-  do: release
-  mode: "on"
-  job:
-    protocolVersion: 2
-    name: any
-    type: job
-    prerequisites: [{type: dockerimage, name: image, uri: none}]
-    taskRoles:
-      test:
-        instances: 1
-        dockerImage: image
-        resourcePerInstance: {cpu: 1, memoryMB: 64}
-        commands: ["test $PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX = 0"]
-limits: {nodesPerHour: 5, nodesShare: 1}
-"""
+""",
+    alert="GpuMissing",
+    command="test $PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX = 0",
+)
 
 
 @pytest.fixture

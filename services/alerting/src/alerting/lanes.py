@@ -51,7 +51,7 @@ FEW, GATHER_S = 8, 0.01
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Sends what was claimed of a channel. ``longest_s``: the time limit of one attempt."""
+    """Sends what was claimed of a channel."""
 
     channel: Channel
     send: Send

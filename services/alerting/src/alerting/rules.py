@@ -8,7 +8,14 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 import structlog
-from muster.contracts.alerts import ALERT_RULES_SETTING, ActionName, AlertRulesConfig, Do
+from muster.contracts.alerts import (
+    ALERT_RULES_SETTING,
+    REPAIR_TIMEOUT_S,
+    REPAIRS,
+    ActionName,
+    AlertRulesConfig,
+    Do,
+)
 from muster.contracts.model import Model
 from muster.contracts.notices import SettingChanged
 from muster.contracts.subscriptions import AlertEvent
@@ -22,7 +29,7 @@ from muster.records import Received
 from pydantic import ConfigDict, Field, ValidationError
 
 from alerting.conditions import EVENT, Condition
-from alerting.domain.actions import REPAIRS, ActionRule, Limits
+from alerting.domain.actions import ActionRule, Limits
 from alerting.domain.deliveries import ALERTS
 from alerting.domain.event_rules import MOST_AN_HOUR, PRESETS, By, EventRule, Trial
 from alerting.domain.events import Severity
@@ -56,7 +63,7 @@ class ActionText(_Strict):
     after_seconds: Annotated[float, Field(ge=0, le=7 * 86_400)] = 0.0
     mode: Literal["dry-run", "on"] = "dry-run"
     take_back: bool = True
-    timeout_seconds: Annotated[float, Field(ge=1, le=86_400)] = 3600.0
+    timeout_seconds: Annotated[float, Field(ge=1, le=86_400)] = REPAIR_TIMEOUT_S
     job: dict[str, Any] | None = None
 
     def rule(self) -> ActionRule:

@@ -99,6 +99,12 @@ class Do(OpenEnum):
     UNKNOWN = "unknown"
 
 
+REPAIRS = frozenset({Do.REMEDIATE, Do.RELEASE})
+"""They are for a node that is away, and can fail."""
+REPAIR_TIMEOUT_S = 3600.0
+"""How long a script or a preflight job may take, where the rule does not say."""
+
+
 ActionName = Literal["cordon", "drain", "remediate", "release", "stop-job", "tag-job"]
 """What an operator's rule may ask for."""
 

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from fnmatch import fnmatchcase
 
-from muster.contracts.alerts import ActionAnswered, Do, Outcome, subject_of
+from muster.contracts.alerts import REPAIRS, ActionAnswered, Do, Outcome, subject_of
 from muster.contracts.subscriptions import AlertEvent
 
 from alerting.domain.events import Alert, Event, Severity
@@ -19,8 +19,6 @@ from alerting.domain.nodes import LOST
 
 ORDERS = frozenset({Do.CORDON, Do.DRAIN})
 """They take a node away from jobs."""
-REPAIRS = frozenset({Do.REMEDIATE, Do.RELEASE})
-"""They are for a node that is away, and can fail."""
 ON_NODES = ORDERS | REPAIRS
 FAILURES = {Do.REMEDIATE: "RemediationFailed", Do.RELEASE: "PreflightFailed"}
 RUNBOOK = "docs/runbook.md#nodes"

@@ -21,6 +21,9 @@ AddressInfo = tuple[Any, Any, int, str, tuple[Any, ...]]
 class Refused(OSError):
     """A host's name leads to no address that may be connected to."""
 
+    def __init__(self) -> None:
+        super().__init__("no address of the host may be connected to")
+
 
 class _Checked(AbstractResolver):
     """Names lead to allowed addresses only."""
@@ -39,7 +42,7 @@ class _Checked(AbstractResolver):
             raise OSError(f"the name can't be resolved: {error}") from error
         allowed = [it for it in found if self._is_allowed(it)]
         if not allowed:
-            raise Refused("no address of the host may be connected to")
+            raise Refused()
         return [
             ResolveResult(hostname=host, host=it, port=port, family=family, proto=0, flags=0)
             for it in allowed[:ADDRESSES_TRIED]
@@ -60,7 +63,7 @@ def connector(
         # The last word, and the only one about an address that stands for a name.
         family, kind, protocol, _, address = info
         if not is_allowed(str(address[0])):
-            raise Refused("no address of the host may be connected to")
+            raise Refused()
         _USED.get().is_kept = False
         return socket.socket(family, kind, protocol)
 

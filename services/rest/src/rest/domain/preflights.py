@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 from muster.protocol import ParsedJob
-
-OPPORTUNISTIC = -1
+from muster.protocol.requests import OPPORTUNISTIC
 
 
 def on_node(job: ParsedJob, node: str) -> ParsedJob:

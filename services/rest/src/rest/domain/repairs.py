@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from muster.contracts.alerts import Do, Outcome
+from muster.contracts.alerts import Outcome
 from muster.contracts.jobs import JobState, JobStatus
 
 from rest.domain.jobs import FINAL
@@ -59,8 +59,3 @@ def job_ended(
         why = f" It waits: {waits}" if waits else ""
         return Ended(Outcome.FAILED, f"The preflight job {name} did not end in time.{why}")
     return None
-
-
-def is_repair(do: Do) -> bool:
-    """A script or a preflight job does it."""
-    return do in (Do.REMEDIATE, Do.RELEASE)

@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 from muster.channels import Outgoing
-from muster.contracts.alerts import ActionAnswered, ActionRequested, Do, Outcome
+from muster.contracts.alerts import REPAIRS, ActionAnswered, ActionRequested, Do, Outcome
 from muster.contracts.model import Model
 from muster.contracts.node_orders import Order
 from muster.db import Connection, Transaction, is_transient
@@ -207,7 +207,7 @@ class Actions:
             if known is not None:
                 _answer(opened, known, known.outcome, known.reason)
             return
-        if repairs.is_repair(request.do) and not request.is_dry_run:
+        if request.do in REPAIRS and not request.is_dry_run:
             await self._start(opened, request, by, None)
             return
         outcome, reason = await self._do(opened, request, by)
@@ -234,15 +234,14 @@ class Actions:
                 raise
             ended = Ended(Outcome.FAILED, str(error))
             return await self._end(opened, _asked(request), ended, by)
-        until = await actions.start(conn, request.action, request.timeout_s, job, asked_by)
-        await actions.finish(conn, request.action, Outcome.RUNNING, reason)
+        asked = replace(_asked(request), reason=reason, job=job, asked_by=asked_by)
+        until = await actions.start(conn, asked, request.timeout_s)
         detail = (by.detail or {}) | ({} if job is None else {"job": job})
         entry = audit.Entry(by.username, f"node.{request.do}", node, by.address, detail)
         await audit.record(conn, [entry])
         self._metrics.actions.labels(request.do, Outcome.RUNNING).inc()
         _log.info("a repair", do=request.do, target=node, why=reason)
-        asked = replace(_asked(request), asked_by=asked_by, ends_by=until, job=job)
-        return _answer(opened, asked, Outcome.RUNNING, reason, asked_by)
+        return _answer(opened, replace(asked, ends_by=until), Outcome.RUNNING, reason, asked_by)
 
     async def _look_at(self, opened: Transaction, known: Action) -> bool:
         """End a repair that has ended, or has no time left; whether it was so."""
@@ -314,12 +313,14 @@ class Actions:
         left = {ORDERS[do] for do in await actions.done_to(conn, node, but) if do in ORDERS}
         return next((it for it in (Order.DRAIN, Order.CORDON) if it in left), Order.NONE)
 
-    async def _set_aside(self, opened: Transaction, known: Action, by: By, reason: str) -> None:
+    async def _set_aside(
+        self, opened: Transaction, known: Action, by: By, reason: str
+    ) -> ActionAnswered:
         """An action counts no more; its node's order is another's business."""
         await self._stop_job(opened, known, by)
         await actions.note_undone(opened.conn, known.action, by.username, reason)
         self._metrics.actions.labels(known.do, Outcome.UNDONE).inc()
-        _answer(opened, known, Outcome.UNDONE, reason, by.username)
+        return _answer(opened, known, Outcome.UNDONE, reason, by.username)
 
     async def _do(
         self, opened: Transaction, request: ActionRequested, by: By
@@ -384,9 +385,7 @@ class Actions:
             return _answer(opened, known, Outcome.DONE, f"{known.do} can't be taken back.")
         entry = audit.Entry(by.username, "action.undo", node, by.address, {"action": action})
         await audit.record(conn, [entry])
-        await actions.note_undone(conn, action, by.username, reason)
-        self._metrics.actions.labels(known.do, Outcome.UNDONE).inc()
-        return _answer(opened, known, Outcome.UNDONE, reason, by.username)
+        return await self._set_aside(opened, known, by, reason)
 
 
 def _check_taken(node: str, order: tuple[Order, str] | None) -> None:

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from muster.contracts.alerts import ActionRequested, Do
+from muster.contracts.alerts import REPAIR_TIMEOUT_S, ActionRequested, Do
 from muster.contracts.jobs import JobState, JobStatus
 from muster.db import Connection, Transaction
 from muster.errors import Rejected
@@ -78,5 +78,5 @@ async def look_at(conn: Connection, action: Action, *, is_late: bool) -> Ended |
 
 
 def timeout_of(rule: dict[str, Any]) -> float:
-    """How long a preflight job may take, in seconds; Alerting's default where none is set."""
-    return float(rule.get("timeoutSeconds", 3600.0))
+    """How long a preflight job may take, in seconds."""
+    return float(rule.get("timeoutSeconds", REPAIR_TIMEOUT_S))

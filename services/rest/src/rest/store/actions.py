@@ -83,18 +83,18 @@ async def take(conn: Connection, request: ActionRequested) -> bool:
     return done == "INSERT 0 1"
 
 
-async def start(
-    conn: Connection, action: str, timeout_s: float, job: str | None, asked_by: str | None
-) -> datetime:
+async def start(conn: Connection, asked: Action, timeout_s: float) -> datetime:
     """Write that its script or preflight job goes on; returns when it fails if nothing comes."""
     until: datetime = await conn.fetchval(
-        "UPDATE alert_action SET outcome = $2, ends_by = now() + $3 * interval '1 s', job = $4,"
-        " asked_by = $5 WHERE action = $1 RETURNING ends_by",
-        action,
+        "UPDATE alert_action SET outcome = $2, reason = $3, answered_at = now(),"
+        " ends_by = now() + $4 * interval '1 s', job = $5, asked_by = $6"
+        " WHERE action = $1 RETURNING ends_by",
+        asked.action,
         Outcome.RUNNING.value,
+        asked.reason,
         timeout_s,
-        job,
-        asked_by,
+        asked.job,
+        asked.asked_by,
     )
     return until
 

@@ -22,6 +22,7 @@ sought in one cycle.
 """
 
 ALONE = frozenset[Workload]()
+"""Of a class that is hopeless whoever has a reservation."""
 
 Entry = tuple[Rank, Workload, WorkloadClass]
 """The first gang of a class."""
