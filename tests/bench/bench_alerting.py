@@ -54,6 +54,8 @@ KILL_S = (1.0, 4.0)
 LEASE_S, TIMEOUT_S = 3.0, 2.0
 """Of deliveries, so that those of a killed process are soon taken again."""
 ALIVE_S = 60.0
+BACKLOG = 2_000
+"""Events that are sent ahead: the embedded broker keeps the last 5 MiB of a partition."""
 FLOOR, FLOOR_BATCH = 3_000, 100
 """Deliveries that measure the floor, and how many of them are in one transaction."""
 ENDED = "SELECT count(*) FROM delivery WHERE state = 'sent'"
@@ -386,11 +388,16 @@ def resident_mb(pid: int) -> float:
 
 async def kills(here: World, count: int) -> None:
     """Kill Alerting at random until it has made ``count`` deliveries."""
-    before = sum(here.receiver.counts.values())
-    for number in range(count):
-        await here.fail(f"kill-{number}")
-    await here.producer.flush()
-    killed, all_ = 0, len(here.sent_at)
+    before, killed, all_ = sum(here.receiver.counts.values()), 0, len(here.sent_at) + count
+
+    async def feed() -> None:
+        for number in range(count):
+            if number % BACKLOG == 0:
+                await here.until_recorded(len(here.sent_at) - BACKLOG)
+            await here.fail(f"kill-{number}")
+        await here.producer.flush()
+
+    feeding = asyncio.create_task(feed())
     while await here.value(ENDED) < all_:
         await asyncio.sleep(random.uniform(*KILL_S))
         await here.kill()
@@ -399,8 +406,8 @@ async def kills(here: World, count: int) -> None:
         if killed % 5 == 0:  # it must get somewhere
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(ALIVE_S):
-                    while await here.value(ENDED) < all_:
-                        await asyncio.sleep(LOOK_S)
+                    await here.until_recorded(all_)
+    await feeding
     came = {job: n for job, n in here.receiver.counts.items() if job.startswith("kill")}
     lost = count - len(came)
     twice = sum(n - 1 for n in came.values())

@@ -796,18 +796,30 @@ async def test_the_step_image_is_pulled_with_a_secret_of_its_own(
     assert api.only()["spec"]["imagePullSecrets"] == [*own, {"name": "muster-step"}]
 
 
-async def test_a_pull_secret_of_a_killed_agent_is_deleted_after_its_next_start(
+async def test_an_agent_killed_between_a_pod_and_its_pull_secret_creates_that_after_its_start(
     world: World, api: PodApiDouble
 ) -> None:
-    api.failing = lambda verb: Unavailable("away", 0.01) if verb == "create" else None
+    api.failing = lambda verb: Unavailable("away", 0.01) if verb == "create-secret" else None
     world.accept(run=sealed(world))
-    await world.until(lambda: api.secrets)
-    world.ask_to_stop()
-    await world.until(lambda: world.rule() == "stopped")
+    await world.until(lambda: len([verb for verb, _ in api.calls if verb == "create-secret"]) > 1)
+    api.waiting(api.only(), "ErrImagePull", "pull access denied")
+    await world.until(lambda: world.reason().endswith("away"))
+    assert not api.secrets
     await world.restart()
-    await world.until(world.runner._mirror.pods_known.is_set)
-    world.runner.names()
-    await world.until(lambda: not api.secrets)
+    api.failing = lambda _: None
+    await world.until(lambda: api.secrets)
+    api.running(api.only())
+    assert (await world.permit()).status_code == 200
+
+
+async def test_a_pod_whose_pull_secret_is_refused_is_told_why(
+    world: World, api: PodApiDouble
+) -> None:
+    api.failing = lambda verb: Refused("no such right") if verb == "create-secret" else None
+    world.accept(run=sealed(world))
+    await world.until(lambda: world.rule() == "rejected")
+    assert "no such right" in str(world.verdict())
+    await world.until(lambda: "deletionTimestamp" in api.only()["metadata"])
 
 
 async def test_a_pod_whose_secrets_can_not_be_opened_never_runs(

@@ -56,6 +56,7 @@ class PodApiDouble:
         metadata = manifest["metadata"]
         key = (metadata["namespace"], metadata["name"])
         if manifest["kind"] == "Secret":
+            self._called("create-secret", metadata["name"])
             if key in self.secrets:
                 raise Exists(metadata["name"])
             self.secrets[key] = manifest
@@ -93,9 +94,6 @@ class PodApiDouble:
         phase = self.claims.get((namespace, name))
         return None if phase is None else {"metadata": {"name": name}, "status": {"phase": phase}}
 
-    async def delete_secret(self, namespace: str, name: str) -> None:
-        self.secrets.pop((namespace, name), None)
-
     async def follow_pods(self) -> AsyncIterator[Change]:
         queue: asyncio.Queue[Change] = asyncio.Queue()
         yield Change("listing")
@@ -123,7 +121,11 @@ class PodApiDouble:
         self._tell(Change("put", copy.deepcopy(body)))
 
     def drop(self, key: Key) -> None:
-        self._tell(Change("gone", self.objects.pop(key)))
+        body = self.objects.pop(key)
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": key[1], "uid": body["metadata"]["uid"]}
+        if (secret := self.secrets.get(key)) and secret["metadata"]["ownerReferences"] == [owner]:
+            del self.secrets[key]
+        self._tell(Change("gone", body))
 
     def tell_node(self, change: Change) -> None:
         self._of_node.put_nowait(change)

@@ -189,10 +189,6 @@ def take_out(kubectl: Kubectl, nodes: Sequence[str], wanted: Step, waiting: Wait
         for namespace in (JOBS, HOST_JOBS):
             of_node = ("-l", POD_OF_JOB, "--field-selector", f"spec.nodeName={node}")
             kubectl.run("delete", "pods", "-n", namespace, *of_node, "--wait=false")
-    for namespace in (JOBS, HOST_JOBS):  # log-ins to registries, which the agent can't delete now
-        secrets = kubectl.every("get", "secrets", "-n", namespace, "-l", POD_OF_JOB)
-        if left := _of_nodes(secrets, nodes):
-            kubectl.run("delete", "-n", namespace, "--ignore-not-found", *left)
     without = json.dumps({"data": dict.fromkeys(map(agent_user, nodes))})
     kubectl.run("patch", "secret", USERS, "-n", SYSTEM, "--type=merge", "-p", without)
     roll_out(kubectl, [wanted], waiting)

@@ -84,9 +84,6 @@ class PodApi(Protocol):
     async def delete(self, namespace: str, name: str, uid: str, grace_s: int) -> bool:
         """Has the pod of that uid end; False where it is gone. Raises Refused, Unavailable."""
 
-    async def delete_secret(self, namespace: str, name: str) -> None:
-        """One that may be gone. Raises Refused, Unavailable."""
-
     async def claim(self, namespace: str, name: str) -> Json | None:
         """The PersistentVolumeClaim; None where there is none. Raises Refused, Unavailable."""
 
@@ -171,13 +168,6 @@ class ApiServer:
             return False  # gone, or another object has the name
         _check(status, body, after_s)
         return True
-
-    async def delete_secret(self, namespace: str, name: str) -> None:
-        """One DELETE."""
-        path = f"/api/v1/namespaces/{namespace}/secrets/{name}"
-        status, body, after_s = await self._ask("DELETE", path)
-        if status != 404:
-            _check(status, body, after_s)
 
     async def list_pods(self, namespace: str, labels: str) -> list[Json]:
         """The node's pods with these labels in a namespace. Raises Unavailable."""

@@ -1,4 +1,4 @@
-"""How the object of a pod comes to be: all that speaks against it, and the POST."""
+"""How the objects of a pod come to be: all that speaks against them, and the POSTs."""
 
 from __future__ import annotations
 
@@ -60,18 +60,13 @@ class Creation:
         if (why := await self._why_no_storages(pod.run)) is not None:
             return Ending(refusal=Refusal.NO_STORAGE, detail=why)
         try:
-            pull = self.secrets_key.open(pod).pull
+            who = self._identity(pod, record)
         except OSError as error:
             return Ending(start_error=str(error))
-        proof = proof_of(record.key)
-        who = Identity(self.settings.node, self.journal.id, record.ticket, proof, pull)
         given = Given(uuids, counted)
         wanted = manifest(pod, pod.run, who, self.rules, given)
         api = self.mirror.api
         try:
-            if pull is not None:
-                with contextlib.suppress(Exists):
-                    await api.create(pull_secret(pod, pod.run, who, self.rules))
             body = await api.create(wanted)
         except Refused as error:
             return Ending(refusal=Refusal.REJECTED, detail=str(error))
@@ -83,6 +78,28 @@ class Creation:
         seen = observed(body)
         self.mirror.objects.setdefault((seen.namespace, seen.name), seen)  # it may know more
         return None
+
+    async def create_pull_secret(self, pod: Pod, record: KubeRecord) -> Ending | None:
+        """It belongs to the pod's object, so Kubernetes deletes it with that, also one that comes
+        late. Returns and raises as `create` does.
+        """
+        assert pod.run is not None
+        try:
+            who = self._identity(pod, record)
+            if who.pull is not None:
+                with contextlib.suppress(Exists):
+                    secret = pull_secret(pod, pod.run, who, self.rules, record.uid)
+                    await self.mirror.api.create(secret)
+        except OSError as error:
+            return Ending(start_error=str(error))
+        except Refused as error:
+            return Ending(refusal=Refusal.REJECTED, detail=str(error))
+        return None
+
+    def _identity(self, pod: Pod, record: KubeRecord) -> Identity:
+        """Raises OSError where its secrets can't be opened."""
+        proof, pull = proof_of(record.key), self.secrets_key.open(pod).pull
+        return Identity(self.settings.node, self.journal.id, record.ticket, proof, pull)
 
     async def _why_no_storages(self, run: PodRun) -> str | None:
         if (why := why_no_claims(run)) is not None:

@@ -12,7 +12,7 @@ class KubeRecord:
     `object`: the name of the Pod object. `uid`: Kubernetes' id of it, once it is known. `nonce`:
     of the container that has the start permit. `boot`: of the machine when that was given.
     `key`: in the answer's first line. `was_second`: another container of it asked too.
-    `has_secret`: a pull secret may be left of it.
+    `lacks_secret`: its pull secret is still to be created.
     """
 
     name: str
@@ -26,7 +26,7 @@ class KubeRecord:
     started_at_s: float | None = None
     ended_at_s: float | None = None
     was_second: bool = False
-    has_secret: bool = False
+    lacks_secret: bool = False
 
     @property
     def is_permitted(self) -> bool:

@@ -127,7 +127,6 @@ class KubernetesPods:
     _logs: Logs = field(init=False)
     _creation: Creation = field(init=False)
     _records: dict[str, KubeRecord] = field(default_factory=dict)
-    _with_secret: set[str] = field(default_factory=set)
     _works: defaultdict[str, _Work] = field(default_factory=lambda: defaultdict(_Work))
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(IN_FLIGHT))
 
@@ -209,7 +208,7 @@ class KubernetesPods:
             object=object_name(pod),
             ticket=secrets.token_hex(TICKET_BYTES),
             key=secrets.token_hex(TICKET_BYTES),
-            has_secret=pod.run.secrets is not None,
+            lacks_secret=pod.run.secrets is not None,
         )
         write_record(folder / SPEC_FILE, record)
         self._records[pod.pod] = record
@@ -256,9 +255,13 @@ class KubernetesPods:
             saved_at_s = self._checkpointed_at_s(record)
             address = None if pod.run is None else own_address(pod.run, seen.address)
             return Seen(pod.pod, started, checkpointed_at_s=saved_at_s, address=address)
-        waited_s = time.time() - seen.created_at_s
+        work, waited_s = self._works[pod.pod], time.time() - seen.created_at_s
+        if record.lacks_secret:
+            if work.is_free:
+                self._request(work, pod.pod, self._create_pull_secret(pod, record))
+            return Seen(pod.pod, reason=not_taken(work.why) if work.tries > 1 else None)
         if seen.is_running:  # it asks each second
-            work, now_s = self._works[pod.pod], time.monotonic()
+            now_s = time.monotonic()
             work.heard_s = now_s if work.heard_s is None else work.heard_s
             waited_s = now_s - work.heard_s
         # kubelet may have had no chance to start it while the API server was away.
@@ -294,6 +297,13 @@ class KubernetesPods:
         refused = await self._creation.create(pod, record)
         if refused is not None:
             self._works[pod.pod].refused = refused
+
+    async def _create_pull_secret(self, pod: Pod, record: KubeRecord) -> None:
+        refused = await self._creation.create_pull_secret(pod, record)
+        if refused is not None:
+            self._works[pod.pod].refused = refused
+        elif (now := self.record(pod.pod)) is not None:
+            self._note(replace(now, lacks_secret=False))
 
     async def _confirm(self, record: KubeRecord) -> None:
         """Whether an object is gone that the watch no longer shows: the list may be older."""
@@ -403,8 +413,6 @@ class KubernetesPods:
         record = self.record(name)
         if record is not None and record.ended_at_s is None:
             record = self._note(replace(record, ended_at_s=ended_at_s or time.time()))
-        if record is not None and record.has_secret:
-            self._with_secret.add(name)
         self._logs.end(name)
 
     def _with_tail(self, name: str, found: Ending) -> Ending:
@@ -492,8 +500,6 @@ class KubernetesPods:
         for directory in self.files.directories():
             record = _read_in(directory)
             found.add(self.files.name_of(directory) if record is None else record.name)
-            if record is not None and record.has_secret and record.ended_at_s is not None:
-                self._with_secret.add(record.name)
         return sorted(found)
 
     def end_now(self, name: str, *, of_another_machine: bool) -> bool:
@@ -520,18 +526,7 @@ class KubernetesPods:
             for seen in objects:
                 if seen.pod not in live or seen.journal != self.journal.id:
                     self._ask_to_delete(seen, AT_ONCE_S if seen.is_terminal else SOON_S)
-            for name in list(self._with_secret):
-                if (work := self._works[name]).is_free:
-                    self._request(work, name, self._delete_secret(name))
             await asyncio.sleep(SWEEP_S)
-
-    async def _delete_secret(self, name: str) -> None:
-        """Of a pod that has ended."""
-        record = self._read(name)
-        if record is not None:
-            await self.api.delete_secret(record.namespace, record.object)
-            write_record(self.files.path(name) / SPEC_FILE, replace(record, has_secret=False))
-        self._with_secret.discard(name)
 
     # The node
 

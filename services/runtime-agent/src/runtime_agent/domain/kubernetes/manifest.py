@@ -203,19 +203,23 @@ def _image_pull_policy(run: PodRun, who: Identity, rules: PodRules) -> str:
     return run.image_pull_policy or rules.image_pull_policy
 
 
-def pull_secret(pod: Pod, run: PodRun, who: Identity, rules: PodRules) -> Json:
-    """The Secret with which kubelet pulls the pod's image. It has the pod's name."""
+def pull_secret(pod: Pod, run: PodRun, who: Identity, rules: PodRules, uid: str) -> Json:
+    """The Secret with which kubelet pulls the pod's image. It has the pod's name. `uid`: of the
+    pod's object.
+    """
     assert who.pull is not None
     login = {"username": who.pull.username, "password": who.pull.password}
     content = json.dumps({"auths": {_registry(run.image, who.pull.registry): login}})
+    name = object_name(pod)
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {
-            "name": object_name(pod),
+            "name": name,
             "namespace": namespace_of(run, rules),
             "labels": MANAGED_BY,
             "annotations": {NODE_ANNOTATION: who.node},
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}],
         },
         "type": "kubernetes.io/dockerconfigjson",
         "stringData": {".dockerconfigjson": content},
