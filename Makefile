@@ -83,9 +83,12 @@ test-deep: install ## Run 10,000 random histories of the core beside its slow or
 test-chaos: install ## Kill, stop and restore any part at random amid many jobs (EVENTS=1000 SEED=…)
 	$(if $(SEED),MUSTER_TEST_SEED=$(SEED)) MUSTER_CHAOS_EVENTS=$(or $(EVENTS),1000) $(BIN)/pytest -v -m chaos tests/system
 
+# Of the system tests those about the bus: its faults, repeats, losses, and all records of a job's life.
+ON_KAFKA = $(patsubst %,tests/system/test_%.py,bad_days invariants jobs kills open_events restores)
+
 test-kafka: install kafka ## Run the tests that need a real Apache Kafka (Java 17, Maven)
 	$(BIN)/pytest -n 2 --dist loadgroup -m apache
-	$(BIN)/pytest -n 2 --dist loadgroup --broker apache -m "not apache and not k8s and not kubelet and not prometheus and not chaos" tests/system tests/muster/test_plumbing.py
+	$(BIN)/pytest -n 2 --dist loadgroup --broker apache -m "not apache and not k8s and not chaos" tests/muster/test_plumbing.py $(ON_KAFKA)
 
 test-k8s: install kube ## Run the tests that need a real Kubernetes control plane (FULL=1: at full size, an hour)
 	$(if $(FULL),MUSTER_KUBE_FULL=1) $(BIN)/pytest -n 2 --dist loadgroup -m k8s
