@@ -22,12 +22,11 @@ from muster.contracts.jobs import (
     TaskStatus,
 )
 from muster.contracts.nodes import NodeReport
-from muster.contracts.reports import UsageReported
+from muster.contracts.reports import FIGURES, UsageReported
 from muster.errors import Transient
 from prometheus_client import CollectorRegistry
 from rest.cluster import Cluster
 from rest.domain.reports import (
-    COLUMNS,
     WEEK,
     JobUse,
     begin_of,
@@ -65,7 +64,7 @@ def test_sums_over_virtual_clusters_users_and_jobs_are_the_clusters(found: list[
     since = begin_of(LAST_WEEK)
     made = report(found, since, since + WEEK)
     for lines in (made.virtual_clusters, made.users, made.jobs):
-        for column in COLUMNS:
+        for column in FIGURES:
             total = sum(getattr(line, column) for line in lines)
             assert total == pytest.approx(getattr(made.total, column))
         assert [line.held for line in lines] == sorted((it.held for it in lines), reverse=True)

@@ -4,6 +4,7 @@ import sys
 from typing import Annotated, Any
 
 from cyclopts import Parameter
+from muster.contracts.reports import FIGURES
 
 from cli.commands.session import Output, client
 from cli.output import Format, print_json, print_line, print_note, print_table
@@ -11,7 +12,6 @@ from cli.output import Format, print_json, print_line, print_note, print_table
 SHOWN = 10
 SMALL = 100.0
 """GPU-hours below which a second decimal is shown."""
-COLUMNS = ("held", "used", "idle", "unknown", "refunded")
 PARTS = (("virtualClusters", "VIRTUAL CLUSTER"), ("users", "USER"), ("jobs", "JOB"))
 
 
@@ -40,17 +40,17 @@ def report(
         lines = content[name]
         print_line("")
         print_table(
-            (heading, *(column.upper() for column in COLUMNS)),
+            (heading, *(column.upper() for column in FIGURES)),
             [(line["name"], *_figures(line, digits)) for line in lines[:SHOWN]],
         )
         if lines[SHOWN:]:
             print_line(f"and {len(lines) - SHOWN} more: --csv has all")
     print_line("")
-    figures = zip(_figures(total, digits), COLUMNS, strict=True)
+    figures = zip(_figures(total, digits), FIGURES, strict=True)
     print_line("all: " + ", ".join(f"{figure} {column}" for figure, column in figures))
     if content["missing"]:
         print_note(f"without nodes {', '.join(content['missing'])}: their agents did not answer")
 
 
 def _figures(line: dict[str, Any], digits: int) -> list[str]:
-    return [f"{line[column]:.{digits}f}" for column in COLUMNS]
+    return [f"{line[column]:.{digits}f}" for column in FIGURES]

@@ -18,6 +18,10 @@ class UsageLine(Model):
     refunded: float
 
 
+FIGURES = tuple(name for name in UsageLine.model_fields if name != "name")
+"""The columns of a report."""
+
+
 class UsageReported(Model):
     """A week is over. ``virtual_clusters``, ``users`` and ``jobs``: those that held the most.
     ``missing``: how many nodes did not tell what was used.

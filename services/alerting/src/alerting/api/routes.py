@@ -114,7 +114,7 @@ def routes(pool: Pool, guard: TokenGuard, policy: DeliveryPolicy, known: KnownRu
 def _guarded(answer: Handle, guard: TokenGuard) -> Handle:
     async def handle(request: Request) -> Response:
         if (why := guard.refusal(request)) is not None:
-            return _error(401, "UnauthorizedError", why)
+            return _error(401, "UnauthorizedUserError", why)
         try:
             return await answer(request)
         except Exception as error:

@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 
-from muster.contracts.reports import UsageLine, UsageReported
+from muster.contracts.reports import FIGURES, UsageLine, UsageReported
 from muster.contracts.subscriptions import AlertEvent
 
 from alerting.domain.events import Event, Severity
 
-COLUMNS = ("held", "used", "idle", "unknown", "refunded")
 NAME, FIGURE = 32, 10
 """Characters of a column."""
 
@@ -44,11 +43,11 @@ def event_of(report: UsageReported) -> Event:
 
 
 def _table(heading: str, lines: Sequence[UsageLine]) -> list[str]:
-    head = f"  {heading:<{NAME}}" + "".join(f"{column:>{FIGURE}}" for column in COLUMNS)
+    head = f"  {heading:<{NAME}}" + "".join(f"{column:>{FIGURE}}" for column in FIGURES)
     return [head, *(_row(line) for line in lines)]
 
 
 def _row(line: UsageLine) -> str:
     name = line.name if len(line.name) <= NAME else line.name[: NAME - 1] + "…"
-    figures = (f"{getattr(line, column):>{FIGURE}.1f}" for column in COLUMNS)
+    figures = (f"{getattr(line, column):>{FIGURE}.1f}" for column in FIGURES)
     return f"  {name:<{NAME}}" + "".join(figures)

@@ -13,11 +13,12 @@ from datetime import UTC, date, datetime, time, timedelta
 from html import escape
 from typing import Any
 
+from muster.contracts.reports import FIGURES
+
 from rest.domain.times import iso
 
 HOUR_S = 3600
 WEEK = timedelta(days=7)
-COLUMNS = ("held", "used", "idle", "unknown", "refunded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class Line:
 
     def shown(self) -> dict[str, Any]:
         """Rounded, as answers have it."""
-        return {"name": self.name} | {each: round(getattr(self, each), 3) for each in COLUMNS}
+        return {"name": self.name} | {each: round(getattr(self, each), 3) for each in FIGURES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +150,12 @@ def to_csv(made: Report) -> str:
     """A line for each virtual cluster, user, job and missing node, and one for all."""
     out = io.StringIO()
     writer = csv.writer(out)
-    writer.writerow(("by", "name", *(f"{each}_gpu_hours" for each in COLUMNS)))
+    writer.writerow(("by", "name", *(f"{each}_gpu_hours" for each in FIGURES)))
     for by, lines in (("all", [made.total]), *_parts(made)):
         for line in lines:
             writer.writerow((by, *line.shown().values()))
     writer.writerows(
-        ("node that did not tell", node, *[""] * len(COLUMNS)) for node in made.missing
+        ("node that did not tell", node, *[""] * len(FIGURES)) for node in made.missing
     )
     return out.getvalue()
 
@@ -176,12 +177,12 @@ def to_html(made: Report) -> str:
 
 
 def _table(by: str, lines: Sequence[Line], total: Line) -> str:
-    head = "".join(f"<th>{each}</th>" for each in (by, *COLUMNS))
+    head = "".join(f"<th>{each}</th>" for each in (by, *FIGURES))
     body = "".join(f"<tr>{_cells(line)}</tr>" for line in lines)
     foot = f"<tfoot><tr>{_cells(total)}</tr></tfoot>"
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody>{foot}</table>"
 
 
 def _cells(line: Line) -> str:
-    figures = (f"<td>{getattr(line, each):.1f}</td>" for each in COLUMNS)
+    figures = (f"<td>{getattr(line, each):.1f}</td>" for each in FIGURES)
     return f"<td>{escape(line.name)}</td>{''.join(figures)}"

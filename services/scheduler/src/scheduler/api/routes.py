@@ -279,7 +279,7 @@ class Seated(StreamingResponse):
 def _guarded(answer: Handle, decider: Leading, guard: TokenGuard) -> Handle:
     async def handle(request: Request) -> Response:
         if (why := guard.refusal(request)) is not None:
-            return _error(401, "UnauthorizedError", why)
+            return _error(401, "UnauthorizedUserError", why)
         if not decider.is_leading:
             return _standing_by()
         try:
