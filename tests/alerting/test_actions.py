@@ -277,6 +277,10 @@ def test_a_preflight_job_is_checked_with_its_place() -> None:
         ("actions.1.job.taskRoles", 11),
         ("actions.2.job", 17),
     }
+    named = check(text.replace(b"test:", b"a-b:").replace(b"instances: 2", b"instances: none"))
+    assert ("actions.1.job.taskRoles.a-b.instances", 13) in {
+        (it.path, it.line) for it in named.problems
+    }
 
 
 def test_rules_are_checked_with_their_place() -> None:

@@ -2,7 +2,6 @@
 has published it.
 """
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
@@ -24,7 +23,7 @@ from muster.newest import Newest
 from muster.protocol.document import Limits as FileLimits
 from muster.protocol.document import Node, read_document
 from muster.protocol.preflights import check_preflight
-from muster.protocol.problems import ProtocolError
+from muster.protocol.problems import ProtocolError, split_path
 from muster.records import Received
 from pydantic import ConfigDict, Field, ValidationError
 
@@ -42,7 +41,6 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"
 FILE = FileLimits("a file of rules", 256 * 1024, 5_000)
 
 JOB = ("job",)
-STEP = re.compile(r"[^.\[\]]+")
 MOST_OF_JOB = 20
 """Faults of a preflight job that are named."""
 
@@ -243,13 +241,8 @@ def _faults_of_job(action: ActionText) -> Iterable[tuple[tuple[str | int, ...], 
     try:
         check_preflight(action.job)
     except ProtocolError as error:
-        return [((*JOB, *_steps(it.path)), it.message) for it in error.problems[:MOST_OF_JOB]]
+        return [((*JOB, *split_path(it.path)), it.message) for it in error.problems[:MOST_OF_JOB]]
     return []
-
-
-def _steps(path: str) -> Iterable[str | int]:
-    """A path as problems have it: ``taskRoles.worker.commands[0]``."""
-    return (int(it) if it.isdigit() else it for it in STEP.findall(path))
 
 
 def rules_of(content: dict[str, Any]) -> Rules:

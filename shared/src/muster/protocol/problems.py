@@ -9,6 +9,7 @@ MAX_PROBLEMS = 100
 """Problems listed of one file; the rest is only counted."""
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PART = re.compile(rf'\["(?P<name>.*?)"\]|\[(?P<number>\d+)\]|(?P<word>{_WORD.pattern})')
 
 
 class ProtocolError(Rejected):
@@ -41,3 +42,11 @@ def join_path(parts: Sequence[str | int]) -> str:
         else:
             path += f'["{part[:80]}"]'
     return path
+
+
+def split_path(path: str) -> tuple[str | int, ...]:
+    """The parts that ``join_path`` has joined; of a name no more than it has kept."""
+    return tuple(
+        int(part["number"]) if part["number"] else part["name"] or part["word"] or ""
+        for part in _PART.finditer(path)
+    )
