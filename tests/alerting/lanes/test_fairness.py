@@ -1,6 +1,7 @@
 """Lanes are bounded and fair: a receiver that is slow costs its neighbours nothing."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -69,6 +70,34 @@ async def test_a_receiver_has_few_slots_and_all_of_them_are_used(post: Any) -> N
         await post.until(post.counted("sent"), 23)
 
 
+@pytest.mark.parametrize("works", [100, 48])
+async def test_a_receiver_that_takes_its_runs_in_time_gets_longer_ones(
+    post: Any, works: int
+) -> None:
+    """And more slots, up to its owner's share: half. A failure ends that."""
+    post.subscribe("a")
+    runs: Counter[str] = Counter()
+    under_way: list[Claim] = []
+    most = 0
+
+    async def behave(claim: Claim) -> Answer:
+        nonlocal most
+        runs[claim.lease] += 1
+        under_way.append(claim)
+        most = max(most, len(under_way))
+        is_well = runs.total() <= works
+        await asyncio.sleep(0)
+        under_way.remove(claim)
+        return Sent() if is_well else Failed("HTTP 500", retry_after_s=3600.0)
+
+    await post.notify(*(f"j{n}" for n in range(100)))
+    async with post.lane(behave):
+        tried = "SELECT count(*) FROM delivery WHERE state = 'sent' OR reason IS NOT NULL"
+        await post.until(tried, 100)
+    assert (list(runs.values())[:2], most) == ([16, 32], 4)
+    assert list(runs.values())[2] == 52 if works == 100 else max(list(runs.values())[3:]) <= 2
+
+
 async def test_a_lane_has_no_more_under_way_than_its_slots(post: Any) -> None:
     post.subscribe(*(f"s{n}" for n in range(9)))
     under_way: list[str] = []
@@ -109,7 +138,8 @@ async def test_claiming_costs_what_is_due_and_not_what_waits(post: Any) -> None:
     await post.notify(*(f"j{n}" for n in range(2000)))
     async with transaction(post.pool) as conn:
         await conn.execute("ANALYZE delivery")
-        plan = await conn.fetch(f"EXPLAIN {CLAIM}", "webhook", [], [], 8, "me", 60.0, 16)
+        terms = ("webhook", [], [], 8, "me", 60.0, 16, {"a": 256})
+        plan = await conn.fetch(f"EXPLAIN {CLAIM}", *terms)
     text = "\n".join(row[0] for row in plan)
     assert "delivery_waiting" in text
     assert "Seq Scan on delivery" not in text

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequ
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 
 import structlog
 from muster.contracts.model import Model
@@ -126,10 +125,10 @@ def _listen(
 
     follower = runtime.follow(TOPICS_FOLLOWED, on_record)
     listener = Listener(subscriptions, known_nodes, known, settings.policy())
-    timers = Timers(runtime, subscriptions, listener, metrics, after)
+    timers = Timers(runtime, listener, nodes, metrics, after)
     consumer = runtime.consumer(RECEIVED_TOPICS, listener.receive, after, LINGER_S)
     runtime.spawn("consumer", consume_after(follower, consumer, settings.subscriptions_wait_s))
-    runtime.spawn("timers", partial(timers.run, nodes.changed))
+    runtime.spawn("timers", timers.run)
     runtime.spawn("subscriptions", keep)
     for lane in lanes:
         runtime.spawn("lane", lane.run)

@@ -74,18 +74,24 @@ RECEIVED_TOPICS = (
     *(name + DEAD_LETTER for name in TOPICS),
 )
 
+NODES_AT_ONCE = 1_000
+"""The most nodes whose health is compared with their alerts in one transaction."""
+
 KEYS = frozenset({"job", "node", "reader", "topic", "gang", "address", "other_address"})
 """The fields of records by which rows are found."""
 
 
 @dataclass
 class Notified:
-    """What a transaction notifies: counted and logged once it is committed."""
+    """What a transaction notifies: counted and logged once it is committed. ``seen``: the reports
+    that alerts follow by then.
+    """
 
     events: list[tuple[Event, str | None]] = field(default_factory=list)
     alerts: list[tuple[Alert, str | None]] = field(default_factory=list)
     deliveries: list[Delivery] = field(default_factory=list)
     expired: int = 0
+    seen: Mapping[str, NodeReport | None] = field(default_factory=dict)
 
     def add(self, events: Iterable[Event], alerts: Iterable[Alert]) -> None:
         """Take what a decision notifies, with the trace that is current."""
@@ -119,7 +125,7 @@ class Listener:
         settings: KnownSettings,
         policy: Policy,
     ) -> None:
-        self._subscriptions = subscriptions
+        self.subscriptions = subscriptions
         self._nodes = nodes
         self._rules = settings.rules
         self._mutes = settings.mutes
@@ -148,7 +154,7 @@ class Listener:
 
     async def pass_time(self, opened: Transaction, limit: int, *, is_settled: bool) -> Notified:
         """Decide what is due, up to ``limit`` of each kind, and what waits for nodes that were
-        removed; unless ``is_settled``, only what nodes have reported.
+        removed; unless ``is_settled``, only what nodes have reported, up to a bound too.
         """
         nodes = self._nodes()
         removed = () if nodes is None else nodes.removed()
@@ -161,20 +167,23 @@ class Listener:
             silent += await rule_store.over(conn, limit)
             batch.notify(it.resolved(opened.now) for it in silent)
         if nodes is not None:
-            known = await alert_store.alerts_of_nodes(opened.conn)
+            unseen = nodes.unseen(NODES_AT_ONCE)
+            known = await alert_store.alerts_of_nodes(opened.conn, unseen)
             if known is not None:
-                batch.notify(health.changes(known, nodes.reports(), removed, now=opened.now))
+                batch.notify(health.changes(known, unseen, now=opened.now))
+                batch.notified.seen = unseen
         await self._save(opened, batch)
-        if nodes is not None:
+        is_last = len(batch.notified.seen) < NODES_AT_ONCE
+        if nodes is not None and is_last:
             await self._act(opened, nodes.reports())
         return batch.notified
 
     async def _act(self, opened: Transaction, nodes: Mapping[str, NodeReport]) -> None:
         """Request what rules do because of alerts."""
         known = await action_store.known_actions(opened.conn)
-        if known is None:
-            return
         rules = self._rules.now
+        if known is None or not (known or rules.actions):
+            return
         firing = await alert_store.firing_alerts(opened.conn) if rules.actions else []
         pods = {name: len(report.pods) for name, report in nodes.items()}
         on_gpus = {it for it, report in nodes.items() if any(pod.gpus for pod in report.pods)}
@@ -241,7 +250,7 @@ class Listener:
 
     async def _deliver(self, opened: Transaction, notified: Notified) -> None:
         """Write the deliveries of new events."""
-        entries = list(self._subscriptions.entries())
+        entries = list(self.subscriptions.entries())
         subscriptions = [entry.subscription for entry in entries]
         # Addresses of accounts name no events, and there is one for almost every user.
         naming = [it for it in subscriptions if it.events]

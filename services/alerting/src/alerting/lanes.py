@@ -41,8 +41,14 @@ Send = Callable[[Entry, Claim], Awaitable[Answer]]
 UNKNOWN_TRIES = 6
 """A delivery whose subscription nobody knows is given up at this attempt: after some 7 hours."""
 
-RUN = 16
-"""The most deliveries of a receiver in one claim."""
+RUN, RUN_MOST = 16, 256
+"""The most deliveries of a receiver in one claim: at first, and doubled while it takes them all in
+time.
+"""
+CLAIMED = 1_024
+"""What receivers that get more than ``RUN`` share."""
+SLOT_RUN = 8
+"""A receiver gets a slot for so many deliveries of its run, so a quick one gets many."""
 RUN_S = 2.0
 """What of a run was not begun within this time is released, so that others get the slot."""
 FEW, GATHER_S = 8, 0.01
@@ -59,9 +65,9 @@ class Sender:
 
 @dataclass(frozen=True, slots=True)
 class LaneLimits:
-    """``slots``: under way at once, ``receiver_slots`` of them to one receiver. ``run_s``: how
-    long after a claim an attempt may begin. ``stop_s``: how long a stop waits for what is being
-    recorded.
+    """``slots``: under way at once, ``receiver_slots`` of them to one receiver, unless it takes
+    long runs in time. ``run_s``: how long after a claim an attempt may begin. ``stop_s``: how long
+    a stop waits for what is being recorded.
     """
 
     slots: int
@@ -76,10 +82,11 @@ class LaneLimits:
 @dataclass(slots=True)
 class _Run:
     """Deliveries of one receiver that were claimed together, in their order, and how many slots
-    send them; ``ending`` of these wait until it is recorded how the run ended.
+    send them, of ``most``; ``ending`` of these wait until it is recorded how the run ended.
     """
 
     owner: str
+    most: int = 0
     waiting: deque[Claim] = field(default_factory=deque)
     claimed_at: float = 0.0
     slots: int = 0
@@ -106,6 +113,7 @@ class Lane:
         self._limits = limits
         self._metrics = metrics
         self._runs: dict[str, _Run] = {}
+        self._sizes: dict[str, int] = {}
         self._owners: Counter[str] = Counter()
         self._woken = asyncio.Event()
         self._recorder = Recorder(self._channel, pool, subscriptions, limits.record, metrics)
@@ -165,8 +173,7 @@ class Lane:
         free = self._limits.slots - self._owners.total()
         if free <= 0:
             return {}
-        most = self._limits.receiver_slots
-        full = [it for it, r in self._runs.items() if r.slots >= most or r.waiting or r.ending]
+        full = [it for it, r in self._runs.items() if r.slots >= r.most or r.waiting or r.ending]
         at_share = owners_at_share(self._owners, self._limits.slots)
         self._metrics.owners_at_share.labels(self._channel).set(len(at_share))
         busy = Busy(full, sorted(at_share))
@@ -174,7 +181,7 @@ class Lane:
         async with transaction(self._pool) as conn:
             lease = Lease(secrets.token_hex(8), self._limits.lease_s)
             claims = await store.claim(
-                conn, self._channel, lease, busy=busy, wanted=Wanted(free, RUN)
+                conn, self._channel, lease, busy=busy, wanted=Wanted(free, RUN, self._sizes)
             )
         runs = {}
         for claim in claims:
@@ -182,15 +189,27 @@ class Lane:
             run.waiting.append(claim)
             run.claimed_at = now
             runs[claim.subscription] = run
+        for name, run in runs.items():
+            run.most = max(self._limits.receiver_slots, len(run.waiting) // SLOT_RUN)
+            self._resize(name, len(run.waiting))
         return runs
+
+    def _resize(self, name: str, got: int) -> None:
+        """The size of a receiver's next run, after it got so many: larger while there are more."""
+        if got < self._sizes.get(name, RUN):
+            self._sizes.pop(name, None)
+        else:
+            self._sizes[name] = 2 * got
+            most = min(RUN_MOST, max(RUN, CLAIMED // len(self._sizes)))
+            self._sizes = {it: min(size, most) for it, size in self._sizes.items()}
 
     def _staff(self, group: asyncio.TaskGroup, runs: dict[str, _Run]) -> None:
         """Give a slot to each run that got something; more while its owner may have them."""
-        most = self._limits.receiver_slots
+        most = max((run.most for run in runs.values()), default=0)
         for is_first in (True, *[False] * (most - 1)):
             for name, run in runs.items():
                 if is_first or (
-                    run.slots < min(most, len(run.waiting))
+                    run.slots < min(run.most, len(run.waiting))
                     and run.owner not in owners_at_share(self._owners, self._limits.slots)
                 ):
                     run.slots += 1
@@ -205,7 +224,7 @@ class Lane:
                 waited_s = asyncio.get_running_loop().time() - run.claimed_at
                 if run.ending or not run.waiting or waited_s > self._limits.run_s:
                     self._recorder.room.release()
-                    await self._end(run)
+                    await self._end(name, run)
                     break
                 claim = run.waiting.popleft()
                 if claim.attempts == 1:
@@ -215,7 +234,7 @@ class Lane:
                     answer = await self._try(claim)
                 recorded = self._recorder.answered(claim, answer)
                 if not isinstance(answer, Sent):
-                    await self._end(run, recorded)
+                    await self._end(name, run, recorded)
         finally:
             run.slots -= 1
             _count_down(self._owners, run.owner)
@@ -223,9 +242,10 @@ class Lane:
                 del self._runs[name]
             self._woken.set()
 
-    async def _end(self, run: _Run, recorded: asyncio.Event | None = None) -> None:
+    async def _end(self, name: str, run: _Run, recorded: asyncio.Event | None = None) -> None:
         """Release what waits; its receiver gets nothing more before that is recorded."""
         if run.waiting:
+            self._sizes.pop(name, None)
             recorded = self._recorder.release(run.waiting)
             run.waiting.clear()
         if recorded is not None:

@@ -134,7 +134,8 @@ class AlertingSettings(DatabaseSettings, ReadByRestSettings):
     mail_slots: PositiveInt = Field(8, description="The most mails at a time.")
 
     receiver_slots: PositiveInt = Field(
-        2, description="The most deliveries to one receiver at a time."
+        2,
+        description="The most deliveries to one receiver at a time, unless it takes many in time.",
     )
     delivery_poll_s: PositiveFloat = Field(1.0, description="How often due retries are handled.")
     delivery_lease_s: PositiveFloat = Field(

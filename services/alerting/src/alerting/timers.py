@@ -12,14 +12,16 @@ from alerting.domain import jobs
 from alerting.domain.deliveries import GiveUp
 from alerting.handlers import Listener, Notified
 from alerting.metrics import AlertingMetrics
+from alerting.reported import ReportedNodes
 from alerting.settings import AlertingSettings
 from alerting.store import alerts, cleaning, deliveries, digests, watches
-from alerting.subscriptions import Subscriptions
 
 _log = structlog.get_logger()
 
 GATHER_S = 0.5
 """What changes within this time is looked at together."""
+DOUBT_S = 60.0
+"""How often the health of all nodes is compared with their alerts, changed or not."""
 
 
 class Timers:
@@ -30,8 +32,8 @@ class Timers:
     def __init__(
         self,
         runtime: Runtime,
-        subscriptions: Subscriptions,
         listener: Listener,
+        nodes: ReportedNodes,
         metrics: AlertingMetrics,
         after: Callable[[Notified], None],
     ) -> None:
@@ -40,15 +42,15 @@ class Timers:
         self._bus = runtime.bus
         self._pool = runtime.pool
         self._relay = runtime.relay
-        self._subscriptions = subscriptions
         self._listener = listener
+        self._nodes = nodes
         self._metrics = metrics
         self._after = after
         self._up_since: float | None = None
-        self._cleaned = time.monotonic()
+        self._cleaned = self._doubted = time.monotonic()
 
-    async def run(self, wanted: asyncio.Event) -> None:
-        """Look until cancelled; before the usual time where it is wanted."""
+    async def run(self) -> None:
+        """Look until cancelled; before the usual time where the health of nodes has changed."""
         while True:
             try:
                 await self._look()
@@ -56,20 +58,24 @@ class Timers:
                 if not is_transient(error):
                     raise
                 _log.warning("timers wait", error=str(error) or type(error).__name__)
-            await self._rest(wanted)
+            await self._rest()
 
-    async def _rest(self, wanted: asyncio.Event) -> None:
-        """Until the next look. What is wanted waits for a moment: more may come with it."""
+    async def _rest(self) -> None:
+        """Until the next look. What has changed waits for a moment: more may come with it."""
         try:
             async with asyncio.timeout(self._settings.alert_timer_poll_s):
-                await wanted.wait()
+                await self._nodes.changed.wait()
         except TimeoutError:
             return
-        wanted.clear()
+        self._nodes.changed.clear()
         await asyncio.sleep(min(GATHER_S, self._settings.alert_timer_poll_s))
 
     async def _look(self) -> None:
-        await self._pass_time(is_settled=self._is_settled())
+        if time.monotonic() - self._doubted >= DOUBT_S:
+            self._doubted = time.monotonic()
+            self._nodes.doubt()
+        while await self._pass_time(is_settled=self._is_settled()):
+            pass
         async with transaction(self._pool) as conn:
             made = await digests.make_digests(conn, self._settings.alert_timer_batch)
         if made:
@@ -97,12 +103,14 @@ class Timers:
             self._up_since = time.monotonic()
         return time.monotonic() - self._up_since >= self._settings.alert_settle_s
 
-    async def _pass_time(self, *, is_settled: bool) -> None:
+    async def _pass_time(self, *, is_settled: bool) -> bool:
+        """Whether reports of nodes are left that have to be looked at."""
         async with self._relay.transaction() as opened:
             notified = await self._listener.pass_time(
                 opened, self._settings.alert_timer_batch, is_settled=is_settled
             )
         self._after(notified)
+        return self._nodes.see(notified.seen) and bool(notified.seen)
 
     async def _clean(self) -> int:
         """Delete old rows in one transaction; the most that one statement had."""
@@ -115,7 +123,7 @@ class Timers:
                 conn,
                 days=settings.retention_days,
                 rows=settings.clean_rows,
-                subscriptions=[it.subscription.id for it in self._subscriptions.entries()],
+                subscriptions=[it.subscription.id for it in self._listener.subscriptions.entries()],
             )
             forgotten = await watches.forget_jobs(conn, settings.open_job_days, settings.clean_rows)
             for watch in forgotten:

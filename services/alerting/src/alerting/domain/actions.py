@@ -47,6 +47,8 @@ ASKED = GOES_ON | {State.UNDO_REQUESTED}
 """Alerting waits for REST's answer."""
 ACTS = ASKED | {State.DONE, State.FAILED}
 """Its target is acted on."""
+ACTED = ACTS | {State.UNDONE}
+"""It is, or was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,10 @@ def decide(
     days, and all that still hold a node.
     """
     firing = {(it.fingerprint, it.starts_at): it for it in alerts}
-    look = _Look(rules, bounds, firing, {each.action: each for each in known}, now)
+    lost = {it.labels.get("node", "") for it in firing.values() if it.name == LOST}
+    look = _Look(rules, bounds, firing, lost, now)
+    for each in known:
+        look.take(each)
     look.end_what_is_over()
     look.begin_what_is_due()
     look.release_what_is_well()
@@ -150,14 +155,24 @@ def decide(
 
 @dataclass(slots=True)
 class _Look:
-    """One look at all actions; ``found`` has them as they are by now."""
+    """One look at all actions; ``found`` has them as they are by now, and ``of_targets`` those that
+    are no dry runs. No decision about one of them reads all: thousands of alerts may fire at once.
+    """
 
     rules: Sequence[ActionRule]
     bounds: Bounds
     firing: Mapping[tuple[str, datetime], Alert]
-    found: dict[str, Action]
+    lost: Collection[str]
     now: datetime
+    found: dict[str, Action] = field(default_factory=dict)
+    of_targets: dict[str, dict[str, Action]] = field(default_factory=dict)
     changed: list[Action] = field(default_factory=list)
+
+    def take(self, action: Action) -> None:
+        """It is so by now."""
+        self.found[action.action] = action
+        if not action.is_dry_run:
+            self.of_targets.setdefault(action.target, {})[action.action] = action
 
     def _note(self, action: Action) -> None:
         before = self.found.get(action.action)
@@ -166,7 +181,7 @@ class _Look:
             action.reason,
         )
         if not is_same or action.state in ASKED:
-            self.found[action.action] = action
+            self.take(action)
             self.changed.append(action)
 
     def _is_over(self, action: Action) -> bool:
@@ -174,6 +189,9 @@ class _Look:
 
     def _real(self) -> list[Action]:
         return [it for it in self.found.values() if not it.is_dry_run]
+
+    def _of(self, target: str) -> Collection[Action]:
+        return self.of_targets.get(target, {}).values()
 
     def _comes_back(self, action: Action) -> bool:
         return _holds_a_node(action) and self._takes_back(action)
@@ -197,6 +215,9 @@ class _Look:
 
     def begin_what_is_due(self) -> None:
         """Rules act on alerts that have fired for long enough."""
+        room = _Room(self.bounds, self.now - HOUR)
+        for each in self._real():
+            room.note(each)
         for rule in self.rules:
             for alert in self.firing.values():
                 due_at = alert.starts_at + timedelta(seconds=rule.after_s)
@@ -204,7 +225,9 @@ class _Look:
                     continue
                 before = self.found.get(action_id(rule, alert))
                 if before is None or before.state is State.HELD:
-                    self._note(self._decided(rule, alert))
+                    decided = self._decided(rule, alert, room)
+                    self._note(decided)
+                    room.note(decided)
 
     def release_what_is_well(self) -> None:
         """Nodes whose alerts are over are tested."""
@@ -212,7 +235,7 @@ class _Look:
             if action.do is Do.RELEASE and action.state is State.HELD:
                 self._note(self._released(action))
 
-    def _decided(self, rule: ActionRule, alert: Alert) -> Action:
+    def _decided(self, rule: ActionRule, alert: Alert, room: "_Room") -> Action:
         target = target_of(rule.do, alert)
         state, reason = State.REQUESTED, "Requested."
         if target is None:
@@ -225,7 +248,7 @@ class _Look:
         elif rule.do is Do.REMEDIATE and self._is_remediated(rule, target):
             reason = f"The rule remediates {target} because of another alert."
             state = State.REFUSED
-        elif (held := self._held(rule, target)) is not None:
+        elif (held := self._held(rule, target, room)) is not None:
             state, reason = State.HELD, held
         return Action(
             action=action_id(rule, alert),
@@ -246,7 +269,7 @@ class _Look:
 
     def _is_remediated(self, rule: ActionRule, node: str) -> bool:
         """The script was asked for since the node was taken."""
-        here = [it for it in self._real() if it.target == node]
+        here = self._of(node)
         since = min((it.asked_at for it in here if _takes_a_node(it)), default=None)
         own = [it for it in here if it.rule == rule.name and it.do is Do.REMEDIATE]
         return since is not None and any(it.state in ACTS and it.asked_at >= since for it in own)
@@ -256,7 +279,7 @@ class _Look:
         ended well, and no pod holds the GPUs that its preflight job takes.
         """
         node, now = action.target, self.now
-        here = [it for it in self._real() if it.target == node]
+        here = self._of(node)
         holds = [it for it in here if _holds_a_node(it)]
         failed = next((it for it in here if it.state is State.FAILED), None)
         other = next((it for it in here if it.do in REPAIRS and it.state in GOES_ON), None)
@@ -288,14 +311,14 @@ class _Look:
         asked = _now(action, State.REQUESTED, "Requested.", now)
         return replace(asked, asked_at=now, takes_back=tuple(sorted(it.action for it in holds)))
 
-    def _held(self, rule: ActionRule, target: str) -> str | None:
+    def _held(self, rule: ActionRule, target: str, room: "_Room") -> str | None:
         """Why an action has to wait; None: it does not. A tag does no harm."""
         if rule.do is Do.TAG_JOB:
             return None
         if rule.do is Do.REMEDIATE and (busy := self._is_busy(target)) is not None:
             return busy
-        acted = [it for it in self._real() if it.state in ACTS or it.state is State.UNDONE]
-        own = [it for it in acted if (it.rule, it.target) == (rule.name, target)]
+        acted = [it for it in self._of(target) if it.state in ACTED]
+        own = [it for it in acted if it.rule == rule.name]
         # Under an order that stands, another alert of the node adds a reason to keep it.
         is_free = not any(_takes_a_node(it) for it in own)
         if is_free and any(it.asked_at > self.now - HOUR for it in own):
@@ -305,36 +328,57 @@ class _Look:
             )
         if rule.do is Do.REMEDIATE:
             return None
-        return self._over_limits(rule.do in ORDERS, target, acted)
+        return room.over_nodes(target) if rule.do in ORDERS else room.over_jobs(target)
 
     def _is_busy(self, node: str) -> str | None:
         """Why a node is not ready for a script. A lost node's pods are lost already."""
         settled = self.now - timedelta(seconds=self.bounds.settles_s)
-        orders = [it for it in self._real() if it.target == node and _holds_a_node(it)]
-        lost = {it.labels.get("node") for it in self.firing.values() if it.name == LOST}
+        orders = [it for it in self._of(node) if _holds_a_node(it)]
         if not orders:
             return f"No action has taken {node} yet."
         if not any(it.at <= settled for it in orders):
             return f"{node} was just taken."
-        if self.bounds.pods.get(node) != 0 and node not in lost:
+        if self.bounds.pods.get(node) != 0 and node not in self.lost:
             return f"{node} runs pods still."
         return None
 
-    def _over_limits(self, is_node: bool, target: str, acted: Sequence[Action]) -> str | None:
-        lately = {
-            it.target
-            for it in acted
-            if (it.do in ORDERS if is_node else it.do is Do.STOP_JOB)
-            and it.asked_at > self.now - HOUR
-        }
-        if target not in lately and len(lately) >= (
-            self.bounds.per_hour if is_node else self.bounds.jobs_per_hour
-        ):
-            what = "nodes were taken" if is_node else "jobs were stopped"
-            return f"{len(lately)} {what} within the last hour, the limit."
-        held = {it.target for it in self._real() if _takes_a_node(it)}
-        if is_node and target not in held and len(held) >= self.bounds.at_once:
-            return f"{len(held)} nodes are taken, the limit: release one."
+
+@dataclass(slots=True)
+class _Room:
+    """What limits leave: the nodes and jobs that were acted on since a time, and the nodes that are
+    taken now.
+    """
+
+    bounds: Bounds
+    since: datetime
+    nodes: set[str] = field(default_factory=set)
+    jobs: set[str] = field(default_factory=set)
+    taken: set[str] = field(default_factory=set)
+
+    def note(self, action: Action) -> None:
+        """An action counts."""
+        if action.is_dry_run:
+            return
+        if action.state in ACTED and action.asked_at > self.since:
+            if action.do in ORDERS:
+                self.nodes.add(action.target)
+            elif action.do is Do.STOP_JOB:
+                self.jobs.add(action.target)
+        if _takes_a_node(action):
+            self.taken.add(action.target)
+
+    def over_nodes(self, node: str) -> str | None:
+        """Why a node can't be taken now."""
+        if node not in self.nodes and len(self.nodes) >= self.bounds.per_hour:
+            return f"{len(self.nodes)} nodes were taken within the last hour, the limit."
+        if node not in self.taken and len(self.taken) >= self.bounds.at_once:
+            return f"{len(self.taken)} nodes are taken, the limit: release one."
+        return None
+
+    def over_jobs(self, job: str) -> str | None:
+        """Why a job can't be stopped now."""
+        if job not in self.jobs and len(self.jobs) >= self.bounds.jobs_per_hour:
+            return f"{len(self.jobs)} jobs were stopped within the last hour, the limit."
         return None
 
 

@@ -29,32 +29,28 @@ RUNBOOK = "docs/runbook.md#nodes"
 
 
 def changes(
-    known: Iterable[Alert],
-    nodes: Mapping[str, NodeReport],
-    removed: Iterable[str],
-    *,
-    now: datetime,
+    known: Iterable[Alert], nodes: Mapping[str, NodeReport | None], *, now: datetime
 ) -> tuple[Alert, ...]:
-    """The alerts that begin or end. ``known``: those about nodes that fire, or ended lately;
-    ``nodes``: the newest reports.
+    """The alerts that begin or end. ``nodes``: the newest reports, None of a node that was removed;
+    ``known``: the alerts about these nodes that fire, or ended lately.
     """
     latest: dict[str, Alert] = {}
     for alert in known:
         before = latest.get(alert.fingerprint)
         if before is None or before.starts_at < alert.starts_at:
             latest[alert.fingerprint] = alert
-    wanted = {each.fingerprint: each for report in nodes.values() for each in alerts_of(report)}
+    reports = [it for it in nodes.values() if it is not None]
+    wanted = {each.fingerprint: each for report in reports for each in alerts_of(report)}
     begun = [each for ident, each in wanted.items() if _begins(latest.get(ident), each)]
-    gone = frozenset(removed)
     ended = []
     for ident, alert in latest.items():
         if alert.ends_at is not None or ident in wanted:
             continue
-        node = alert.labels.get("node", "")
-        if node in gone:
+        report = nodes[alert.labels["node"]]
+        if report is None:
             ended.append(alert.resolved(max(now, alert.starts_at)))
-        elif node in nodes and nodes[node].at > alert.starts_at:
-            ended.append(alert.resolved(nodes[node].at))
+        elif report.at > alert.starts_at:
+            ended.append(alert.resolved(report.at))
     return (*begun, *ended)
 
 

@@ -1,6 +1,6 @@
 """Alerts, with the records that publish them; and subscriptions as last published."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from datetime import datetime
 
@@ -75,19 +75,19 @@ HEALTH_KEY = "alerting: alerts about nodes"
 """One replica at a time compares reports with the alerts about them."""
 
 _OF_NODES = """
-    SELECT * FROM alert WHERE source = 'node'
+    SELECT * FROM alert WHERE source = 'node' AND node = ANY($1)
     AND (ends_at IS NULL OR ends_at > now() - interval '1 day')
 """
 
 
-async def alerts_of_nodes(conn: Connection) -> list[Alert] | None:
-    """Those that agents' reports made, firing or ended lately; None while another replica looks at
-    them.
+async def alerts_of_nodes(conn: Connection, nodes: Collection[str]) -> list[Alert] | None:
+    """Those that reports of these nodes made, firing or ended lately; None while another replica
+    looks at alerts of nodes.
     """
     sql = "SELECT pg_try_advisory_xact_lock(hashtext($1))"
     if not await conn.fetchval(sql, HEALTH_KEY):
         return None
-    return [alert_of(row) for row in await conn.fetch(_OF_NODES)]
+    return [alert_of(row) for row in await conn.fetch(_OF_NODES, list(nodes))] if nodes else []
 
 
 _KNOWN = """

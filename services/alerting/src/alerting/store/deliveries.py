@@ -275,7 +275,8 @@ CLAIM = """
             WHERE subscription = asked.subscription AND state = 'waiting' AND digest_at IS NULL
             AND next_at <= clock_timestamp()
             AND (lease_until IS NULL OR lease_until <= clock_timestamp())
-            ORDER BY next_at LIMIT $7 FOR UPDATE SKIP LOCKED
+            ORDER BY next_at LIMIT coalesce(($8::jsonb ->> asked.subscription)::integer, $7)
+            FOR UPDATE SKIP LOCKED
         ) AS taken
     )
     UPDATE delivery AS d SET attempts = d.attempts + 1, lease = $5,
@@ -307,10 +308,13 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Deliveries of so many receivers, and of each up to so many."""
+    """Deliveries of so many receivers, and of each up to so many; of some, by name, up to as many
+    as ``sizes`` has.
+    """
 
     receivers: int
     each: int
+    sizes: Mapping[str, int]
 
 
 async def claim(
@@ -320,7 +324,8 @@ async def claim(
     ``busy`` ones.
     """
     full = (list(busy.subscriptions), list(busy.owners))
-    terms = (channel.value, *full, wanted.receivers, lease.name, lease.seconds, wanted.each)
+    most = (wanted.each, dict(wanted.sizes))
+    terms = (channel.value, *full, wanted.receivers, lease.name, lease.seconds, *most)
     found = await fetch(Claim, conn, CLAIM, *terms)
     return sorted(found, key=lambda it: (it.due_at, it.created_at, it.id))
 
