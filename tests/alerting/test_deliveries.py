@@ -103,6 +103,14 @@ def test_what_a_job_file_asks_for_reaches_its_user_once(
     assert sorted(it.subscription for it in made) == reached
 
 
+def test_what_is_preset_goes_to_the_address_of_the_users_account_alone() -> None:
+    """A webhook that was subscribed for something else gets no surprise."""
+    both = [a_subscription(**ACCOUNT), a_subscription(**OTHER, webhook_url="https://one")]
+    preset = replace(an_event(AlertEvent.ALERT_RAISED), is_preset=True)
+    made = [deliveries(some, preset, now=NOW, own=some) for some in (both, both[1:])]
+    assert [[it.subscription for it in each] for each in made] == [[ACCOUNT["id"]], []]
+
+
 def test_a_filter_of_jobs_lets_events_of_nodes_pass() -> None:
     asked = a_subscription(events=("node-lost",), filter=SubscriptionFilter(users=("bob",)))
     assert deliveries([asked], an_event(AlertEvent.NODE_LOST, job=None), now=NOW)

@@ -267,7 +267,7 @@ class Listener:
             if event.job is None:
                 return deliveries(naming, event, now=opened.now)
             user = event.job.user
-            own = of_owner.get(user, ()) if event.is_asked else ()
+            own = of_owner.get(user, ()) if event.is_asked or event.is_preset else ()
             return deliveries([*of_all, *of_user.get(user, ())], event, now=opened.now, own=own)
 
         owners = {it.id: it.owner for it in subscriptions}

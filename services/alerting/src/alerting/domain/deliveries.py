@@ -187,13 +187,16 @@ def deliveries(
     own: Iterable[Subscription] = (),
 ) -> tuple[Delivery, ...]:
     """The deliveries that an event makes: for the subscriptions that want it, and where the job's
-    file asks for it, over the channels of the job's user that do not get it yet. ``own``: the
-    subscriptions of this user, and that of their account.
+    file asks for it, over the channels of the job's user that do not get it yet. What is preset
+    goes to the address of this user's account. ``own``: the subscriptions of this user, and that of
+    their account.
     """
     found = [it for it in subscriptions if wants(it, event)]
-    if event.is_asked and event.job is not None:
+    if event.job is not None and (event.is_asked or event.is_preset):
         reached = {_address(it) for it in found}
         for each in channels_of(event.job.user, own):
+            if not event.is_asked and not each.id.startswith(ACCOUNT):
+                continue
             if _address(each) not in reached:
                 reached.add(_address(each))
                 found.append(each)

@@ -51,7 +51,8 @@ class Event:
 
     ``key`` is the same for every repeat of the event. ``thread`` groups messages about one thing (a
     job, a node). ``data`` is the body of a webhook, in JSON names. ``is_asked``: the job's
-    file asks to notify its user of it.
+    file asks to notify its user of it. ``is_preset``: the job's user gets it without asking, at the
+    confirmed address of their account.
     """
 
     key: str
@@ -64,6 +65,7 @@ class Event:
     data: Mapping[str, JsonValue]
     job: JobLabels | None = None
     is_asked: bool = False
+    is_preset: bool = False
 
 
 @dataclass(frozen=True, slots=True)
