@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from muster.contracts.alerts import AlertsReceived, ReceivedAlert
 from muster.contracts.jobs import JobState
 from muster.contracts.subscriptions import ReceiverKind, SealedReceiver
 from muster.contracts.verdicts import Behavior, Fault, Verdict
@@ -67,6 +69,53 @@ async def test_a_failed_job_reaches_each_kind_of_receiver(
     everything = str(kept) + "".join(capsys.readouterr())
     assert "marker-path" not in everything
     assert not token or token not in everything
+
+
+async def test_an_incident_is_over_with_the_last_alert_that_its_subscription_asks_for(
+    cluster: Any, start_receiver: Callable[..., Any]
+) -> None:
+    receiver = await start_receiver(status=202)
+    to = sealed(ReceiverKind.PAGERDUTY, receiver.url, "marker-key")
+    both = {"events": ("alert-raised", "alert-resolved"), "receiver": to}
+    await cluster.subscribe(id=f"to-{to.kind}", **both, least_severity="warning")
+    start = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+    async def alerts(*severities: str, over: bool = False) -> None:
+        ended = start + timedelta(hours=1) if over else None
+        group = AlertsReceived(
+            group="g",
+            at=start,
+            alerts=tuple(
+                ReceivedAlert(
+                    fingerprint=each,
+                    name="GpuHot",
+                    severity=each,
+                    summary="It is hot",
+                    labels={"node": "n1"},
+                    starts_at=start,
+                    ends_at=ended,
+                )
+                for each in severities
+            ),
+        )
+        await cluster.publish("alerts-received", group.group, group)
+
+    def firing(count: int) -> Any:
+        return cluster.until("SELECT count(*)::int FROM alert WHERE ends_at IS NULL", [(count,)])
+
+    async with cluster.alerting():
+        await alerts("critical", "warning", "info")
+        await firing(3)
+        await alerts("critical", over=True)
+        await firing(2)
+        await alerts("warning", over=True)
+        await firing(1)
+        await alerts("info", over=True)
+        await firing(0)
+        await cluster.until("SELECT DISTINCT state FROM delivery", [("sent",)])
+    bodies = [json.loads(request.body) for request in receiver.requests]
+    assert sorted(it["event_action"] for it in bodies) == ["resolve", "trigger"]
+    assert len({it["dedup_key"] for it in bodies}) == 1
 
 
 async def test_a_receiver_of_another_key_is_not_sent_to_and_says_why(

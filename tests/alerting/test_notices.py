@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from alerting.domain.deliveries import deliveries
 from alerting.domain.events import Alert, Event, JobLabels, Severity
-from alerting.domain.notices import events_of
+from alerting.domain.notices import events_of, incident_of, with_cause
 from muster.contracts.alerts import AlertSubject, subject_of
 from muster.contracts.subscriptions import Subscription, SubscriptionFilter
 
@@ -49,6 +49,16 @@ def test_the_end_of_a_group_names_the_alert_that_its_begin_named() -> None:
     (ended,) = events_of([it.resolved(NOW) for it in reversed(alerts)])
     assert ended.data["alert"] == begun.data["alert"]
     assert ended.text == begun.text
+
+
+def test_an_end_has_the_cause_of_its_begin() -> None:
+    """One of a group of Alertmanager's that it repeats no more, or that ends with others."""
+    first, second = with_cause([an_alert("a", node="n1"), an_alert("b", node="n1")], "group/g")
+    (begun,) = events_of([first, second], "group/g")
+    (ended,) = events_of([first.resolved(NOW)])
+    (other,) = events_of([second.resolved(NOW), an_alert("c", node="n1").resolved(NOW)], "group/g")
+    found = {(it.thread, it.data["incident"]) for it in (begun, ended, other)}
+    assert found == {("group/g", incident_of(first))}
 
 
 @pytest.mark.parametrize(

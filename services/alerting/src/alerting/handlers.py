@@ -1,7 +1,7 @@
 """Messages and the passing of time: load, decide, save and publish, in one transaction."""
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Generic, TypeVar
 
@@ -12,7 +12,7 @@ from muster.contracts.model import Model
 from muster.contracts.nodes import NodeLost, NodeNameClashed, NodeReport, NodeReturned
 from muster.contracts.notices import AccountingDrifted, DeadLetter
 from muster.contracts.reports import UsageReported
-from muster.contracts.subscriptions import Subscription
+from muster.contracts.subscriptions import AlertEvent, Subscription
 from muster.contracts.topics import DEAD_LETTER, TOPICS, Service
 from muster.db import Connection, Transaction
 from muster.errors import Broken
@@ -42,7 +42,7 @@ from alerting.domain.events import Alert, Event
 from alerting.domain.jobs import Watch
 from alerting.domain.mutes import is_muted
 from alerting.domain.nodes import NodeWatch
-from alerting.domain.notices import events_of
+from alerting.domain.notices import events_of, with_cause
 from alerting.domain.policy import Policy
 from alerting.domain.repeated import Key, Repeated, RepeatedOutcome
 from alerting.mutes import KnownMutes
@@ -241,12 +241,22 @@ class Listener:
         await batch.save(opened.conn)
         await self._follow_rules(opened, batch)
         notified = batch.notified
+        await alert_store.save_alerts(opened, notified.alerts)
         if notified.events:
+            await self._note_rest(opened.conn, notified)
             await self._deliver(opened, notified)
         if batch.over:
             reason = "the action waits no longer for a script"
             notified.expired = await delivery_store.expire_events(opened.conn, batch.over, reason)
-        await alert_store.save_alerts(opened, notified.alerts)
+
+    async def _note_rest(self, conn: Connection, notified: Notified) -> None:
+        """Let ends know which alerts with their cause fire still."""
+        ends = [it for it, _ in notified.events if it.name is AlertEvent.ALERT_RESOLVED]
+        rest = await alert_store.still_firing(conn, {str(it.data["incident"]) for it in ends})
+        notified.events = [
+            (replace(it, rest=rest.get(str(it.data.get("incident")))), trace)
+            for it, trace in notified.events
+        ]
 
     async def _deliver(self, opened: Transaction, notified: Notified) -> None:
         """Write the deliveries of new events."""
@@ -443,8 +453,8 @@ class _Batch:
 
     def notify(self, alerts: Iterable[Alert], cause: str = "", truncated: int = 0) -> None:
         """Take alerts that began or ended and have no events of their own."""
-        changed = list(alerts)
-        self.notified.add(events_of(changed, cause, truncated), changed)
+        changed = with_cause(alerts, cause)
+        self.notified.add(events_of(changed, truncated=truncated), changed)
 
     def pass_time(self, removed: Collection[str]) -> None:
         now, policy = self._now, self._policy

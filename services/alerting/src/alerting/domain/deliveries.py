@@ -268,8 +268,12 @@ def wants(subscription: Subscription, event: Event) -> bool:
             return False
     elif not _passes(subscription.filter, event):
         return False
-    least = subscription.least_severity
-    return least in EVERY_SEVERITY or RANKS[weight(event)] >= RANKS[Severity(least.value)]
+    asked = subscription.least_severity
+    least = 0 if asked in EVERY_SEVERITY else RANKS[Severity(asked.value)]
+    if subscription.kind is ReceiverKind.PAGERDUTY and event.rest is not None:
+        # An incident is over when all of its alerts are that this subscription asks for.
+        return RANKS[weight(event)] >= least > RANKS[event.rest]
+    return RANKS[weight(event)] >= least
 
 
 def channel(subscription: Subscription) -> Channel:

@@ -52,7 +52,8 @@ class Event:
     ``key`` is the same for every repeat of the event. ``thread`` groups messages about one thing (a
     job, a node). ``data`` is the body of a webhook, in JSON names. ``is_asked``: the job's
     file asks to notify its user of it. ``is_preset``: the job's user gets it without asking, at the
-    confirmed address of their account.
+    confirmed address of their account. ``rest``: the most severe alert that fires still of those
+    with the cause of the ended ones.
     """
 
     key: str
@@ -66,13 +67,15 @@ class Event:
     job: JobLabels | None = None
     is_asked: bool = False
     is_preset: bool = False
+    rest: Severity | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
     """A condition that holds from ``starts_at`` until ``ends_at``; firing while that is None.
 
-    ``ident``: the fingerprint that its source gave it, where that is another program's.
+    ``ident``: the fingerprint that its source gave it, where that is another program's. ``cause``:
+    what it came of, where its begin was notified together with others of this cause.
     """
 
     name: str
@@ -84,6 +87,7 @@ class Alert:
     source: Source = Source.ALERTING
     runbook: str | None = None
     ident: str | None = None
+    cause: str | None = None
 
     @property
     def fingerprint(self) -> str:

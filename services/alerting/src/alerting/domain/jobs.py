@@ -260,6 +260,7 @@ def _late_alert(watch: Watch, starts_at: datetime) -> Alert:
             "jobName": watch.name,
         },
         starts_at=starts_at,
+        cause=_thread(watch.job),
     )
 
 

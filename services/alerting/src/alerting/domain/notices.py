@@ -3,6 +3,7 @@ Alerts with one cause are one event, so that they are one message.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from itertools import groupby
 
@@ -21,16 +22,29 @@ def events_of(alerts: Iterable[Alert], cause: str = "", truncated: int = 0) -> t
     node or job, or what the caller names. Alerts of different jobs are apart: users get their own.
     ``truncated``: how many more alerts their source left out.
     """
+    alerts = with_cause(alerts, cause)
 
     def key(alert: Alert) -> tuple[str, bool, tuple[str, ...]]:
         labels = _labels(alert.labels)
         whose = (labels.user, labels.virtual_cluster, labels.name) if labels is not None else ()
-        return cause or _cause(alert), alert.ends_at is not None, whose
+        return alert.cause or "", alert.ends_at is not None, whose
 
     return tuple(
         _event(name, list(same), truncated)
         for (name, *_), same in groupby(sorted(alerts, key=key), key)
     )
+
+
+def with_cause(alerts: Iterable[Alert], cause: str = "") -> list[Alert]:
+    """The same alerts, each with its cause. An end has that of its begin."""
+    return [it if it.cause else replace(it, cause=cause or _cause(it)) for it in alerts]
+
+
+def incident_of(alert: Alert) -> str:
+    """The same for alerts with one cause that are about the same job, or about none."""
+    it = subject_of(alert.labels)
+    whose = {"user": it.user, "virtualCluster": it.virtual_cluster, "job": it.job_name}
+    return fingerprint(alert.cause or "", whose)
 
 
 def _cause(alert: Alert) -> str:
@@ -64,6 +78,7 @@ def _event(cause: str, alerts: Sequence[Alert], truncated: int) -> Event:
             "alert": first.fingerprint,
             "alerts": [_data(it) for it in alerts[:NAMED]],
             "count": len(alerts),
+            "incident": incident_of(first),
             "truncated": truncated,
         },
         job=_labels(first.labels),

@@ -10,7 +10,8 @@ from muster.contracts.alerts import ReceivedAlert
 from muster.contracts.notices import SettingChanged
 from muster.db import Connection, Transaction
 
-from alerting.domain.events import Alert, Severity, Source
+from alerting.domain.events import RANKS, Alert, Severity, Source
+from alerting.domain.notices import incident_of
 from alerting.store.rows import plain, text
 
 Traced = tuple[Alert, str | None]
@@ -18,9 +19,10 @@ Traced = tuple[Alert, str | None]
 
 _SAVE = """
     INSERT INTO alert
-        (fingerprint, starts_at, name, severity, summary, labels, ends_at, source, runbook,
-         received_at)
-    SELECT fingerprint, starts_at, name, severity, summary, labels, ends_at, source, runbook, now()
+        (fingerprint, starts_at, name, severity, summary, labels, ends_at, source, runbook, cause,
+         incident, received_at)
+    SELECT fingerprint, starts_at, name, severity, summary, labels, ends_at, source, runbook, cause,
+        incident, now()
     FROM jsonb_populate_recordset(NULL::alert, $1::jsonb)
     ON CONFLICT (fingerprint, starts_at) DO UPDATE SET ends_at = excluded.ends_at
     WHERE alert.ends_at IS NULL
@@ -54,6 +56,8 @@ def _row(alert: Alert) -> dict[str, object]:
         "ends_at": alert.ends_at,
         "source": alert.source.value,
         "runbook": alert.runbook and text(alert.runbook),
+        "cause": alert.cause,
+        "incident": alert.cause and incident_of(alert),
     }
 
 
@@ -69,6 +73,28 @@ def _record(traced: Traced, now: datetime) -> Outgoing:
         now.timestamp(),
         traceparent,
     )
+
+
+ENDS_KEY = "alerting: ends of alerts"
+"""One transaction at a time asks what else fires: so the last end is known as the last."""
+
+
+async def still_firing(conn: Connection, incidents: Collection[str]) -> dict[str, Severity]:
+    """The severity of the most severe alert that fires, of each incident that has one."""
+    if not incidents:
+        return {}
+    await conn.execute("SELECT pg_advisory_xact_lock(hashtext($1))", ENDS_KEY)
+    sql = """
+        SELECT DISTINCT incident, severity FROM alert
+        WHERE ends_at IS NULL AND incident = ANY($1)
+    """
+    found: dict[str, Severity] = {}
+    for row in await conn.fetch(sql, list(incidents)):
+        severity = Severity(row["severity"])
+        found[row["incident"]] = max(
+            severity, found.get(row["incident"], severity), key=RANKS.__getitem__
+        )
+    return found
 
 
 HEALTH_KEY = "alerting: alerts about nodes"
@@ -200,6 +226,7 @@ def alert_of(row: asyncpg.Record) -> Alert:
         source=Source(row["source"]),
         runbook=row["runbook"],
         ident=row["fingerprint"],
+        cause=row["cause"],
     )
 
 

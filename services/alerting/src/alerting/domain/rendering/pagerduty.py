@@ -56,6 +56,8 @@ def judge(answer: HttpAnswer) -> Answer:
 
 
 def _dedup_key(message: Message) -> str:
-    """An alert's fingerprint; an event without an alert is an incident of its own."""
-    key = message.alert or message.key
+    """The incident of alerts that come together, or an alert's fingerprint; an event without an
+    alert is an incident of its own.
+    """
+    key = str(message.data.get("incident") or message.alert or message.key)
     return key if len(key) <= DEDUP_KEY else hashlib.sha256(key.encode()).hexdigest()
