@@ -29,7 +29,6 @@ ROOT = Path(__file__).parents[2]
 SYSTEM = "muster-system"
 NEW, NEW_STEP = "registry.example/muster@sha256:" + "a" * 64, "registry.example/muster-step:2"
 OLD = "localhost/muster:0.1.0"
-PULL_SECRETS = "/api/v1/namespaces/muster-jobs/secrets"
 VOLUMES = "/api/v1/persistentvolumes"
 AGAIN_S = 0.1
 
@@ -99,15 +98,13 @@ def muster(plane: KubePlane, home: Path, *words: str, **environment: str) -> Ran
 
 
 @pytest.fixture
-def deploy(plane: KubePlane, tmp_path: Path) -> Iterator[Deploy]:
-    """The command. Muster is removed at the end."""
+def deploy(plane: KubePlane, tmp_path: Path) -> Deploy:
+    """The command."""
 
     def run(*words: str, **environment: str) -> Ran:
         return muster(plane, tmp_path, "deploy", *words, **environment)
 
-    yield run
-    ended = run("remove", "--yes")
-    assert ended.code == 0, ended.err
+    return run
 
 
 @pytest.fixture
@@ -125,10 +122,38 @@ def ready(plane: KubePlane) -> KubePlane:
     return plane
 
 
-def applied(deploy: Deploy, tmp_path: Path, *words: str, **environment: str) -> Ran:
+@pytest.fixture
+def key(plane: KubePlane) -> tuple[str, str]:
+    """The option that names the cluster's key. It outlives a test, as the installation does."""
+    return "--key-file", str(plane.home / "muster.key")
+
+
+@pytest.fixture
+def empty(ready: KubePlane, deploy: Deploy) -> KubePlane:
+    """That cluster without Muster."""
+    if is_there(ready):
+        removed = deploy("remove", "--yes")
+        assert removed.code == 0, removed.err
+    (ready.home / "muster.key").unlink(missing_ok=True)
+    return ready
+
+
+@pytest.fixture
+def installed(ready: KubePlane, deploy: Deploy, key: tuple[str, str]) -> KubePlane:
+    """That cluster with Muster. An installation takes long, so one test leaves it to the next."""
+    if not is_there(ready) or images(ready) != {OLD}:
+        assert applied(deploy, *key).code == 0
+    return ready
+
+
+def is_there(plane: KubePlane) -> bool:
+    """Whether anything is installed."""
+    return plane.ask("GET", f"/api/v1/namespaces/{SYSTEM}")[0] == http.client.OK
+
+
+def applied(deploy: Deploy, *words: str, **environment: str) -> Ran:
     """Muster, installed."""
-    key = ("--key-file", str(tmp_path / "muster.key"))
-    return deploy("apply", "--yes", "--node", NODE, *key, *words, **environment)
+    return deploy("apply", "--yes", "--node", NODE, *words, **environment)
 
 
 def left(plane: KubePlane) -> list[str]:
@@ -164,9 +189,9 @@ def images(plane: KubePlane) -> set[str]:
 
 
 def test_a_check_refuses_and_says_what_to_do(
-    plane: KubePlane, deploy: Deploy, tmp_path: Path
+    empty: KubePlane, deploy: Deploy, tmp_path: Path
 ) -> None:
-    plane.kubectl("delete", "storageclass", "standard", "--ignore-not-found")
+    empty.kubectl("delete", "storageclass", "standard")
     ran = deploy("check", "--node", "absent")
     assert ran.code == 1, ran.err
     assert "refusal  storage: no default storage class" in ran.out
@@ -174,29 +199,81 @@ def test_a_check_refuses_and_says_what_to_do(
     assert "ok       rights: you may make" in ran.out
     assert "Annotate a storage class" in ran.out
     refused = deploy("apply", "--yes", "--node", "absent")
-    assert (refused.code, left(plane)) == (1, [])
+    assert (refused.code, left(empty)) == (1, [])
     (tmp_path / "kustomization.yaml").write_text(
         f"resources: [{os.path.relpath(ROOT / 'deploy/k8s/overlays/minimal', tmp_path)}]\n"
         f"components: [{os.path.relpath(ROOT / 'deploy/k8s/components/monitoring', tmp_path)}]\n"
     )
     unknown = deploy("apply", "--yes", "--overlay", str(tmp_path))
-    assert (unknown.code, left(plane)) == (1, [])
+    assert (unknown.code, left(empty)) == (1, [])
     assert "Install the Prometheus Operator" in unknown.out
     no_way_back = deploy("rollback", "--yes")
     assert (no_way_back.code, "not installed" in no_way_back.err) == (4, True)
 
 
-def test_muster_is_installed_and_removed(ready: KubePlane, deploy: Deploy, tmp_path: Path) -> None:
+def test_an_installation_that_is_cut_off_has_shown_the_password(
+    empty: KubePlane, deploy: Deploy, key: tuple[str, str]
+) -> None:
+    """The password of the database comes by the environment, and stays."""
+    address = "postgresql://muster:hunter2@db.example/muster"
+    refused = applied(deploy, *key, "--database-url", address)
+    assert (refused.code, "Set MUSTER_DEPLOY_DATABASE_URL" in refused.err) == (2, True)
+    assert left(empty) == []
+
+    empty.ask("POST", "/api/v1/namespaces", {"metadata": {"name": SYSTEM}})
+    quota = {"metadata": {"name": "few"}, "spec": {"hard": {"count/secrets": "1"}}}
+    empty.ask("POST", f"/api/v1/namespaces/{SYSTEM}/resourcequotas", quota)
+    counted = ("get", "resourcequota", "few", "-n", SYSTEM, "-o", "jsonpath={.status.hard}")
+    while not empty.kubectl(*counted):
+        pass
+    words = (*key, "--no-wait")
+    cut_off = applied(deploy, *words, MUSTER_DEPLOY_DATABASE_URL=address)
+    assert (cut_off.code, "exceeded quota" in cut_off.err) == (4, True), cut_off.err
+    assert "shown once" in cut_off.out
+    empty.kubectl("delete", "resourcequota", "few", "-n", SYSTEM)
+    again = applied(deploy, *words, MUSTER_DEPLOY_DATABASE_URL=address)
+    assert (again.code, "shown once" in again.out) == (0, False), again.err
+    assert "database: that of MUSTER_DEPLOY_DATABASE_URL" in again.out
+    assert "hunter2" not in again.out + again.err
+
+    assert applied(deploy, *words).code == 0
+    secret = json.loads(empty.kubectl("get", "secret", "database", "-n", SYSTEM, "-o", "json"))
+    assert decoded(secret, "muster_database_url") == address
+
+
+def test_muster_is_removed(installed: KubePlane, deploy: Deploy) -> None:
+    pod = {
+        "metadata": {"name": "a-job", "labels": {"app.kubernetes.io/managed-by": "muster"}},
+        "spec": {"containers": [{"name": "main", "image": "example/none"}]},
+    }
+    installed.ask("POST", "/api/v1/namespaces/muster-jobs/pods", pod)
+    for name, policy in (("scratch", "Delete"), ("home", "Retain")):
+        installed.ask("POST", VOLUMES, a_volume(name, policy))
+    refused = deploy("remove")
+    assert (refused.code, "This ends 1 pods of running jobs." in refused.err) == (4, True)
+    assert "storages: the claims scratch in muster-jobs.\n" in refused.err
+    for name in ("scratch", "home"):
+        installed.ask("DELETE", f"{VOLUMES}/{name}")
+    removed = deploy("remove", "--yes")
+    assert removed.code == 0, removed.err
+    assert "/var/lib/muster" in removed.out
+    assert left(installed) == []
+    assert deploy("status").code == 4
+
+
+def test_muster_is_installed(
+    empty: KubePlane, deploy: Deploy, key: tuple[str, str], tmp_path: Path
+) -> None:
     assert deploy("check", "--node", NODE).code == 0
     asked = deploy("apply", "--node", NODE)
-    assert (asked.code, left(ready)) == (4, [])
+    assert (asked.code, left(empty)) == (4, [])
 
-    ran = applied(deploy, tmp_path)
+    ran = applied(deploy, *key)
     assert ran.code == 0, ran.err
     assert "shown once" in ran.out
-    key = tmp_path / "muster.key"
-    assert stat.S_IMODE(key.stat().st_mode) == 0o600
-    assert key.read_text().strip() not in ran.out + ran.err
+    made = Path(key[1])
+    assert stat.S_IMODE(made.stat().st_mode) == 0o600
+    assert made.read_text().strip() not in ran.out + ran.err
     ready_at = [line.partition(":")[0] for line in ran.err.splitlines() if line.endswith(" ready")]
     services = [each for each in ready_at if each.startswith(("Deployment", "DaemonSet"))]
     assert list(dict.fromkeys(services)) == [
@@ -209,45 +286,29 @@ def test_muster_is_installed_and_removed(ready: KubePlane, deploy: Deploy, tmp_p
     assert "nodes, agent ready: 1 (deploy-a)" in shown.out
     assert max(map(len, shown.out.splitlines())) <= 80
 
-    again = applied(deploy, tmp_path)
+    again = applied(deploy, *key)
     assert again.code == 0, again.err
     assert "No object changes" in again.out
     assert "shown once" not in again.out
-    key.write_text("b" * 64)
-    other = applied(deploy, tmp_path)
+    (tmp_path / "other.key").write_text("b" * 64)
+    other = applied(deploy, "--key-file", str(tmp_path / "other.key"))
     assert (other.code, "is not the key" in other.err) == (2, True)
-
-    pod = {
-        "metadata": {"name": "a-job", "labels": {"app.kubernetes.io/managed-by": "muster"}},
-        "spec": {"containers": [{"name": "main", "image": "example/none"}]},
-    }
-    ready.ask("POST", "/api/v1/namespaces/muster-jobs/pods", pod)
-    for name, policy in (("scratch", "Delete"), ("home", "Retain")):
-        ready.ask("POST", VOLUMES, a_volume(name, policy))
-    refused = deploy("remove")
-    assert (refused.code, "This ends 1 pods of running jobs." in refused.err) == (4, True)
-    assert "storages: the claims scratch in muster-jobs.\n" in refused.err
-    for name in ("scratch", "home"):
-        ready.ask("DELETE", f"{VOLUMES}/{name}")
-    removed = deploy("remove", "--yes")
-    assert removed.code == 0, removed.err
-    assert "/var/lib/muster" in removed.out
-    assert left(ready) == []
-    assert deploy("status").code == 4
+    assert deploy("rollback", "--yes").code == 4
 
 
 def test_an_overlay_that_was_applied_has_to_be_named(
-    ready: KubePlane, deploy: Deploy, tmp_path: Path
+    installed: KubePlane, deploy: Deploy, key: tuple[str, str], tmp_path: Path
 ) -> None:
     mine, minimal = tmp_path / "mine", ROOT / "deploy/k8s/overlays/minimal"
     mine.mkdir()
     resources = f"resources: [{os.path.relpath(minimal, mine)}]"
     own = "{name: settings, namespace: muster-system, behavior: merge, literals: [%s]}"
     setting = own % "MUSTER_KUBE_HOST_NETWORK=mine"
-    (mine / "kustomization.yaml").write_text(f"{resources}\nconfigMapGenerator: [{setting}]\n")
-    key = ("--key-file", str(tmp_path / "muster.key"))
-    assert applied(deploy, tmp_path, "--overlay", str(mine)).code == 0
-    assert deploy("upgrade", "--yes", "--image", NEW, "--overlay", str(mine), *key).code == 0
+    image = "images: [{name: localhost/muster, newName: registry.example/muster, newTag: mine}]"
+    (mine / "kustomization.yaml").write_text(
+        f"{resources}\nconfigMapGenerator: [{setting}]\n{image}\n"
+    )
+    assert applied(deploy, *key, "--overlay", str(mine)).code == 0
 
     for words in (("rollback", "--yes"), ("upgrade", "--yes", *key), ("check",)):
         refused = deploy(*words)
@@ -255,142 +316,122 @@ def test_an_overlay_that_was_applied_has_to_be_named(
             2,
             True,
         )
-    assert images(ready) == {NEW}
+    assert images(installed) == {"registry.example/muster:mine"}
     assert deploy("rollback", "--yes", "--overlay", str(mine)).code == 0
-    assert images(ready) == {OLD}
+    assert images(installed) == {OLD}
 
-    assert applied(deploy, tmp_path, "--overlay", str(minimal)).code == 0
+    assert applied(deploy, *key, "--overlay", str(minimal)).code == 0
     assert deploy("check").code == 0
 
 
-def test_a_password_of_the_database_comes_by_the_environment(
-    ready: KubePlane, deploy: Deploy, tmp_path: Path
+def test_keys_and_passwords_in_secrets_come_and_stay(
+    installed: KubePlane, deploy: Deploy, key: tuple[str, str], tmp_path: Path
 ) -> None:
-    address = "postgresql://muster:hunter2@db.example/muster"
-    refused = applied(deploy, tmp_path, "--database-url", address)
-    assert (refused.code, "Set MUSTER_DEPLOY_DATABASE_URL" in refused.err) == (2, True)
-    assert left(ready) == []
-
-    ran = applied(deploy, tmp_path, "--no-wait", MUSTER_DEPLOY_DATABASE_URL=address)
-    assert ran.code == 0, ran.err
-    assert "database: that of MUSTER_DEPLOY_DATABASE_URL" in ran.out
-    assert "hunter2" not in ran.out + ran.err
-    assert applied(deploy, tmp_path, "--no-wait").code == 0
-    secret = json.loads(ready.kubectl("get", "secret", "database", "-n", SYSTEM, "-o", "json"))
-    assert decoded(secret, "muster_database_url") == address
-
-
-def test_keys_for_secrets_of_jobs_come_and_stay(
-    ready: KubePlane, deploy: Deploy, tmp_path: Path
-) -> None:
-    assert applied(deploy, tmp_path).code == 0
-    first, public = keys_for_secrets(ready)
+    """The keys for secrets of jobs, and the password of a mail server."""
+    first, public = keys_for_secrets(installed)
     assert public == public_key_of(first)
-    begun = generations(ready)
+    begun = generations(installed)
 
-    older = json.loads(ready.kubectl("get", "secret", "launcher", "-n", SYSTEM, "-o", "json"))
+    older = json.loads(installed.kubectl("get", "secret", "launcher", "-n", SYSTEM, "-o", "json"))
     del older["data"]["muster_secrets_keys"]
-    ready.ask("PUT", f"/api/v1/namespaces/{SYSTEM}/secrets/launcher", older)
-    key = ("--key-file", str(tmp_path / "muster.key"))
+    installed.ask("PUT", f"/api/v1/namespaces/{SYSTEM}/secrets/launcher", older)
     upgraded = deploy("upgrade", "--yes", *key)
     assert upgraded.code == 0, upgraded.err
-    assert keys_for_secrets(ready) == (first, public)
-    assert generations(ready) == begun  # the content is what they began with
+    assert keys_for_secrets(installed) == (first, public)
+    assert generations(installed) == begun  # the content is what they began with
 
-    follow(ready, tmp_path, "### Replace the key for secrets")
-    rotated = applied(deploy, tmp_path)
+    (tmp_path / "smtp-password").write_text("hunter2\n")
+    follow(installed, tmp_path, "### Replace the key for secrets", "## Mail")
+    rotated = applied(deploy, *key)
     assert rotated.code == 0, rotated.err
-    both, new_public = keys_for_secrets(ready)
+    both, new_public = keys_for_secrets(installed)
     new, old = both.split(",")
     assert (old, new_public) == (first, public_key_of(new))
-    changed = {name for name, found in generations(ready).items() if found != begun[name]}
-    assert changed == {"launcher", "rest"}
+    changed = {name for name, found in generations(installed).items() if found != begun[name]}
+    assert changed == {"alerting", "launcher", "rest"}
 
     upgraded = deploy("upgrade", "--yes", *key)
     assert upgraded.code == 0, upgraded.err
-    assert keys_for_secrets(ready) == (both, new_public)
-
-
-def test_an_installation_that_is_cut_off_has_shown_the_password(
-    ready: KubePlane, deploy: Deploy, tmp_path: Path
-) -> None:
-    ready.ask("POST", "/api/v1/namespaces", {"metadata": {"name": SYSTEM}})
-    quota = {"metadata": {"name": "few"}, "spec": {"hard": {"count/secrets": "1"}}}
-    ready.ask("POST", f"/api/v1/namespaces/{SYSTEM}/resourcequotas", quota)
-    counted = ("get", "resourcequota", "few", "-n", SYSTEM, "-o", "jsonpath={.status.hard}")
-    while not ready.kubectl(*counted):
-        pass
-    cut_off = applied(deploy, tmp_path, "--no-wait")
-    assert (cut_off.code, "exceeded quota" in cut_off.err) == (4, True), cut_off.err
-    assert "shown once" in cut_off.out
-    ready.kubectl("delete", "resourcequota", "few", "-n", SYSTEM)
-    again = applied(deploy, tmp_path, "--no-wait")
-    assert (again.code, "shown once" in again.out) == (0, False), again.err
-
-
-def test_the_password_of_a_mail_server_comes_and_stays(
-    ready: KubePlane, deploy: Deploy, tmp_path: Path
-) -> None:
-    assert applied(deploy, tmp_path).code == 0
-    begun = generations(ready)
-    (tmp_path / "smtp-password").write_text("hunter2\n")
-    follow(ready, tmp_path, "## Mail")
-    assert applied(deploy, tmp_path).code == 0
-    changed = {name for name, found in generations(ready).items() if found != begun[name]}
-    assert changed == {"alerting"}
-    assert applied(deploy, tmp_path).code == 0
-    secret = json.loads(ready.kubectl("get", "secret", "alerting", "-n", SYSTEM, "-o", "json"))
+    assert keys_for_secrets(installed) == (both, new_public)
+    secret = json.loads(installed.kubectl("get", "secret", "alerting", "-n", SYSTEM, "-o", "json"))
     assert decoded(secret, "muster_smtp_password") == "hunter2"
 
 
-def test_a_node_is_added_and_removed(ready: KubePlane, deploy: Deploy, tmp_path: Path) -> None:
-    assert applied(deploy, tmp_path).code == 0
-    begun, alone = generations(ready), users(ready)
-    ready.ask("POST", "/api/v1/nodes", {"metadata": {"name": OTHER}})
-    key = ("--key-file", str(tmp_path / "muster.key"))
-    added = muster(ready, tmp_path, "nodes", "add", OTHER, *key)
+def test_a_node_is_added_and_removed(
+    installed: KubePlane, deploy: Deploy, key: tuple[str, str], tmp_path: Path
+) -> None:
+    begun, alone = generations(installed), users(installed)
+    installed.ask("POST", "/api/v1/nodes", {"metadata": {"name": OTHER}})
+    added = muster(installed, tmp_path, "nodes", "add", OTHER, *key)
     assert added.code == 0, added.err
-    assert (generations(ready), users(ready)) == (begun, alone | {f"agent-{OTHER}"})
+    assert (generations(installed), users(installed)) == (begun, alone | {f"agent-{OTHER}"})
     assert "nodes, agent ready: 2 (deploy-a, deploy-b)" in deploy("status").out
 
-    jobs = enrolments(ready, OTHER)
-    again = muster(ready, tmp_path, "nodes", "add", OTHER, *key)  # its disk may have been erased
+    jobs = enrolments(installed, OTHER)
+    again = muster(
+        installed, tmp_path, "nodes", "add", OTHER, *key
+    )  # its disk may have been erased
     assert again.code == 0, again.err
-    assert len(jobs) == len(enrolments(ready, OTHER)) == 1
-    assert jobs != enrolments(ready, OTHER)
+    assert len(jobs) == len(enrolments(installed, OTHER)) == 1
+    assert jobs != enrolments(installed, OTHER)
 
     pod = {
         "metadata": {"name": "a-job", "labels": {"app.kubernetes.io/managed-by": "muster"}},
         "spec": {"nodeName": OTHER, "containers": [{"name": "main", "image": "example/none"}]},
     }
-    ready.ask("POST", "/api/v1/namespaces/muster-jobs/pods", pod)
-    busy = muster(ready, tmp_path, "nodes", "remove", OTHER)
+    installed.ask("POST", "/api/v1/namespaces/muster-jobs/pods", pod)
+    busy = muster(installed, tmp_path, "nodes", "remove", OTHER)
     assert (busy.code, "`muster nodes drain deploy-b`: 1 pods" in busy.err) == (4, True)
-    assert of_node(ready, OTHER) != []
-    ready.ask("DELETE", "/api/v1/namespaces/muster-jobs/pods/a-job", {"gracePeriodSeconds": 0})
-    removed = muster(ready, tmp_path, "nodes", "remove", OTHER)
+    assert of_node(installed, OTHER) != []
+    installed.ask("DELETE", "/api/v1/namespaces/muster-jobs/pods/a-job", {"gracePeriodSeconds": 0})
+    removed = muster(installed, tmp_path, "nodes", "remove", OTHER)
     assert removed.code == 0, removed.err
-    assert (generations(ready), users(ready), of_node(ready, OTHER)) == (begun, alone, [])
-    job = json.loads(ready.kubectl("get", "job", "bus", "-n", SYSTEM, "-o", "json"))
+    assert (generations(installed), users(installed), of_node(installed, OTHER)) == (
+        begun,
+        alone,
+        [],
+    )
+    job = json.loads(installed.kubectl("get", "job", "bus", "-n", SYSTEM, "-o", "json"))
     arguments = job["spec"]["template"]["spec"]["containers"][0]["args"]
     assert arguments[-2:] == ["--remove", OTHER]
 
 
-def test_a_node_that_is_gone_is_removed(ready: KubePlane, deploy: Deploy, tmp_path: Path) -> None:
-    ready.ask("POST", "/api/v1/nodes", {"metadata": {"name": OTHER}})
-    assert applied(deploy, tmp_path, "--node", OTHER).code == 0
-    for name, node in (("its", OTHER), ("of-another", NODE)):  # log-ins of pods to registries
-        metadata = {"name": name, "annotations": {"muster/node": node}}
-        metadata["labels"] = {"app.kubernetes.io/managed-by": "muster"}
-        ready.ask("POST", PULL_SECRETS, {"metadata": metadata})
-    ready.kubectl("delete", "node", OTHER)
-    removed = muster(ready, tmp_path, "nodes", "remove", OTHER)
+def test_a_node_that_is_gone_is_removed(
+    installed: KubePlane, key: tuple[str, str], tmp_path: Path
+) -> None:
+    installed.ask("POST", "/api/v1/nodes", {"metadata": {"name": OTHER}})
+    assert muster(installed, tmp_path, "nodes", "add", OTHER, *key).code == 0
+    installed.kubectl("delete", "node", OTHER)
+    for pod in of_node(installed, OTHER, "pods"):  # as Kubernetes' garbage collector, in a minute
+        path = f"/api/v1/namespaces/{SYSTEM}/pods/{pod}"
+        installed.ask("DELETE", path, {"gracePeriodSeconds": 0})
+    removed = muster(installed, tmp_path, "nodes", "remove", OTHER)
     assert removed.code == 0, removed.err
-    assert of_node(ready, OTHER) == []
-    kept = [each["metadata"]["name"] for each in ready.ask("GET", PULL_SECRETS)[1]["items"]]
-    assert kept == ["of-another"]
-    again = muster(ready, tmp_path, "nodes", "remove", OTHER)
+    assert of_node(installed, OTHER) == []
+    again = muster(installed, tmp_path, "nodes", "remove", OTHER)
     assert (again.code, "no node of Muster" in again.err) == (4, True)
+
+
+def test_an_upgrade_stops_at_what_does_not_become_ready(
+    installed: KubePlane, deploy: Deploy, key: tuple[str, str]
+) -> None:
+    lost = deploy("upgrade", "--yes", "--image", NEW)
+    assert (lost.code, "Name that file by --key-file" in lost.err) == (2, True)
+    ran = deploy("upgrade", "--yes", "--image", NEW, "--step-image", NEW_STEP, *key)
+    assert ran.code == 0, ran.err
+    assert images(installed) == {NEW}
+    assert max(map(len, deploy("status").out.splitlines())) <= 80
+
+    broken = deploy("upgrade", "--yes", "--image", "muster:broken", "--timeout", "3s", *key)
+    assert broken.code == 8
+    assert "Job bus: runs. It did not become ready" in broken.err
+    assert "muster deploy rollback" in broken.err
+    assert images(installed) == {NEW}
+
+    back = deploy("rollback", "--yes")
+    assert back.code == 0, back.err
+    assert images(installed) == {NEW}
+    assert "Job bus" not in back.err
 
 
 def enrolments(plane: KubePlane, node: str) -> set[str]:
@@ -409,11 +450,11 @@ def users(plane: KubePlane) -> set[str]:
     return set(found["data"])
 
 
-def of_node(plane: KubePlane, node: str) -> list[str]:
+def of_node(plane: KubePlane, node: str, kinds: str = "secrets,jobs,pods") -> list[str]:
     """What Muster keeps of a node: its Secret, label, agent and Jobs."""
     labelled = plane.kubectl("get", "nodes", "-l", "muster/agent", "-o", "name").split()
     of_system = ("-n", SYSTEM, "-o", "json")
-    found = json.loads(plane.kubectl("get", "secrets,jobs,pods", *of_system))["items"]
+    found = json.loads(plane.kubectl("get", kinds, *of_system))["items"]
     return [
         *(each for each in labelled if each == f"node/{node}"),
         *(
@@ -442,41 +483,12 @@ def generations(plane: KubePlane) -> dict[str, int]:
     return {each["metadata"]["name"]: each["metadata"]["generation"] for each in found}
 
 
-def follow(plane: KubePlane, home: Path, heading: str) -> None:
-    """The commands of docs/install.md, to the letter."""
-    page = (ROOT / "docs/install.md").read_text().partition(heading)[2]
+def follow(plane: KubePlane, home: Path, *headings: str) -> None:
+    """The commands below headings of docs/install.md, to the letter."""
+    page = (ROOT / "docs/install.md").read_text()
     (home / "kubectl").symlink_to(kube_programs.program("kubectl"))
     (home / ".venv").symlink_to(ROOT / ".venv")
     known = {"PATH": f"{home}:{os.environ['PATH']}", "KUBECONFIG": str(plane.kubeconfig)}
-    commands = page.partition("```sh\n")[2].partition("```")[0]
-    subprocess.run(["bash", "-euc", commands], cwd=home, env=os.environ | known, check=True)
-
-
-def test_an_upgrade_stops_at_what_does_not_become_ready(
-    ready: KubePlane, deploy: Deploy, tmp_path: Path
-) -> None:
-    assert applied(deploy, tmp_path).code == 0
-    assert deploy("rollback", "--yes").code == 4
-    lost = deploy("upgrade", "--yes", "--image", NEW)
-    assert (lost.code, "Name that file by --key-file" in lost.err) == (2, True)
-    key = ("--key-file", str(tmp_path / "muster.key"))
-    ran = deploy("upgrade", "--yes", "--image", NEW, "--step-image", NEW_STEP, *key)
-    assert ran.code == 0, ran.err
-    assert images(ready) == {NEW}
-    assert max(map(len, deploy("status").out.splitlines())) <= 80
-
-    assert applied(deploy, tmp_path).code == 0
-    assert images(ready) == {OLD}
-    assert deploy("rollback", "--yes").code == 0
-    assert images(ready) == {NEW}
-
-    broken = deploy("upgrade", "--yes", "--image", "muster:broken", "--timeout", "3s", *key)
-    assert broken.code == 8
-    assert "Job bus: runs. It did not become ready" in broken.err
-    assert "muster deploy rollback" in broken.err
-    assert images(ready) == {NEW}
-
-    back = deploy("rollback", "--yes")
-    assert back.code == 0, back.err
-    assert images(ready) == {NEW}
-    assert "Job bus" not in back.err
+    for heading in headings:
+        commands = page.partition(heading)[2].partition("```sh\n")[2].partition("```")[0]
+        subprocess.run(["bash", "-euc", commands], cwd=home, env=os.environ | known, check=True)

@@ -3,7 +3,7 @@
 import copy
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,8 +33,10 @@ from cli.deploy.objects import (
 )
 from cli.deploy.rollout import SETUP, Look, Progress, Step, look
 
-AGAIN_S = 1.0
-"""Between two questions. kubectl's own wait shows neither progress nor what is wrong."""
+SOON_S, AGAIN_S = 0.1, 1.0
+"""Between two questions, at first and at most. kubectl's own wait shows neither progress nor what
+is wrong.
+"""
 SAID_AGAIN_S = 30.0
 IMAGES_BEFORE = "muster/images-before"
 OVERLAY = "muster/overlay"
@@ -76,6 +78,7 @@ def _wait(kubectl: Kubectl, wanted: Json, waiting: Waiting) -> None:
     said, said_at = "", 0.0
     away = _away(kubectl) if wanted["kind"] == "DaemonSet" else []
     failed_before: str | None = None
+    pauses = _pauses()
     while True:
         now = time.monotonic()
         found = look(wanted, kubectl.get(wanted["kind"], name_of(wanted), SYSTEM), len(away))
@@ -104,7 +107,7 @@ def _wait(kubectl: Kubectl, wanted: Json, waiting: Waiting) -> None:
                 f" Its log: {logs}. {waiting.back}",
                 tuple(why[:SHOWN]),
             )
-        time.sleep(AGAIN_S)
+        time.sleep(next(pauses))
 
 
 def _away(kubectl: Kubectl) -> list[str]:
@@ -265,7 +268,7 @@ def _until_gone(left: Callable[[], list[str]], until: float, say: Say) -> None:
 
 
 def _until_none(left: Callable[[], list[str]], until: float, say: Say, late: str) -> None:
-    said, said_at = -1, 0.0
+    said, said_at, pauses = -1, 0.0, _pauses()
     while found := left():
         now = time.monotonic()
         if len(found) != said or now - said_at > SAID_AGAIN_S:
@@ -273,4 +276,11 @@ def _until_none(left: Callable[[], list[str]], until: float, say: Say, late: str
             said, said_at = len(found), now
         if now > until:
             raise CommandError(Exit.TIMED_OUT, late, tuple(found[:SHOWN]))
-        time.sleep(AGAIN_S)
+        time.sleep(next(pauses))
+
+
+def _pauses() -> Iterator[float]:
+    pause_s = SOON_S
+    while True:
+        yield pause_s
+        pause_s = min(AGAIN_S, pause_s * 2)
