@@ -28,6 +28,7 @@ WAIT_S = 60
 KUBECTL_TIMEOUT_S = 120
 STRICT = ("--warnings-as-errors",)
 UNPROCESSABLE, FORBIDDEN, CREATED = 422, 403, 201
+ACCOUNT = "kubernetes.io/service-account.name"
 
 
 def kubectl(plane: KubePlane, *words: str, objects: Sequence[Json] = ()) -> str:
@@ -138,9 +139,15 @@ class Agent:
             return error.status, json.loads(error.body)["message"]
         return CREATED, made.metadata.name
 
-    async def create_secret(self, node: str, name: str) -> tuple[int, str]:
+    async def create_secret(
+        self, node: str, name: str, kind: str = "dockerconfigjson"
+    ) -> tuple[int, str]:
         """The same of a Secret that names a node."""
-        body = {"metadata": {"name": name, "annotations": {"muster/node": node}}}
+        body = {
+            "metadata": {"name": name, "annotations": {"muster/node": node, ACCOUNT: "default"}},
+            "type": f"kubernetes.io/{kind}",
+            "stringData": {".dockerconfigjson": "{}"},
+        }
         try:
             await self._core.create_namespaced_secret(JOBS, body)
         except ApiException as error:
@@ -208,6 +215,13 @@ async def test_an_agent_can_do_nothing_on_another_node(agents: Any) -> None:
     status, text = await own.create_secret(OTHER, "pull-secret-of-b")
     assert (status, "of the agent's own node" in text) == (UNPROCESSABLE, True), text
     assert (await other.delete(name))[0] == 200
+
+
+async def test_an_agent_makes_no_token_of_an_account(agents: Any) -> None:
+    """Kubernetes puts one into each Secret of that type."""
+    secret = (NODE, "token-of-default", "service-account-token")
+    status, text = await (await agents(NODE)).create_secret(*secret)
+    assert (status, "no secret but for pulling images" in text) == (UNPROCESSABLE, True), text
 
 
 async def test_a_token_without_a_node_can_do_nothing(agents: Any) -> None:
