@@ -39,11 +39,16 @@ async def kube(
         yield running
 
 
-async def test_a_job_runs_as_a_pod_and_leaves_nothing(kube: KubeMuster) -> None:
+async def test_jobs_run_as_pods_show_how_they_end_and_leave_nothing(kube: KubeMuster) -> None:
     name = await kube.muster.submit(
         a_job("hello", "echo hello from $PAI_TASK_INDEX; test ! -e /muster/run/reply")
     )
+    bad = await kube.muster.submit(a_job("bad", "echo oops >&2; exit 7"))
     assert await kube.muster.end_of(name) == "SUCCEEDED"
+    assert await kube.muster.end_of(bad) == "FAILED"
+    task = (await kube.muster.job(bad))["taskRoles"]["worker"]["taskStatuses"][0]
+    assert task["containerExitCode"] == 7
+    assert await kube.log_of(bad, "stderr") == "oops\n"
     await eventually(kube.muster.unsettled, lambda count: count == 0)
     await until(lambda: not kube.pods())
 
@@ -123,22 +128,15 @@ async def test_images_are_pulled_as_the_job_and_the_operator_say(
             assert await kube.muster.end_of(job) == "SUCCEEDED"
 
 
-async def test_a_job_that_fails_shows_its_code(kube: KubeMuster) -> None:
-    name = await kube.muster.submit(a_job("bad", "echo oops >&2; exit 7"))
-    assert await kube.muster.end_of(name) == "FAILED"
-    task = (await kube.muster.job(name))["taskRoles"]["worker"]["taskStatuses"][0]
-    assert task["containerExitCode"] == 7
-    assert await kube.log_of(name, "stderr") == "oops\n"
-
-
-async def test_a_gang_runs_on_the_host_network(kube: KubeMuster, tmp_path: Path) -> None:
+async def test_gangs_and_infiniband_get_the_network_and_the_cards_of_the_node(
+    kube: KubeMuster, tmp_path: Path
+) -> None:
     command = f"echo $PAI_HOST_IP_worker_0 >> {tmp_path}/addresses; sleep 1"
     name = await kube.muster.submit(a_job("gang", command, instances=3, gpus=2))
     assert await kube.muster.end_of(name) == "SUCCEEDED"
     assert (tmp_path / "addresses").read_text().split() == ["127.0.0.1"] * 3
+    await until(lambda: not kube.pods())
 
-
-async def test_a_job_with_infiniband_gets_the_nodes_cards(kube: KubeMuster, tmp_path: Path) -> None:
     job = a_job("ib", until_there(tmp_path / "go"))
     options = "gpu: 0}\n    extraContainerOptions: {infiniband: true}"
     name = await kube.muster.submit(job.replace("gpu: 0}", options))

@@ -174,33 +174,40 @@ def answers_to_creates(plane: KubePlane, since: int) -> list[int]:
     )
 
 
-@pytest.mark.parametrize("is_taken", [True, False])
 async def test_a_gang_whose_agent_is_killed_between_two_creates_runs_whole_and_once(
-    kube_plane: KubePlane, tmp_path: Path, is_taken: bool
+    kube_plane: KubePlane, tmp_path: Path
 ) -> None:
     """Creates that were held up on their way arrive when the gang runs already."""
-    marks, gate, held = tmp_path / "marks", tmp_path / "gate", Held(is_taken)
     async with (
         KubeProxy(kube_plane).running() as proxy,
         up_on(kube_plane, tmp_path, proxy.url) as (one, http, _),
     ):
-        of_other_tests = len(kube_plane.audit())
-        proxy.treat = held.treat
-        command = f"echo $MUSTER_POD >> {marks}; {until_there(gate)}"
-        await submit(http, a_job("gang", command, instances=GANG))
-        await until(lambda: held.held == GANG - 1)
-        proxy.treat = passed
-        assert one.send("runtime-agent", signal.SIGKILL)
-        await until(lambda: marks.exists() and len(marks.read_text().split()) == GANG)
-        held.released.set()
-        late = 0 if is_taken else GANG - 1
-        wanted = [*[HTTPStatus.CREATED] * GANG, *[HTTPStatus.CONFLICT] * late]
-        await until(lambda: answers_to_creates(kube_plane, of_other_tests) == wanted)
-        gate.touch()
-        await eventually(lambda: states_of_jobs(http, 1), lambda s: s == {"gang": "SUCCEEDED"})
-        detail = (await http.call("GET", "/api/v2/jobs/admin~gang")).json()
-        assert set(detail["jobStatus"]["retryDetails"].values()) == {0}
-        await until_nothing_is_left(kube_plane)
-        assert answers_to_creates(kube_plane, of_other_tests) == wanted
+        for is_taken in (True, False):
+            await _killed_between_two_creates(kube_plane, proxy, one, http, tmp_path, is_taken)
+
+
+async def _killed_between_two_creates(
+    plane: KubePlane, proxy: KubeProxy, one: Up, http: Http, home: Path, is_taken: bool
+) -> None:
+    name = "taken" if is_taken else "held"
+    marks, gate, held = home / f"{name}-marks", home / f"{name}-gate", Held(is_taken)
+    before = len(plane.audit())
+    proxy.treat = held.treat
+    command = f"echo $MUSTER_POD >> {marks}; {until_there(gate)}"
+    await submit(http, a_job(name, command, instances=GANG))
+    await until(lambda: held.held == GANG - 1)
+    proxy.treat = passed
+    assert one.send("runtime-agent", signal.SIGKILL)
+    await until(lambda: marks.exists() and len(marks.read_text().split()) == GANG)
+    held.released.set()
+    late = 0 if is_taken else GANG - 1
+    wanted = [*[HTTPStatus.CREATED] * GANG, *[HTTPStatus.CONFLICT] * late]
+    await until(lambda: answers_to_creates(plane, before) == wanted)
+    gate.touch()
+    await eventually(lambda: states_of_jobs(http, 2), lambda s: s.get(name) == "SUCCEEDED")
+    detail = (await http.call("GET", f"/api/v2/jobs/admin~{name}")).json()
+    assert set(detail["jobStatus"]["retryDetails"].values()) == {0}
+    await until_nothing_is_left(plane)
+    assert answers_to_creates(plane, before) == wanted
     ran = marks.read_text().split()
     assert len(set(ran)) == len(ran) == GANG
