@@ -4,7 +4,7 @@ import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -85,23 +85,29 @@ async def test_without_the_api_server_pods_run_new_ones_wait_and_stops_are_done(
 ) -> None:
     gate = tmp_path / "gate"
     long = await running(kube, tmp_path, "long", until_there(gate))
-    on_term = f"trap 'touch {tmp_path}/asked; exit 0' TERM; while :; do sleep 0.1; done"
     script = tmp_path / "stubborn.sh"
-    script.write_text(on_term)
-    stopped = await running(kube, tmp_path, "stopped", f"exec bash {script}")
+    script.write_text("trap 'touch $1; exit 0' TERM; while :; do sleep 0.1; done")
+    asked, later = tmp_path / "asked", tmp_path / "later"
+    stopped = await running(kube, tmp_path, "stopped", f"exec bash {script} {asked}")
+    of_new_agent = await running(kube, tmp_path, "later", f"exec bash {script} {later}")
     kube.plane.api.kill()
     late = await kube.muster.submit(a_job("late", marked(tmp_path, "true")))
     await stop(kube, stopped)
-    await until((tmp_path / "asked").exists)
+    await until(asked.exists)
+    await kube.muster.stop(Service.RUNTIME_AGENT)
+    await kube.muster.start(Service.RUNTIME_AGENT)
+    await stop(kube, of_new_agent)
+    await until(later.exists)
     gate.touch()
     await asyncio.sleep(AWAY_S)
-    assert len(runs(tmp_path)) == 2
+    assert len(runs(tmp_path)) == 3
     kube.plane.api.start()
-    for job, state in ((long, "SUCCEEDED"), (late, "SUCCEEDED"), (stopped, "STOPPED")):
+    ends = {long: "SUCCEEDED", late: "SUCCEEDED", stopped: "STOPPED", of_new_agent: "STOPPED"}
+    for job, state in ends.items():
         assert await kube.muster.end_of(job) == state
         assert set((await retries(kube, job)).values()) == {0}
     await until(lambda: not kube.pods())
-    assert len(runs(tmp_path)) == 3
+    assert len(runs(tmp_path)) == 4
 
 
 async def test_an_agent_that_was_away_learns_the_end_and_reads_the_rest_of_the_log(
@@ -244,33 +250,26 @@ async def test_a_container_that_kubelet_starts_again_runs_nothing(
     assert len(found) == len(set(found))
 
 
-Trouble = Callable[[KubeMuster, str], None]
-
-
-def evict(kube: KubeMuster, pod: str) -> None:
-    kube.kubelet.evict(pod)
-
-
-def preempt(kube: KubeMuster, pod: str) -> None:
-    kube.kubelet.preempt(pod)
-
-
-def delete(kube: KubeMuster, pod: str) -> None:
-    kube.plane.ask("DELETE", f"/api/v1/namespaces/{JOBS}/pods/{pod}")
-
-
-@pytest.mark.parametrize("trouble", [evict, preempt, delete])
-async def test_what_kubernetes_ends_runs_again_at_no_cost(
-    kube: KubeMuster, tmp_path: Path, trouble: Trouble
-) -> None:
+async def test_what_kubernetes_ends_runs_again_at_no_cost(kube: KubeMuster, tmp_path: Path) -> None:
+    """kubelet evicts one pod and ends one for a critical one; somebody deletes another."""
     gate = tmp_path / "gate"
-    job = await running(kube, tmp_path, "long", until_there(gate))
-    (pod,) = kube.pods()
-    trouble(kube, pod["metadata"]["name"])
-    await until(lambda: len(runs(tmp_path)) == 2)
+    path = f"/api/v1/namespaces/{JOBS}/pods"
+    troubles = (
+        kube.kubelet.evict,
+        kube.kubelet.preempt,
+        lambda pod: kube.plane.ask("DELETE", f"{path}/{pod}"),
+    )
+    jobs = [
+        await running(kube, tmp_path, f"long-{n}", until_there(gate)) for n in range(len(troubles))
+    ]
+    pods = kube.pods()
+    for trouble, pod in zip(troubles, pods, strict=True):
+        trouble(pod["metadata"]["name"])
+    await until(lambda: len(runs(tmp_path)) == 2 * len(jobs))
     gate.touch()
-    assert await kube.muster.end_of(job) == "SUCCEEDED"
-    assert (await retries(kube, job))["user"] == 0
+    for job in jobs:
+        assert await kube.muster.end_of(job) == "SUCCEEDED"
+        assert (await retries(kube, job))["user"] == 0
     await until(lambda: not kube.pods())
 
 

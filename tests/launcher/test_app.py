@@ -76,7 +76,7 @@ async def service(database_url: str, bootstrap: str) -> AsyncIterator[Runtime]:
         {
             "database_url": database_url,
             "kafka_bootstrap": bootstrap,
-            "fetch_wait_idle_ms": 100,
+            "fetch_wait_idle_ms": 10,
             "bus_watch_s": 0.1,
         }
     )

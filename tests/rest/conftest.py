@@ -144,7 +144,7 @@ def start_rest(database_url: str) -> Start:
             "peer_timeout_s": WAIT_S,
             "peer_connect_s": WAIT_S,
             "fetch_wait_busy_ms": 10,
-            "fetch_wait_idle_ms": 100,
+            "fetch_wait_idle_ms": 50,
         }
         rest_settings = RestSettings(**{**given, **settings})
         url = f"http://127.0.0.1:{port}"

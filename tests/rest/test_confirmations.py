@@ -56,7 +56,7 @@ def alerting(database_url: str, mailbox: Mailbox) -> Alerting:
             smtp_port=mailbox.port,
             smtp_tls="none",
             fetch_wait_busy_ms=10,
-            fetch_wait_idle_ms=100,
+            fetch_wait_idle_ms=10,
             delivery_poll_s=0.05,
         )
         async with running(Service.ALERTING, settings, 0, build_alerting):

@@ -812,6 +812,33 @@ async def test_an_agent_killed_between_a_pod_and_its_pull_secret_creates_that_af
     assert (await world.permit()).status_code == 200
 
 
+async def test_an_image_that_was_denied_before_its_pull_secret_was_there_is_not_the_users_fault(
+    world: World, api: PodApiDouble
+) -> None:
+    api.failing = lambda verb: Unavailable("away", 0.01) if verb == "create-secret" else None
+    world.accept(run=sealed(world))
+    await world.until(lambda: api.objects)
+    api.waiting(api.only(), "ImagePullBackOff", "pull access denied")
+    await world.until(lambda: world.reason().endswith("away"))
+    api.failing = lambda _: None
+    await world.until(lambda: api.secrets)
+    await world.until(lambda: world.reason().endswith("denied"))
+    await world.restart()
+    await world.until(world.runner._mirror.pods_known.is_set)
+    api.running(api.only())
+    assert (await world.permit()).status_code == 200
+
+
+@pytest.mark.parametrize(("memory_mb", "is_created"), [(11, False), (12, True), (0, True)])
+async def test_a_pod_with_too_little_memory_for_any_runtime_is_the_users_fault(
+    world: World, api: PodApiDouble, memory_mb: int, is_created: bool
+) -> None:
+    world.accept(run=a_run().model_copy(update={"memory_mb": memory_mb}))
+    await world.until(lambda: api.objects or world.rule() == "memory-too-small")
+    assert bool(api.objects) is is_created
+    assert is_created or "too low; on Kubernetes" in world.verdict()["evidence"]
+
+
 async def test_a_pod_whose_pull_secret_is_refused_is_told_why(
     world: World, api: PodApiDouble
 ) -> None:

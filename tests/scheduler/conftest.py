@@ -285,7 +285,7 @@ async def others(fresh_broker: EmbeddedBroker) -> AsyncIterator[Others]:
     settings = ServiceSettings(
         kafka_bootstrap=fresh_broker.bootstrap,
         fetch_wait_busy_ms=40,
-        fetch_wait_idle_ms=100,
+        fetch_wait_idle_ms=40,
         bus_watch_s=0.1,
     )
     bus = Bus(settings, Service.LAUNCHER, PlumbingMetrics(CollectorRegistry()))

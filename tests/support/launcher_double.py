@@ -53,7 +53,7 @@ def settings_for(bootstrap: str, home: Path, **more: Any) -> AgentSettings:
         fake_gpus=2,
         heartbeat_s=1.0,
         fetch_wait_busy_ms=10,
-        fetch_wait_idle_ms=100,
+        fetch_wait_idle_ms=10,
         bus_timeout_s=5.0,
         memory_limits=False,
         cpu_limits=False,

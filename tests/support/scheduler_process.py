@@ -28,7 +28,7 @@ def quick_settings(database_url: str, bootstrap: str) -> SchedulerSettings:
         http_port=0,
         service_key=service_key(CLUSTER_KEY, SCHEDULER),
         fetch_wait_busy_ms=40,
-        fetch_wait_idle_ms=100,
+        fetch_wait_idle_ms=40,
         bus_watch_s=0.1,
         database_connections=4,
         settle_s=0.5,

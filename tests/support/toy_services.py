@@ -118,7 +118,7 @@ def toy_settings(database_url: str, bootstrap: str, **more: Any) -> DatabaseSett
         database_url=database_url,
         **bus_settings(bootstrap),
         fetch_wait_busy_ms=40,
-        fetch_wait_idle_ms=100,
+        fetch_wait_idle_ms=40,
         bus_watch_s=0.1,
         repeats_per_s=1000,
         repeats_per_s_after_loss=1000,

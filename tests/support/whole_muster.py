@@ -141,7 +141,7 @@ class Muster:
             "http_port": self.ports[service],
             **self._keys(service),
             "fetch_wait_busy_ms": 10,
-            "fetch_wait_idle_ms": 100,
+            "fetch_wait_idle_ms": 20,
             "bus_watch_s": 0.2,
             "shutdown_s": 3.0,
             "database_connections": 4,

@@ -9,7 +9,7 @@ import sqlite3
 import time
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple, assert_never
@@ -91,7 +91,8 @@ class Agent:
     relay: Relay
     reporter: Reporter
     reader: PartitionReader
-    recovered: asyncio.Event = field(default_factory=asyncio.Event)
+    recovered: asyncio.Event
+    """Whether nothing is left on the node that the journal does not know."""
 
     async def end(self) -> None:
         """The agent is asked to end: withdraw the pods or leave them, and publish it."""
@@ -104,7 +105,8 @@ class Agent:
                 assert_never(never)
         try:
             async with asyncio.timeout(FLUSH_TIMEOUT_S):
-                await self.reporter.report()
+                if self.recovered.is_set():
+                    await self.reporter.report()
                 await self.relay.flush()
         except (Transient, TimeoutError, sqlite3.Error) as error:
             _log.warning(
@@ -167,7 +169,7 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
         files.sweep()
         ident = machine_id(settings.machine_id, settings.node)
         if is_of_another_machine(journal, ident):
-            await _while_running(runner, end_unknown(journal, runner, ident))
+            await _while_running(runner, end_unknown(journal, runner, ident, ()))
         elif journal.machine is None:
             journal.adopt(ident)
         agent = _make(runtime, settings, machine, files, runner)
@@ -259,7 +261,8 @@ def _make(
             handlers.on_records(records, positions, foreign)
         runtime.metrics.batch_records.observe(len(records))
 
-    reader = PartitionReader(runtime.bus, settings, journal, on_batch)
+    recovered = asyncio.Event()
+    reader = PartitionReader(runtime.bus, settings, journal, on_batch, recovered)
     reporter = Reporter(
         bus=runtime.bus,
         settings=settings,
@@ -278,7 +281,9 @@ def _make(
     if isinstance(runner, KubernetesPods):
         runner.changed = reporter.changed
     watch = Watch(handlers, runner, files, settings, metrics, runtime.metrics, reader.caught_up)
-    return Agent(settings, files, journal, runner, handlers, watch, relay, reporter, reader)
+    return Agent(
+        settings, files, journal, runner, handlers, watch, relay, reporter, reader, recovered
+    )
 
 
 def _devices(settings: AgentSettings, journal: Journal) -> Devices:
@@ -331,13 +336,20 @@ def _open_bus(settings: AgentSettings) -> str | None:
 def _spawn(runtime: Runtime, agent: Agent, machine: str) -> None:
     settings, watch, reporter = agent.settings, agent.watch, agent.reporter
 
+    known = agent.journal.names()
+
     async def recover() -> None:
-        await end_unknown(agent.journal, agent.runner, machine)
+        await end_unknown(agent.journal, agent.runner, machine, known)
         agent.recovered.set()
 
     async def read_requests() -> None:
-        await agent.recovered.wait()  # what is unknown may hold what a request gives to another
-        await agent.reader.run()
+        if not isinstance(agent.runner, KubernetesPods):
+            await agent.recovered.wait()
+        await agent.reader.run()  # a stop does not wait for an API server that is away
+
+    async def run_reports() -> None:
+        await agent.recovered.wait()  # before that, nothing of the node may be known
+        await reporter.run_reports()
 
     def on_broadcast_message(record: Received, message: Model | None) -> None:
         reporter.on_returned(message)
@@ -360,7 +372,7 @@ def _spawn(runtime: Runtime, agent: Agent, machine: str) -> None:
         ("cleaning", watch.run_cleaning),
         ("returns", lambda: watch.run_returns(agent.reader.has_begun, reporter.has_returned)),
         ("requests", lambda: watch.run_requests(agent.reader.has_begun)),
-        ("reports", reporter.run_reports),
+        ("reports", run_reports),
         ("heartbeats", reporter.run_heartbeats),
         ("devices", reporter.run_devices),
     ):

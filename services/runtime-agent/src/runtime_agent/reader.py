@@ -39,16 +39,23 @@ class PartitionReader(Reader):
     and is then called again with the same until the disk takes it. `has_begun` is set once no later
     record can be missed. `caught_up` is set once all records from before the start are read, and
     reset while a rebuilt reader reads what it missed: until then the request that revokes another
-    one may be unread.
+    one may be unread. Nor is it set before `recovered`: what the journal does not know may hold
+    what a request gives to another pod.
     """
 
     def __init__(
-        self, bus: Bus, settings: AgentSettings, journal: Journal, on_batch: OnBatch
+        self,
+        bus: Bus,
+        settings: AgentSettings,
+        journal: Journal,
+        on_batch: OnBatch,
+        recovered: asyncio.Event,
     ) -> None:
         super().__init__(bus, TOPICS, settings.retry_s)
         self._settings = settings
         self._on_batch = on_batch
         self._journal = journal
+        self._recovered = recovered
         self._positions = {(p.topic, p.number): p for p in journal.positions()}
         self._partitions = journal.partitions()
         self._saved_s = 0.0
@@ -154,7 +161,9 @@ class PartitionReader(Reader):
 
     def _note_read(self) -> None:
         """To be called when all that was read has been handed over."""
-        if all(self._next(partition) >= end for partition, end in self._ends.items()):
+        if self._recovered.is_set() and all(
+            self._next(partition) >= end for partition, end in self._ends.items()
+        ):
             self.caught_up.set()
 
     def _next(self, partition: TopicPartition) -> int:

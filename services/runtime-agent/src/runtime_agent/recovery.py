@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Collection
 
 import structlog
 
@@ -20,9 +21,12 @@ def is_of_another_machine(journal: Journal, machine: str) -> bool:
     return journal.machine not in (None, machine)
 
 
-async def end_unknown(journal: Journal, runner: Runner, machine: str) -> None:
+async def end_unknown(
+    journal: Journal, runner: Runner, machine: str, known: Collection[str]
+) -> None:
     """Ends pods that the journal does not know: all of them where it is new, or is reset because it
-    belongs to another machine.
+    belongs to another machine. `known`: the names in it at the agent's start, for it may be told
+    meanwhile to stop a pod that it does not know.
 
     Raises Broken where a pod can't be ended: then no other may start.
     """
@@ -36,8 +40,7 @@ async def end_unknown(journal: Journal, runner: Runner, machine: str) -> None:
             journal=journal.id,
             pods=len(names),
         )
-    known = {} if is_lost else journal.load(names)
-    left = [name for name in names if name not in known]
+    left = [name for name in names if is_lost or name not in known]
     while left := [name for name in left if not _end(runner, name, is_lost=is_lost)]:
         await asyncio.sleep(POLL_S)
     if is_lost:  # not before: a crash until here begins all this again

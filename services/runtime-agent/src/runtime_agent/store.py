@@ -288,6 +288,10 @@ class Journal:
                 found[name] = _entry(row, self.id)
         return found
 
+    def names(self) -> set[str]:
+        """Of all pods that it knows."""
+        return {name for (name,) in self._db.execute("SELECT pod FROM pod")}
+
     def live(self) -> set[str]:
         """The names of the pods that may hold anything of the node."""
         return {name for (name,) in self._db.execute("SELECT pod FROM pod WHERE phase <> 'ended'")}

@@ -19,6 +19,7 @@ from runtime_agent.domain.kubernetes.manifest import (
     namespace_of,
     pull_secret,
     why_not_of_host,
+    why_too_small,
 )
 from runtime_agent.domain.kubernetes.node import allocatable_of
 from runtime_agent.domain.kubernetes.permit import proof_of
@@ -50,6 +51,8 @@ class Creation:
         Refused, Unavailable.
         """
         assert pod.run is not None
+        if (why := why_too_small(pod.run)) is not None:
+            return Ending(start_error=why)
         if (why := why_not_of_host(pod.run, self.rules)) is not None:
             return Ending(refusal=Refusal.NO_HOST_NETWORK, detail=why)
         try:

@@ -12,7 +12,8 @@ class KubeRecord:
     `object`: the name of the Pod object. `uid`: Kubernetes' id of it, once it is known. `nonce`:
     of the container that has the start permit. `boot`: of the machine when that was given.
     `key`: in the answer's first line. `was_second`: another container of it asked too.
-    `lacks_secret`: its pull secret is still to be created.
+    `lacks_secret`: its pull secret is still to be created. `is_secret_late`: kubelet may have asked
+    for the image without it.
     """
 
     name: str
@@ -27,6 +28,7 @@ class KubeRecord:
     ended_at_s: float | None = None
     was_second: bool = False
     lacks_secret: bool = False
+    is_secret_late: bool = False
 
     @property
     def is_permitted(self) -> bool:

@@ -226,6 +226,8 @@ class KubernetesPods:
         if work.last is not None and work.last.uid == record.uid and work.last.is_terminal:
             return self._with_object(pod, record, work.last)
         if not self._mirror.pods_known.is_set():
+            if pod.stop is not None:
+                self._see_to_processes(pod, pod.stop, record)
             return running
         if not work.is_gone:
             if work.is_free:
@@ -266,7 +268,8 @@ class KubernetesPods:
             waited_s = now_s - work.heard_s
         # kubelet may have had no chance to start it while the API server was away.
         could_s = min(waited_s, self._mirror.answers_for_s())
-        hopeless = given_up(seen, could_s, self.settings.image_wait_s)
+        patience_s, is_late = self.settings.image_wait_s, record.is_secret_late
+        hopeless = given_up(seen, could_s, patience_s, is_secret_late=is_late)
         if hopeless is not None:
             return _ended(pod, None, hopeless)
         return Seen(pod.pod, reason=waits(seen, waited_s, pod.reason))
@@ -303,7 +306,9 @@ class KubernetesPods:
         if refused is not None:
             self._works[pod.pod].refused = refused
         elif (now := self.record(pod.pod)) is not None:
-            self._note(replace(now, lacks_secret=False))
+            seen = self._mirror.objects.get((now.namespace, now.object))
+            is_late = seen is not None and seen.waiting != ""
+            self._note(replace(now, lacks_secret=False, is_secret_late=is_late))
 
     async def _confirm(self, record: KubeRecord) -> None:
         """Whether an object is gone that the watch no longer shows: the list may be older."""

@@ -39,6 +39,10 @@ RUN_MB = 32
 DEFAULT_SHM_MB = 512
 """OpenPAI's; the 64 MiB of container runtimes are too few for PyTorch's data loaders."""
 HASH_DIGITS = 12
+LEAST_MEMORY_MB = 12
+"""CRI-O makes no container with less. containerd tries, and the kernel kills the pod's sandbox,
+of which kubelet tells nothing in the pod's status.
+"""
 DROPPED = {"drop": ["NET_RAW"]}
 """On the host network it would read what passes there, also other tasks' start permits."""
 SHM_PATH = "/dev/shm"  # noqa: S108  where programs expect it
@@ -112,6 +116,13 @@ def own_address(run: PodRun, address: str) -> str | None:
 def is_of_host(run: PodRun) -> bool:
     """Whether the pod needs what Pod Security refuses to ordinary ones."""
     return needs_host((role.instances for role in run.roles), [run.resources])
+
+
+def why_too_small(run: PodRun) -> str | None:
+    """Why no container runtime can start the pod; None: one can. With 0 it has no limit."""
+    if not 0 < run.memory_mb < LEAST_MEMORY_MB:
+        return None
+    return f"memory limit {run.memory_mb} too low; on Kubernetes it has to be {LEAST_MEMORY_MB} MiB"
 
 
 def why_not_of_host(run: PodRun, rules: PodRules) -> str | None:

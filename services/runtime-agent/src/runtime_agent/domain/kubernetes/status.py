@@ -229,17 +229,20 @@ def vanished(asked: Stopping | None, *, was_permitted: bool) -> Ending:
     return Ending(loss=Loss.DELETED)
 
 
-def given_up(seen: Observed, waited_s: float, patience_s: float) -> Ending | None:
+def given_up(
+    seen: Observed, waited_s: float, patience_s: float, *, is_secret_late: bool = False
+) -> Ending | None:
     """Whether a pod that does not start never will. A registry that denies the task's image is
     believed once kubelet has asked it, and a runtime whose words blame the job or the image; all
     else has until `patience_s`. `waited_s`: of a container that runs, since when it could have
-    asked for its permit and has not.
+    asked for its permit and has not. `is_secret_late`: the registry may have denied the image to
+    anybody, before the pull secret was there.
     """
     if seen.waiting in _START_WAITS and blames_job(seen.text):
         return Ending(start_error=f"{seen.waiting}: {seen.text}")
     is_denied = _ALLOWS_NO_IMAGE.search(_QUOTED.sub("", seen.text)) is not None
     is_final = seen.waiting in _AT_ONCE or (seen.waiting == _RETRIED and is_denied)
-    is_users = is_final and seen.is_own_wait
+    is_users = is_final and seen.is_own_wait and not (is_denied and is_secret_late)
     if not (is_users or waited_s > patience_s):
         return None
     if seen.is_running:
