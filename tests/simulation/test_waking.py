@@ -113,6 +113,28 @@ def test_who_may_pass_is_tried_when_opportunistic_gangs_have_left_what_is_kept()
     assert placed(scene.cycle()) == ["small"]
 
 
+def test_who_may_not_be_where_a_cell_was_unbound_is_placed_elsewhere() -> None:
+    both, policy = owning(("node", 1)), Policy(is_backfilling=False)
+    scene = Scene(config(GPU_NODES, policy=policy, x=both, y=both))
+    scene.places(gang("there", "x", 1, allowed_nodes=frozenset({"n0"})))
+    assert not placed(scene.asks(gang("waits", "x", 1, allowed_nodes=frozenset({"n1"}))))
+    scene.leave("there")
+    assert placed(scene.cycle()) == ["waits"]
+
+
+def test_who_may_take_the_cells_of_another_is_tried_where_cells_were_unbound() -> None:
+    both = owning(("node", 1))
+    policy = Policy(is_lazy=True, is_backfilling=False, min_run_s=1_000.0)
+    scene = Scene(config(GPU_NODES, policy=policy, x=both, y=both))
+    scene.places(gang("low", "x", 4))
+    scene.places(gang("other", "y", 4))
+    assert not placed(scene.asks(gang("waits", "x", 4, priority=5)))
+    scene.leave("other")
+    decided = scene.cycle()
+    assert [each.gang for each in decided if isinstance(each, Downgraded)] == ["low"]
+    assert placed(decided) == ["waits"]
+
+
 class InsistentDoor(CoreDoor):
     """The core; and after each cycle everybody is tried once more, which must change nothing."""
 

@@ -60,6 +60,9 @@ class Admission:
             if workload.phase is not Phase.WAITING:
                 self._follow(heap, found, workload)
                 continue
+            if found.helps is not None and not found.helps():
+                found.no = found.no or found.was  # it fails as before
+                continue
             record = self._gangs.records.of(workload)
             is_old = self._queue.has_users and number <= self._ranked_before
             if is_old and record.reservation is None:
@@ -67,9 +70,6 @@ class Admission:
                 if head is not None and head[0] > rank:  # its user has more by now
                     self._push(heap, found)
                     continue
-            if found.helps is not None and not found.helps():
-                found.no = found.no or found.was  # it fails as before
-                continue
             answer = self._answer(found, rank, record)
             if isinstance(answer, No):
                 self._note(found, answer, workload)

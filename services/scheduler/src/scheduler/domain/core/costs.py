@@ -17,8 +17,8 @@ from scheduler.domain.core.records import Records, Reservation, job_of
 @dataclass(eq=False)
 class Costs:
     """``hour``: the preemptions of the last hour; ``added``: those not yet stored. ``now``,
-    ``before``: this cycle, and the last. ``again_at``: when a protection ends that kept a gang from
-    leaving.
+    ``before``: this cycle, and the last. ``spared``: those that did not leave as they were
+    protected, and until when; ``again_at``: the first of these times.
     """
 
     records: Records
@@ -27,6 +27,7 @@ class Costs:
     hour: Hour = field(default_factory=Hour)
     now: float = 0.0
     before: float = 0.0
+    spared: dict[Workload, float] = field(default_factory=dict)
     again_at: float = inf
     added: list[RestoredPreemption] = field(default_factory=list)
 
@@ -87,7 +88,20 @@ class Costs:
 
     def _note_end(self, other: Workload) -> None:
         """The gang that asks is tried again when the protection ends."""
-        self.again_at = min(self.again_at, self.protected_until(other))
+        until = self.spared[other] = self.protected_until(other)
+        self.again_at = min(self.again_at, until)
+
+    def no_longer_spared(self) -> list[Workload]:
+        """Those whose protection has ended. They are not told again."""
+        ended = [other for other, until in self.spared.items() if until <= self.now]
+        for other in ended:
+            del self.spared[other]
+        self.again_at = min(self.spared.values(), default=inf)
+        return ended
+
+    def copy(self) -> "Costs":
+        """The same, with notes of its own."""
+        return replace(self, spared={}, again_at=inf)
 
     def goes_before(self, workload: Workload, reservation: Reservation) -> bool:
         """The reservation does not hold back the workload: it is its own, or of a gang that comes
@@ -112,7 +126,7 @@ class Costs:
 
     def protected(self, asking: Workload, others: Iterable[Workload]) -> list[float]:
         """Until when those are protected that a workload could preempt else, in its own cells."""
-        cost_of = replace(self).of(asking)  # it notes when a gang is to be tried again
+        cost_of = self.copy().of(asking)  # it notes when a gang is to be tried again
         return [
             self.protected_until(other)
             for other in others

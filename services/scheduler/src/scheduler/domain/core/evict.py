@@ -5,8 +5,11 @@ that could hold all four the one is chosen whose pods have the fewest GPUs, not 
 racks. Inside a node a pod likewise gets a whole switch, where one can be had.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import or_
 from typing import NamedTuple, Protocol
 
 from scheduler.domain.core.node_models import Want
@@ -253,22 +256,21 @@ class _Chooser:
             else:
                 others.append(_Other(cost, other.name, other, gpus | charge))
         others.sort(key=lambda each: each[:2])
+        gone = _Gone(slot, want, need, others)
         best: _Price | None = None
         for level in range(want.nearest(slot.shape), slot.shape.levels + 1):
             for part in slot.shape.parts[level]:
                 here = part.mask & mask
                 if here.bit_count() < need:
                     continue
-                found = self._priced(slot, want, level, _victims(slot, want, here, need, others))
+                found = self._priced(level, gone.victims(here))
                 if found is not None and (best is None or found[:3] < best[:3]):
                     best = found
             if best is not None and not best.protected:
                 break
         return best
 
-    def _priced(
-        self, slot: Slot, want: Want, level: int, victims: "list[_Other] | None"
-    ) -> _Price | None:
+    def _priced(self, level: int, victims: "list[_Other] | None") -> _Price | None:
         if victims is None:
             return None
         cost = NO_COST
@@ -289,16 +291,16 @@ class _Prices:
 
     def cheapest(self) -> tuple[Slot, _Price] | None:
         """The slot where it costs least. None: it can be on none of them."""
-        while self._rest and not self._is_best(self._rest[-1][0]):
-            self._note(self._rest.pop()[2])
         best = min(self._known, key=self._order, default=None)
+        while self._rest and not (best and self._is_best(best, self._rest[-1][0])):
+            slot = self._rest.pop()[2]
+            self._note(slot)
+            if slot in self._known:
+                best = slot if best is None else min(best, slot, key=self._order)
         return None if best is None else (best, self._known[best])
 
-    def _is_best(self, least: int) -> bool:
-        """No slot with at least so many GPUs of victims can be better than the best known one."""
-        if not self._known:
-            return False
-        best = min(self._known, key=self._order)
+    def _is_best(self, best: Slot, least: int) -> bool:
+        """No slot with at least so many GPUs of victims can be better than this one."""
         price, shape = self._known[best], best.shape
         is_nearest = price.level <= self._want.nearest(shape)
         is_fewest = (price.cost.gpus, price.cost.lost_ms) <= (least, 0)
@@ -332,31 +334,41 @@ class _Other(NamedTuple):
     leaves: int
 
 
-def _victims(
-    slot: Slot, want: Want, here: int, need: int, others: list[_Other]
-) -> list[_Other] | None:
-    """The cheapest first until these leaves and the node have enough; then those are spared that
-    need not leave, the costliest first.
+class _Gone:
+    """Others that leave a slot, the cheapest first. ``held``: leaves that are in use when so many
+    of them are gone; ``least``: how many have to go for what is wanted beside leaves.
     """
 
-    def is_enough(gone: list[_Other]) -> bool:
-        held = 0
-        for each in others:
-            held |= 0 if each in gone else each.leaves
-        return (here & ~held).bit_count() >= need and _has_amounts(slot, want, gone)
+    def __init__(self, slot: Slot, want: Want, need: int, others: list[_Other]) -> None:
+        self._slot, self._want, self._need, self._others = slot, want, need, others
+        leaves = (each.leaves for each in reversed(others))
+        self._held = list(accumulate(leaves, or_, initial=0))[::-1]
+        counts = range(len(others) + 1)
+        self._least = bisect_left(
+            counts, True, key=lambda count: _has_amounts(slot, want, others[:count])
+        )
 
-    chosen: list[_Other] = []
-    for each in others:
-        if is_enough(chosen):
-            break
-        chosen.append(each)
-    if not is_enough(chosen):
-        return None
-    for each in reversed(chosen[:-1]):
-        rest = [other for other in chosen if other is not each]
-        if is_enough(rest):
-            chosen = rest
-    return chosen
+    def victims(self, here: int) -> list[_Other] | None:
+        """The cheapest until these leaves and the node have enough; then those are spared that need
+        not leave, the costliest first.
+        """
+        for count in range(self._least, len(self._held)):
+            if (here & ~self._held[count]).bit_count() >= self._need:
+                break
+        else:
+            return None
+        chosen = self._others[:count]
+        for each in reversed(chosen[:-1]):
+            rest = [other for other in chosen if other is not each]
+            if self._is_enough(here, rest):
+                chosen = rest
+        return chosen
+
+    def _is_enough(self, here: int, gone: list[_Other]) -> bool:
+        for each in self._others:
+            if each not in gone:
+                here &= ~each.leaves
+        return here.bit_count() >= self._need and _has_amounts(self._slot, self._want, gone)
 
 
 def _has_amounts(slot: Slot, want: Want, gone: list[_Other]) -> bool:

@@ -78,7 +78,7 @@ def reasons(
         kept = [each for each in reservations if each.workload.owner == owner]
         with state.trial():
             lift_all(state, kept)
-            found |= _Explainer(state, replace(costs)).reasons(some, firsts, kept)
+            found |= _Explainer(state, costs.copy()).reasons(some, firsts, kept)
     return found
 
 

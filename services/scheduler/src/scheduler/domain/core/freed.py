@@ -11,13 +11,14 @@ from scheduler.domain.core.costs import Costs
 from scheduler.domain.core.evict import CostOf
 from scheduler.domain.core.fit import QUOTA, No
 from scheduler.domain.core.node_models import NEVER, Want
-from scheduler.domain.core.nodes import Phase, Slot, Workload
+from scheduler.domain.core.nodes import Phase, Pool, Slot, Workload
 from scheduler.domain.core.queue import WorkloadClass
+from scheduler.domain.core.reserve import beside
 from scheduler.domain.core.shortage import shortage
 from scheduler.domain.core.state import State, claimable
-from scheduler.domain.core.views import When
+from scheduler.domain.core.views import EVERYWHERE, When
 
-PRICED = 8
+PRICED = 32
 """Slots that are looked at closely for one class, at the most. Of more it is taken to be helped."""
 
 
@@ -39,6 +40,7 @@ class Freed:
             else:
                 self.owners.add(each)
         self._most: dict[tuple[str, int], int] = {}
+        self._places: dict[str, dict[Slot, None]] = {}
         self._rooms: dict[tuple[object, ...], Room] = {}
 
     @property
@@ -63,9 +65,7 @@ class Freed:
         if short is not None:
             waiting.no = No(QUOTA, short._asdict())
             return False
-        # Where a cell was unbound, others may be bound elsewhere.
-        is_near = lacked_room and not self.owners and self.is_small
-        return not is_near or self._has_room(waiting)
+        return not lacked_room or self._has_room(waiting)
 
     def _most_of(self, owner: str, priority: int) -> int:
         """Leaves that a gang of a priority could have on one of the slots, at the most."""
@@ -88,29 +88,69 @@ class Freed:
         _, head = heads[0]
         if self._costs.records.of(head).reserved_since is not None:
             return True  # gangs that overstay may leave for it
-        allowed = head.gang.allowed_nodes
-        for slot in self.slots:
+        allowed, slots = head.gang.allowed_nodes, self._places_of(waiting.owner)
+        if len(slots) > PRICED:
+            return True
+        racks: dict[Pool, int] = {}
+        for slot in slots:
             if allowed is None or slot.node.name in allowed:
-                leaves, left = self._room_on(slot, head)
+                if slot.open and slot.pool not in racks:
+                    racks[slot.pool] = self._bindable(slot.pool, head)
+                may_bind = slot.open > 0 and racks[slot.pool] >> slot.rack & 1 == 1
+                leaves, left = self._room_on(slot, head, may_bind=may_bind)
                 if any(_fits(want, slot, leaves, left) for want, _ in waiting.wants):
                     return True
         return False
 
-    def _room_on(self, slot: Slot, head: Workload) -> Room:
+    def _places_of(self, owner: str | None) -> dict[Slot, None]:
+        """Where an owner's gangs may be helped: one of which a cell was unbound may bind another
+        elsewhere.
+        """
+        if owner is None or owner not in self.owners:
+            return self.slots
+        found = self._places.get(owner)
+        if found is None:
+            found = self._places[owner] = self.slots.copy()
+            for pool in self._state.pools:
+                racks = self._state.openable(pool, owner)
+                found.update(
+                    dict.fromkeys(
+                        slot
+                        for number, rack in enumerate(pool.racks)
+                        if racks >> number & 1
+                        for slot in rack
+                    )
+                )
+        return found
+
+    def _bindable(self, pool: Pool, head: Workload) -> int:
+        """Racks in which more cells may be bound for a gang, as a bit set: all, if others may lose
+        theirs for it.
+        """
+        records = self._costs.records
+        if any(True for _ in records.charged_below(head.owner, head.priority)) or any(
+            self._costs.goes_before(head, each) for each in beside(records, head)
+        ):
+            return EVERYWHERE
+        return self._state.openable(pool, head.owner or "")
+
+    def _room_on(self, slot: Slot, head: Workload, *, may_bind: bool) -> Room:
         """What a gang could have on a slot, if all left that may have to. Gangs of one virtual
         cluster and priority share the answer until the slot changes.
         """
-        asking = head.owner, head.priority, head.gang.virtual_cluster
+        asking = head.owner, head.priority, head.gang.virtual_cluster, may_bind
         busy = slot.used, slot.held, slot.leaving, slot.charged, slot.open, slot.node.soon
         key = slot, asking, busy
         room = self._rooms.get(key)
         if room is None:
-            room = self._rooms[key] = self._look_at(slot, head, self._costs.of(head))
+            room = self._rooms[key] = self._look_at(
+                slot, head, self._costs.of(head), may_bind=may_bind
+            )
         return room
 
-    def _look_at(self, slot: Slot, head: Workload, cost_of: CostOf) -> Room:
+    def _look_at(self, slot: Slot, head: Workload, cost_of: CostOf, *, may_bind: bool) -> Room:
         assert head.owner is not None
-        mask = claimable(slot, head.owner, head.priority, may_bind=True)
+        mask = claimable(slot, head.owner, head.priority, may_bind=may_bind)
         left = slot.node.soon
         for other, (gpus, charge) in slot.pods.items():
             if other.phase is Phase.PREEMPTED:

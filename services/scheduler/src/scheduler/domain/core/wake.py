@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from functools import partial
-from math import inf
 
 from scheduler.domain.core.freed import Freed
 from scheduler.domain.core.model import Decision
@@ -16,10 +15,8 @@ from scheduler.domain.core.transitions import Transitions
 def is_due(gangs: Transitions, now: float) -> bool:
     """Time alone may help a gang: a protection, a reservation or what was kept has ended."""
     if now >= gangs.costs.again_at:
-        gangs.costs.again_at = inf
-        for found in gangs.queue.classes.values():
-            if found.no is not None and found.owner is not None:
-                gangs.queue.try_again(found)
+        for other in gangs.costs.no_longer_spared():
+            gangs.state.freed += [place.slot for place in other.places]
         return True
     if gangs.records.unlooked or any(kept.starts_at < now for kept in gangs.records.kept):
         return True
