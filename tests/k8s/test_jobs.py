@@ -27,8 +27,8 @@ from whole_muster import a_job, eventually, until_there, with_data
 pytestmark = [pytest.mark.k8s, pytest.mark.system, pytest.mark.timeout(size(600, 3600))]
 
 QUICK = {"retry_backoff_first_s": 0.1}
-PACKED_JOBS = size(30, 200)
-PLACEMENTS = size(20, 500)
+PACKED_JOBS = size(20, 200)
+PLACEMENTS = size(12, 500)
 
 
 @pytest.fixture
