@@ -67,6 +67,14 @@ def test_pods_that_need_more_ports_than_their_nodes_have_hold_no_place() -> None
     assert nodes_of(places) == set(nodes)
 
 
+def test_who_is_too_large_is_told_of_ports_and_counted_resources() -> None:
+    limits = NodeLimits(ports=(20_000, 20_003), resources={"rdma": 4})
+    scene = Scene(config([PhysicalCell("node", name="n0")], {"n0": limits}, x=owning(("node", 1))))
+    (refused,) = scene.asks(gang("a", "x", 1, pods=2, ports=3, resources=(("rdma", 1),)))
+    assert isinstance(refused, Refused)
+    assert "2 pods with 2 GPUs, 0 CPUs, 6 ports, 2 rdma and 0 MB at once" in refused.reason.text
+
+
 def test_gpu_types_of_pods_without_gpus_have_no_effect() -> None:
     cells = [PhysicalCell("old-node", name="m0"), PhysicalCell("k80-node", name="n0")]
     limits = dict.fromkeys(("m0", "n0"), NodeLimits(cpu=8))

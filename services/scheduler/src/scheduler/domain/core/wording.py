@@ -1,5 +1,6 @@
 """What gangs want, in numbers and words. What they want: kinds, and how many pods of each."""
 
+from collections import Counter
 from collections.abc import Iterable
 
 from scheduler.domain.core.model import OPPORTUNISTIC, Gang, Kind, Numbers, Reason
@@ -32,10 +33,15 @@ def too_large(gang: Gang, kinds: Wanted) -> Reason:
     where = "the whole cluster" if gang.priority == OPPORTUNISTIC else gang.virtual_cluster
     if gang.allowed_nodes is not None:
         where = f"{where}, on the nodes that it allows,"
-    numbers = wanted_of(some)
+    numbers, rest = wanted_of(some), Counter[str]()
+    for kind, count in some:
+        rest.update({name: each * count for name, each in kind.resources})
+        rest["ports"] += kind.ports * count
+    more = "".join(f", {count} {name}" for name, count in sorted(rest.items()) if count)
     text = (
-        f"{words_of(some)}, {numbers['cpu']} CPUs and {numbers['memoryMB']} MB at once: {where}"
-        " could not hold that, were it healthy and empty. Ask for fewer tasks, or for less in each."
+        f"{words_of(some)}, {numbers['cpu']} CPUs{more} and {numbers['memoryMB']} MB at once:"
+        f" {where} could not hold that, were it healthy and empty. Ask for fewer tasks, or for"
+        " less in each."
     )
     return Reason("too-large", text, numbers)
 
