@@ -48,6 +48,8 @@ BATCH_MS = 50
 """How long the sender gathers events: the embedded broker gives a reader one batch of a partition
 at a time, so lone events would come no faster than some 40 a second.
 """
+BATCH_BYTES = 2**20
+"""So that what is gathered is one batch, as a reader of Kafka gets many at a time."""
 WAIT_S = 900.0
 KILL_S = (1.0, 4.0)
 """The least and the longest time between a start and the next kill."""
@@ -248,7 +250,9 @@ async def world(home: Path) -> AsyncIterator[World]:
         receiver = Receiver()
         server = await asyncio.start_server(receiver.serve, "127.0.0.1", 0)
         receiver.port = server.sockets[0].getsockname()[1]
-        producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap, linger_ms=BATCH_MS)
+        producer = AIOKafkaProducer(
+            bootstrap_servers=broker.bootstrap, linger_ms=BATCH_MS, max_batch_size=BATCH_BYTES
+        )
         await producer.start()
         made = World(postgres.dsn, broker.bootstrap, receiver, producer)
         try:
