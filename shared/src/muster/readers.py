@@ -247,11 +247,22 @@ class _Reading:
         linger_s = max(LINGER_S if are_many else 0.0, self._linger_s)
         if len(records) < self._limit and linger_s > 0:
             await asyncio.sleep(linger_s)
-            room = self._limit - len(records)
-            got = await self.consumer.getmany(timeout_ms=0, max_records=room)
-            records += [record for more in got.values() for record in more]
+            await self._gather(records)
         self._last_batch = len(records)
         return records
+
+    async def _gather(self, records: list[ConsumerRecord]) -> None:
+        """Add what has come, in as many fetches as it takes: the embedded broker answers each with
+        one batch of a producer's.
+        """
+        timeout_ms, room = 0, self._limit - len(records)
+        while room > 0:
+            got = await self.consumer.getmany(timeout_ms=timeout_ms, max_records=room)
+            more = [record for batch in got.values() for record in batch]
+            records += more
+            if len(more) < LINGER_FROM:
+                break
+            timeout_ms, room = int(LINGER_S * 1000), room - len(more)
 
     def take_activity(self) -> bool:
         """Whether there was a batch since the last call."""
