@@ -69,6 +69,8 @@ AT_ONCE_S, SOON_S = 0, 1
 RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
 PAUSE = "pause"
 """The process that holds a pod's namespaces."""
+SECRET_LATE_S = 1.0
+"""After this kubelet may have asked the registry without the pull secret: `step` takes longer."""
 STOP_TAKEN_S = 5.0
 """By then the object of a stopped pod shows its deletion; else the agent signals the pod itself."""
 
@@ -84,7 +86,7 @@ class _Work:
     it was before it went; `is_gone`: the server confirms that. `deleted_uid`: of the object that it
     was asked to delete, with `grace_s`. `heard_s`: when its container last asked for its permit, or
     was first seen to run. `stopped_at_s`: since when the pod is stopped; `kill_at_s`: when the
-    agent kills by itself. Times are monotonic.
+    agent kills by itself. `created_s`: when this agent had the object made. Times are monotonic.
     """
 
     request: asyncio.Task[None] | None = None
@@ -100,6 +102,7 @@ class _Work:
     kill_at_s: float | None = None
     is_signalled: bool = False
     heard_s: float | None = None
+    created_s: float | None = None
 
     @property
     def is_free(self) -> bool:
@@ -261,7 +264,8 @@ class KubernetesPods:
         if record.lacks_secret:
             if work.is_free:
                 self._request(work, pod.pod, self._create_pull_secret(pod, record))
-            return Seen(pod.pod, reason=not_taken(work.why) if work.tries > 1 else None)
+            why = not_taken(work.why, "pod's pull secret") if work.tries > 1 else None
+            return Seen(pod.pod, reason=why)
         if seen.is_running:  # it asks each second
             now_s = time.monotonic()
             work.heard_s = now_s if work.heard_s is None else work.heard_s
@@ -297,17 +301,20 @@ class KubernetesPods:
     # Requests to the API server
 
     async def _create(self, pod: Pod, record: KubeRecord) -> None:
+        work, asked_s = self._works[pod.pod], time.monotonic()
         refused = await self._creation.create(pod, record)
         if refused is not None:
-            self._works[pod.pod].refused = refused
+            work.refused = refused
+        if work.tries == 0:  # else an earlier request may have made it
+            work.created_s = asked_s
 
     async def _create_pull_secret(self, pod: Pod, record: KubeRecord) -> None:
         refused = await self._creation.create_pull_secret(pod, record)
         if refused is not None:
             self._works[pod.pod].refused = refused
         elif (now := self.record(pod.pod)) is not None:
-            seen = self._mirror.objects.get((now.namespace, now.object))
-            is_late = seen is not None and seen.waiting != ""
+            created_s = self._works[pod.pod].created_s
+            is_late = created_s is None or time.monotonic() - created_s > SECRET_LATE_S
             self._note(replace(now, lacks_secret=False, is_secret_late=is_late))
 
     async def _confirm(self, record: KubeRecord) -> None:

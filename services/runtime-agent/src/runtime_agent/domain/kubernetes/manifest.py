@@ -122,7 +122,7 @@ def why_too_small(run: PodRun) -> str | None:
     """Why no container runtime can start the pod; None: one can. With 0 it has no limit."""
     if not 0 < run.memory_mb < LEAST_MEMORY_MB:
         return None
-    return f"memory limit {run.memory_mb} too low; on Kubernetes it has to be {LEAST_MEMORY_MB} MiB"
+    return f"memory limit {run.memory_mb} too low; on Kubernetes {LEAST_MEMORY_MB} MiB is the least"
 
 
 def why_not_of_host(run: PodRun, rules: PodRules) -> str | None:

@@ -257,9 +257,9 @@ def given_up(
     return Ending(refusal=refusal, detail=text)
 
 
-def not_taken(why: str) -> Reason:
+def not_taken(why: str, what: str = "pod") -> Reason:
     """The object can't be made yet, in the words of the API server, its connection or the agent."""
-    return Reason(code="not-taken", text=f"The pod can't be created in Kubernetes yet: {why}")
+    return Reason(code="not-taken", text=f"The {what} can't be created in Kubernetes yet: {why}")
 
 
 def waits(seen: Observed, waited_s: float, known: Reason | None) -> Reason | None:
