@@ -229,7 +229,7 @@ class _Asked:
         self._workload = record.workload
         self._others = beside(gangs.records, record.workload)
         self._all = _reservations(gangs, record)
-        self._costs = replace(gangs.costs)  # they note when somebody is to be tried again
+        self._costs = gangs.costs.copy()  # they note when somebody is to be tried again
 
     # It asks anew.
 
