@@ -23,6 +23,7 @@ from alerting.rules import check, rules_of
 from muster.contracts.alerts import Do, Mute, Outcome
 from muster.contracts.jobs import JobState, JobStatus
 from muster.contracts.nodes import Gpu, NodeReport, ProblemKind
+from muster.contracts.subscriptions import Subscription
 from muster.contracts.verdicts import Behavior, Fault, Verdict
 from preflight_rules import repairing
 
@@ -514,6 +515,9 @@ def report(node: str, revision: int, kind: str | None) -> NodeReport:
     )
 
 
+MAIL = Subscription(id="s1", owner="admin", events=("node-lost",), email="a@example.org")
+
+
 def test_a_mute_of_the_alert_holds_no_message_to_a_script_back() -> None:
     (held,) = decided(xid("n1"), rules=(REMEDIATE,))
     asked = replace(held, state=State.REQUESTED)
@@ -522,7 +526,7 @@ def test_a_mute_of_the_alert_holds_no_message_to_a_script_back() -> None:
 
     def is_held(alert: str) -> bool:
         mute = Mute(id="m", alert=alert, until=NOW + timedelta(hours=1), by="admin")
-        return is_muted(event, "admin", [mute], {}, now=NOW)
+        return is_muted(event, MAIL, [mute], {}, now=NOW)
 
     assert not is_held(xid("n1").fingerprint)
     assert is_held("remediation-requested")

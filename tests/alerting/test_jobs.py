@@ -239,7 +239,7 @@ def test_a_job_that_waits_longer_than_expected_is_one_alert_until_it_runs() -> N
     assert (goes_on.alerts, goes_on.watch.late_since) == ((), late)
     runs = received(goes_on.watch, a_status(5, launched_at=late), now=late, policy=POLICY)
     assert [it.name for it in runs.events] == ["job-started", "alert-resolved"]
-    assert (event.is_preset, [it.is_preset for it in runs.events]) == (True, [False, True])
+    assert (event.is_preset, [it.is_preset for it in runs.events]) == (True, [False, False])
     (over,) = runs.alerts
     assert (over.fingerprint, over.ends_at) == (alert.fingerprint, late)
     assert due_at(runs.watch, POLICY) is None

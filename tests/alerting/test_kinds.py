@@ -6,8 +6,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from muster.contracts.alerts import AlertsReceived, ReceivedAlert
+from muster.contracts.alerts import MUTE_SETTING, AlertsReceived, Mute, ReceivedAlert
 from muster.contracts.jobs import JobState
+from muster.contracts.notices import SettingChanged
 from muster.contracts.subscriptions import ReceiverKind, SealedReceiver
 from muster.contracts.verdicts import Behavior, Fault, Verdict
 from muster.receiver_secrets import ReceiverSecret, seal_receiver
@@ -71,51 +72,100 @@ async def test_a_failed_job_reaches_each_kind_of_receiver(
     assert not token or token not in everything
 
 
-async def test_an_incident_is_over_with_the_last_alert_that_its_subscription_asks_for(
-    cluster: Any, start_receiver: Callable[..., Any]
-) -> None:
+START = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def an_alert(severity: str, *, over: bool = False) -> ReceivedAlert:
+    return ReceivedAlert(
+        fingerprint=severity,
+        name="GpuHot",
+        severity=severity,
+        summary="It is hot",
+        labels={"node": "n1"},
+        starts_at=START,
+        ends_at=START + timedelta(hours=1) if over else None,
+    )
+
+
+@pytest.fixture
+async def pages(cluster: Any, start_receiver: Callable[..., Any]) -> Any:
+    """A receiver of PagerDuty's kind for all that is a warning at least."""
     receiver = await start_receiver(status=202)
     to = sealed(ReceiverKind.PAGERDUTY, receiver.url, "marker-key")
     both = {"events": ("alert-raised", "alert-resolved"), "receiver": to}
     await cluster.subscribe(id=f"to-{to.kind}", **both, least_severity="warning")
-    start = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    return receiver
 
-    async def alerts(*severities: str, over: bool = False) -> None:
-        ended = start + timedelta(hours=1) if over else None
-        group = AlertsReceived(
-            group="g",
-            at=start,
-            alerts=tuple(
-                ReceivedAlert(
-                    fingerprint=each,
-                    name="GpuHot",
-                    severity=each,
-                    summary="It is hot",
-                    labels={"node": "n1"},
-                    starts_at=start,
-                    ends_at=ended,
-                )
-                for each in severities
-            ),
-        )
-        await cluster.publish("alerts-received", group.group, group)
 
-    def firing(count: int) -> Any:
-        return cluster.until("SELECT count(*)::int FROM alert WHERE ends_at IS NULL", [(count,)])
+async def come(cluster: Any, *alerts: ReceivedAlert, firing: int) -> None:
+    """Alerts with one cause, until so many fire."""
+    group = AlertsReceived(group="g", at=START, alerts=alerts)
+    await cluster.publish("alerts-received", group.group, group)
+    await cluster.until("SELECT count(*)::int FROM alert WHERE ends_at IS NULL", [(firing,)])
 
-    async with cluster.alerting():
-        await alerts("critical", "warning", "info")
-        await firing(3)
-        await alerts("critical", over=True)
-        await firing(2)
-        await alerts("warning", over=True)
-        await firing(1)
-        await alerts("info", over=True)
-        await firing(0)
-        await cluster.until("SELECT DISTINCT state FROM delivery", [("sent",)])
+
+def actions(receiver: Any) -> list[str]:
     bodies = [json.loads(request.body) for request in receiver.requests]
-    assert sorted(it["event_action"] for it in bodies) == ["resolve", "trigger"]
     assert len({it["dedup_key"] for it in bodies}) == 1
+    return sorted(it["event_action"] for it in bodies)
+
+
+SENT = "SELECT DISTINCT state FROM delivery"
+
+
+async def test_an_incident_is_over_with_the_last_alert_that_its_subscription_asks_for(
+    cluster: Any, pages: Any
+) -> None:
+    async with cluster.alerting():
+        await come(cluster, *map(an_alert, ("critical", "warning", "info")), firing=3)
+        await cluster.until(SENT, [("sent",)])
+        await come(cluster, an_alert("critical", over=True), firing=2)
+        await come(cluster, an_alert("warning", over=True), firing=1)
+        await come(cluster, an_alert("info", over=True), firing=0)
+        await cluster.until(SENT, [("sent",)])
+    assert actions(pages) == ["resolve", "trigger"]
+
+
+async def test_an_alert_that_begins_as_another_of_its_cause_ends_is_paged(
+    cluster: Any, pages: Any
+) -> None:
+    async with cluster.alerting():
+        await come(cluster, an_alert("info"), firing=1)
+        await come(cluster, an_alert("info", over=True), an_alert("critical"), firing=1)
+        await cluster.until(SENT, [("sent",)])
+    assert actions(pages) == ["trigger"]
+
+
+async def test_an_incident_is_not_opened_after_the_end_of_its_alerts(
+    cluster: Any, pages: Any
+) -> None:
+    pages.status = 503
+    async with cluster.alerting():
+        await come(cluster, an_alert("critical"), firing=1)
+        await cluster.until("SELECT count(*) FROM delivery WHERE reason IS NOT NULL", [(1,)])
+        pages.status = 202
+        await come(cluster, an_alert("critical", over=True), firing=0)
+        await cluster.until("SELECT count(*) FROM delivery WHERE state = 'sent'", [(1,)])
+        await cluster.rows("UPDATE delivery SET next_at = now()")  # time passes
+        await cluster.until(
+            "SELECT reason FROM delivery WHERE state <> 'sent'", [("its alerts are over",)]
+        )
+    assert actions(pages) == ["resolve", "trigger"]
+
+
+async def test_a_mute_keeps_no_incident_open(cluster: Any, pages: Any) -> None:
+    mute = Mute(id="m", alert="GpuHot", until=datetime(2100, 1, 1, tzinfo=UTC), by="admin")
+    name = f"{MUTE_SETTING}m"
+    setting = SettingChanged(setting=name, revision=1, value=mute.model_dump(mode="json"))
+    async with cluster.alerting():
+        await come(cluster, an_alert("critical"), firing=1)
+        await cluster.until(SENT, [("sent",)])
+        await cluster.publish("settings-changed", name, setting)
+        await come(cluster, an_alert("info"), firing=2)
+        await come(cluster, an_alert("info", over=True), firing=1)
+        await come(cluster, an_alert("critical", over=True), firing=0)
+        await cluster.until("SELECT count(*) FROM delivery WHERE state = 'sent'", [(2,)])
+    assert actions(pages) == ["resolve", "trigger"]
 
 
 async def test_a_receiver_of_another_key_is_not_sent_to_and_says_why(

@@ -254,7 +254,12 @@ class Listener:
         ends = [it for it, _ in notified.events if it.name is AlertEvent.ALERT_RESOLVED]
         rest = await alert_store.still_firing(conn, {str(it.data["incident"]) for it in ends})
         notified.events = [
-            (replace(it, rest=rest.get(str(it.data.get("incident")))), trace)
+            (
+                replace(it, rest=rest.get(str(it.data["incident"])))
+                if it.name is AlertEvent.ALERT_RESOLVED
+                else it,
+                trace,
+            )
             for it, trace in notified.events
         ]
 
@@ -280,14 +285,14 @@ class Listener:
             own = of_owner.get(user, ()) if event.is_asked or event.is_preset else ()
             return deliveries([*of_all, *of_user.get(user, ())], event, now=opened.now, own=own)
 
-        owners = {it.id: it.owner for it in subscriptions}
+        by_id = {it.id: it for it in subscriptions}
         names = {alert.fingerprint: alert.name for alert, _ in notified.alerts}
         mutes = list(self._mutes.all())
         notified.deliveries = [
             it
             for event, _ in notified.events
             for it in made(event)
-            if not is_muted(event, owners[it.subscription], mutes, names, now=opened.now)
+            if not is_muted(event, by_id[it.subscription], mutes, names, now=opened.now)
         ]
         listed = {
             entry.subscription.id: Listed(entry.subscription.owner, entry.version)

@@ -5,7 +5,7 @@ next ones as soon as that is committed. So an answer waits for two commits at th
 import asyncio
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 import structlog
@@ -152,6 +152,9 @@ class Recorder:
                 receiver = health.get(claim.subscription)
                 if isinstance(answer, GivenUp) or receiver is None:
                     continue
+                # What fails at once is one failure: a quick receiver gets many messages at a time.
+                failures = min(receiver.failures, before[claim.subscription].failures)
+                receiver = replace(receiver, failures=failures)
                 changed = receiver_after(receiver, answer, result.after, now=now, policy=policy)
                 if is_owner_told(receiver, changed, policy):
                     told.append((claim, changed, result.reason))

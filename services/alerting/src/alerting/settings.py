@@ -135,7 +135,8 @@ class AlertingSettings(DatabaseSettings, ReadByRestSettings):
 
     receiver_slots: PositiveInt = Field(
         2,
-        description="The most deliveries to one receiver at a time, unless it takes many in time.",
+        description="The most deliveries to one receiver at a time. One that takes many in time"
+        " gets up to a quarter of the lane.",
     )
     delivery_poll_s: PositiveFloat = Field(1.0, description="How often due retries are handled.")
     delivery_lease_s: PositiveFloat = Field(

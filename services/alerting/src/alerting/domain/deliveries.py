@@ -16,6 +16,8 @@ from muster.contracts.subscriptions import (
     ACCOUNT,
     AlertEvent,
     DeliveryOrder,
+    Digest,
+    DigestEvery,
     LeastSeverity,
     OrderKind,
     ReceiverKind,
@@ -188,8 +190,8 @@ def deliveries(
 ) -> tuple[Delivery, ...]:
     """The deliveries that an event makes: for the subscriptions that want it, and where the job's
     file asks for it, over the channels of the job's user that do not get it yet. What is preset
-    goes to the address of this user's account. ``own``: the subscriptions of this user, and that of
-    their account.
+    goes to the address of this user's account, each full hour. ``own``: the subscriptions of this
+    user, and that of their account.
     """
     found = [it for it in subscriptions if wants(it, event)]
     if event.job is not None and (event.is_asked or event.is_preset):
@@ -199,8 +201,13 @@ def deliveries(
                 continue
             if _address(each) not in reached:
                 reached.add(_address(each))
-                found.append(each)
+                found.append(each if event.is_asked else _hourly(each))
     return tuple(_delivery(it, event, now) for it in found)
+
+
+def _hourly(account: Subscription) -> Subscription:
+    """What nobody asked for comes once an hour at most."""
+    return account.model_copy(update={"digest": Digest(every=DigestEvery.HOUR)})
 
 
 def channels_of(owner: str, subscriptions: Iterable[Subscription]) -> list[Subscription]:

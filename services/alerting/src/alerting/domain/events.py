@@ -25,6 +25,17 @@ RANKS = {severity: rank for rank, severity in enumerate(Severity)}
 """The more it matters, the higher."""
 
 
+ENDS = frozenset(
+    {
+        AlertEvent.JOB_UNSTUCK,
+        AlertEvent.NODE_RETURNED,
+        AlertEvent.NODE_REMOVED,
+        AlertEvent.ALERT_RESOLVED,
+    }
+)
+"""Events that end the alert that an earlier event began."""
+
+
 class Source(StrEnum):
     """Who found the condition of an alert: Alerting in what services publish, a node's agent, an
     event rule, or Alertmanager.

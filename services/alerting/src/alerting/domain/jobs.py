@@ -5,7 +5,6 @@ a higher revision counts, and the events depend on the job's state, not on the m
 """
 
 import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -125,7 +124,7 @@ def received(
         after = _waiting(known, after, status, now)
     unstuck, alerts = _unstuck(known, after, now)
     waited = _over(known, now) if after.late_since is None else ()
-    events = (*unstuck, *_events_of(known, after, status, now, policy), *_preset(waited))
+    events = (*unstuck, *_events_of(known, after, status, now, policy), *events_of(waited))
     return JobOutcome(after, events, (*alerts, *waited))
 
 
@@ -199,7 +198,7 @@ def time_passed(watch: Watch, *, now: datetime, policy: Policy) -> JobOutcome:
         after = replace(after, late_since=now)
         alert = _late_alert(after, now)
         alerts.append(alert)
-        events += _preset([alert])
+        events += [replace(it, is_preset=True) for it in events_of([alert])]
     return JobOutcome(after, tuple(events), tuple(alerts))
 
 
@@ -239,11 +238,6 @@ def _over(watch: Watch, now: datetime) -> tuple[Alert, ...]:
     if watch.late_since is None:
         return ()
     return (_late_alert(watch, watch.late_since).resolved(now),)
-
-
-def _preset(waited: Iterable[Alert]) -> list[Event]:
-    """The events of long waits: their users get them without a subscription."""
-    return [replace(it, is_preset=True) for it in events_of(waited)]
 
 
 def _late_alert(watch: Watch, starts_at: datetime) -> Alert:

@@ -8,21 +8,10 @@ from datetime import datetime
 from typing import Any, Self
 
 from muster.contracts.confirmations import Confirmation
-from muster.contracts.subscriptions import AlertEvent
 from pydantic import JsonValue
 
 from alerting.domain.deliveries import DeliveryPolicy, Receiver
-from alerting.domain.events import RANKS, Event, Severity
-
-ENDS = frozenset(
-    {
-        AlertEvent.JOB_UNSTUCK,
-        AlertEvent.NODE_RETURNED,
-        AlertEvent.NODE_REMOVED,
-        AlertEvent.ALERT_RESOLVED,
-    }
-)
-"""Events that end the alert that an earlier event began."""
+from alerting.domain.events import ENDS, RANKS, Event, Severity
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,21 +4,26 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from muster.contracts.alerts import Mute
-from muster.contracts.subscriptions import AlertEvent
+from muster.contracts.subscriptions import AlertEvent, ReceiverKind, Subscription
 
-from alerting.domain.events import Event
+from alerting.domain.events import ENDS, Event
 
 
 def is_muted(
-    event: Event, owner: str, mutes: Iterable[Mute], names: Mapping[str, str], *, now: datetime
+    event: Event,
+    asking: Subscription,
+    mutes: Iterable[Mute],
+    names: Mapping[str, str],
+    *,
+    now: datetime,
 ) -> bool:
-    """Whether an event is not for an owner's subscriptions now. ``names``: of alerts, by identity.
+    """Whether an event is not for a subscription now. ``names``: of alerts, by identity.
 
     An event of several alerts is muted only if each of them is. What a script waits for is no news
-    of its alert.
+    of its alert. An end closes the incident that was opened before the mute.
     """
-    standing = [it for it in mutes if it.until > now and it.owner in (None, owner)]
-    if not standing:
+    standing = [it for it in mutes if it.until > now and it.owner in (None, asking.owner)]
+    if not standing or (asking.kind is ReceiverKind.PAGERDUTY and event.name in ENDS):
         return False
     job = event.job
     jobs = {it.job for it in standing if it.job is not None}

@@ -79,6 +79,12 @@ ENDS_KEY = "alerting: ends of alerts"
 """One transaction at a time asks what else fires: so the last end is known as the last."""
 
 
+async def is_over(conn: Connection, incident: str) -> bool:
+    """Whether no alert of an incident fires."""
+    sql = "SELECT NOT EXISTS (SELECT FROM alert WHERE incident = $1 AND ends_at IS NULL)"
+    return bool(await conn.fetchval(sql, incident))
+
+
 async def still_firing(conn: Connection, incidents: Collection[str]) -> dict[str, Severity]:
     """The severity of the most severe alert that fires, of each incident that has one."""
     if not incidents:

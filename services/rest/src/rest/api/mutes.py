@@ -26,6 +26,8 @@ MAX_MUTES = 100
 MAX_PUBLISHED = 1000
 """The same, with those that are over and still published."""
 LONGEST = timedelta(days=90)
+CLOCKS = timedelta(minutes=5)
+"""By so much a client's clock may be ahead of ours."""
 
 Text = Annotated[str, Field(min_length=1, max_length=255)]
 
@@ -126,7 +128,7 @@ async def delete_mute(
 
 
 def _check_time(until: datetime, now: datetime) -> None:
-    if not now < until <= now + LONGEST:
+    if not now < until <= now + LONGEST + CLOCKS:
         problem = Problem("until", f"must be within the next {LONGEST.days} days")
         raise Rejected("InvalidParametersError", f"`until` {problem.message}.", (problem,))
 
