@@ -8,9 +8,14 @@ from datetime import datetime
 
 import structlog
 from muster.contracts.model import Model
-from muster.contracts.subscriptions import SUBSCRIPTION_SETTING, DeliveryOrder, Subscription
+from muster.contracts.subscriptions import (
+    SUBSCRIPTION_SETTING,
+    DeliveryOrder,
+    ReceiverKind,
+    Subscription,
+)
 from muster.contracts.topics import Service
-from muster.db import is_transient, transaction
+from muster.db import Pool, is_transient, transaction
 from muster.readers import Consumer, Follower
 from muster.records import Received
 from muster.service import Runtime, run_service
@@ -20,7 +25,7 @@ from muster.token_guard import TokenGuard
 
 from alerting.alertmanagers import posting
 from alerting.api.routes import routes
-from alerting.domain.deliveries import Answer, Channel, Failed, GiveUp, new_orders
+from alerting.domain.deliveries import Answer, Channel, Failed, GivenUp, GiveUp, new_orders
 from alerting.domain.messages import Message, confirmation_message
 from alerting.domain.rendering import FORMS
 from alerting.domain.rendering.forms import Link, Sending
@@ -70,7 +75,7 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
         over_http = await stack.enter_async_context(HttpReceiver(settings.http_limits(), tls=tls))
         mails = MailReceiver(settings.mail_server())
         senders = (
-            http_sender(subscriptions, over_http, settings.link),
+            http_sender(runtime.pool, subscriptions, over_http, settings.link),
             mail_sender(subscriptions, mails, settings.link),
         )
         lanes = [_lane(runtime, settings, subscriptions, metrics, sender) for sender in senders]
@@ -161,19 +166,31 @@ def _lane(
     return Lane(sender, runtime.pool, subscriptions, limits, metrics)
 
 
-def http_sender(subscriptions: Subscriptions, over_http: HttpReceiver, link: Link) -> Sender:
+def http_sender(
+    pool: Pool, subscriptions: Subscriptions, over_http: HttpReceiver, link: Link
+) -> Sender:
     """Sends a claimed delivery in the form of its receiver's kind."""
 
-    async def send(entry: Entry, claim: Claim) -> Answer:
+    async def is_late(message: Message) -> bool:
+        """After the end of its alerts it would open an incident that nothing closes."""
+        incident = message.data.get("incident")
+        if message.is_over or not isinstance(incident, str):
+            return False
+        async with pool.acquire() as conn:
+            return await alerts.is_over(conn, incident)
+
+    async def send(entry: Entry, claim: Claim) -> Answer | GivenUp:
         kind = entry.subscription.kind
         form = FORMS.get(kind)
         if form is None or claim.message is None:
             return Failed(f"this version of Muster knows no receiver of kind {kind}")
+        message = Message.from_json(claim.message)
+        if kind is ReceiverKind.PAGERDUTY and await is_late(message):
+            return GivenUp(GiveUp.EXPIRED, "its alerts are over")
         try:
             target = subscriptions.target(entry)
         except ValueError as error:
             return Failed(str(error), is_receivers=False)
-        message = Message.from_json(claim.message)
         sending = Sending(claim.id, claim.now, link(message.job))
         return await over_http.send(HttpMessage(form, message, target, sending))
 

@@ -253,15 +253,13 @@ class Listener:
         """Let ends know which alerts with their cause fire still."""
         ends = [it for it, _ in notified.events if it.name is AlertEvent.ALERT_RESOLVED]
         rest = await alert_store.still_firing(conn, {str(it.data["incident"]) for it in ends})
-        notified.events = [
-            (
-                replace(it, rest=rest.get(str(it.data["incident"])))
-                if it.name is AlertEvent.ALERT_RESOLVED
-                else it,
-                trace,
-            )
-            for it, trace in notified.events
-        ]
+
+        def noted(event: Event) -> Event:
+            if event.name is not AlertEvent.ALERT_RESOLVED:
+                return event
+            return replace(event, rest=rest.get(str(event.data["incident"])))
+
+        notified.events = [(noted(it), trace) for it, trace in notified.events]
 
     async def _deliver(self, opened: Transaction, notified: Notified) -> None:
         """Write the deliveries of new events."""

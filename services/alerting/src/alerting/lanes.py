@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from traceback import extract_tb
 
 import structlog
-from muster.contracts.subscriptions import ReceiverKind
 from muster.db import Pool, is_transient, transaction
 from muster.telemetry import span
 from opentelemetry.trace import SpanKind
@@ -29,17 +28,15 @@ from alerting.domain.deliveries import (
     Sent,
     owners_at_share,
 )
-from alerting.domain.messages import Message
 from alerting.metrics import AlertingMetrics
 from alerting.recorder import Recorder, RecordLimits
 from alerting.store import deliveries as store
-from alerting.store.alerts import is_over
 from alerting.store.deliveries import Busy, Claim, Lease, Wanted
 from alerting.subscriptions import Entry, Subscriptions
 
 _log = structlog.get_logger()
 
-Send = Callable[[Entry, Claim], Awaitable[Answer]]
+Send = Callable[[Entry, Claim], Awaitable[Answer | GivenUp]]
 
 UNKNOWN_TRIES = 6
 """A delivery whose subscription nobody knows is given up at this attempt: after some 7 hours."""
@@ -270,25 +267,12 @@ class Lane:
             return GivenUp(GiveUp.UNSUBSCRIBED, "the subscription is switched off")
         with self._attempts.time():
             try:
-                if await self._is_late(entry, claim):
-                    return GivenUp(GiveUp.EXPIRED, "its alerts are over")
                 return await self._send(entry, claim)
             except Exception as error:  # one that can't be sent must not stop all the others
                 name, place = type(error).__name__, extract_tb(error.__traceback__)[-1]
                 where = f"{place.filename}:{place.lineno}"  # its words might hold an address
                 _log.error("a delivery can't be sent", delivery=claim.id, error=name, where=where)
                 return Failed(f"it can't be sent: {name}", is_receivers=False)
-
-    async def _is_late(self, entry: Entry, claim: Claim) -> bool:
-        """After the end of its alerts it would open an incident that nothing closes."""
-        if entry.subscription.kind is not ReceiverKind.PAGERDUTY or claim.message is None:
-            return False
-        message = Message.from_json(claim.message)
-        incident = message.data.get("incident")
-        if message.is_over or not isinstance(incident, str):
-            return False
-        async with self._pool.acquire() as conn:
-            return await is_over(conn, incident)
 
 
 async def _shielded(recording: "asyncio.Task[None]") -> None:
