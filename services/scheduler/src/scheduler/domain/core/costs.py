@@ -18,7 +18,7 @@ from scheduler.domain.core.records import Records, Reservation, job_of
 class Costs:
     """``hour``: the preemptions of the last hour; ``added``: those not yet stored. ``now``,
     ``before``: this cycle, and the last. ``spared``: those that did not leave as they were
-    protected, and until when; ``again_at``: the first of these times.
+    protected, and until when.
     """
 
     records: Records
@@ -28,7 +28,6 @@ class Costs:
     now: float = 0.0
     before: float = 0.0
     spared: dict[Workload, float] = field(default_factory=dict)
-    again_at: float = inf
     added: list[RestoredPreemption] = field(default_factory=list)
 
     def begin(self, now: float) -> None:
@@ -88,20 +87,23 @@ class Costs:
 
     def _note_end(self, other: Workload) -> None:
         """The gang that asks is tried again when the protection ends."""
-        until = self.spared[other] = self.protected_until(other)
-        self.again_at = min(self.again_at, until)
+        self.spared[other] = self.protected_until(other)
+
+    @property
+    def again_at(self) -> float:
+        """When the first protection ends that kept a gang from leaving; inf: none."""
+        return min(self.spared.values(), default=inf)
 
     def no_longer_spared(self) -> list[Workload]:
         """Those whose protection has ended. They are not told again."""
         ended = [other for other, until in self.spared.items() if until <= self.now]
         for other in ended:
             del self.spared[other]
-        self.again_at = min(self.spared.values(), default=inf)
         return ended
 
     def copy(self) -> "Costs":
         """The same, with notes of its own."""
-        return replace(self, spared={}, again_at=inf)
+        return replace(self, spared={})
 
     def goes_before(self, workload: Workload, reservation: Reservation) -> bool:
         """The reservation does not hold back the workload: it is its own, or of a gang that comes
