@@ -304,14 +304,14 @@ class KubernetesPods:
         work, asked_s = self._works[pod.pod], time.monotonic()
         refused = await self._creation.create(pod, record)
         if refused is not None:
-            work.refused = refused
+            self.refuse(pod.pod, refused)
         if work.tries == 0:  # else an earlier request may have made it
             work.created_s = asked_s
 
     async def _create_pull_secret(self, pod: Pod, record: KubeRecord) -> None:
         refused = await self._creation.create_pull_secret(pod, record)
         if refused is not None:
-            self._works[pod.pod].refused = refused
+            self.refuse(pod.pod, refused)
         elif (now := self.record(pod.pod)) is not None:
             created_s = self._works[pod.pod].created_s
             is_late = created_s is None or time.monotonic() - created_s > SECRET_LATE_S
