@@ -422,6 +422,11 @@ def test_an_upgrade_stops_at_what_does_not_become_ready(
     assert images(installed) == {NEW}
     assert max(map(len, deploy("status").out.splitlines())) <= 80
 
+    assert applied(deploy, *key).code == 0
+    assert images(installed) == {OLD}
+    assert deploy("rollback", "--yes").code == 0
+    assert images(installed) == {NEW}
+
     broken = deploy("upgrade", "--yes", "--image", "muster:broken", "--timeout", "3s", *key)
     assert broken.code == 8
     assert "Job bus: runs. It did not become ready" in broken.err
