@@ -1,6 +1,9 @@
 """``python -m launcher``."""
 
-from launcher.app import main
+from muster.program import loading
+
+with loading():
+    from launcher.app import main
 
 if __name__ == "__main__":
     main()

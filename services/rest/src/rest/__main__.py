@@ -1,6 +1,9 @@
 """``python -m rest``."""
 
-from rest.app import main
+from muster.program import loading
+
+with loading():
+    from rest.app import main
 
 if __name__ == "__main__":
     main()

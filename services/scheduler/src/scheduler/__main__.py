@@ -1,6 +1,9 @@
 """``python -m scheduler`` and the command ``muster-scheduler``."""
 
-from scheduler.app import main
+from muster.program import loading
+
+with loading():
+    from scheduler.app import main
 
 if __name__ == "__main__":
     main()
