@@ -30,6 +30,15 @@ SYSTEM = "muster-system"
 NEW, NEW_STEP = "registry.example/muster@sha256:" + "a" * 64, "registry.example/muster-step:2"
 OLD = "localhost/muster:0.1.0"
 VOLUMES = "/api/v1/persistentvolumes"
+APIS = "/apis/apiregistration.k8s.io/v1/apiservices"
+AWAY: Json = {
+    "metadata": {"name": "v1.away.example"},
+    "spec": {
+        "group": "away.example", "version": "v1", "insecureSkipTLSVerify": True,
+        "groupPriorityMinimum": 100, "versionPriority": 100,
+        "service": {"name": "away", "namespace": "default"},
+    },
+}
 AGAIN_S = 0.1
 
 
@@ -241,7 +250,10 @@ def test_an_installation_that_is_cut_off_has_shown_the_password(
     assert decoded(secret, "muster_database_url") == address
 
 
-def test_muster_is_removed(installed: KubePlane, deploy: Deploy) -> None:
+def test_muster_is_removed_once_kubernetes_can_end_its_namespaces(
+    installed: KubePlane, deploy: Deploy
+) -> None:
+    """An API of the cluster that does not answer keeps every namespace."""
     pod = {
         "metadata": {"name": "a-job", "labels": {"app.kubernetes.io/managed-by": "muster"}},
         "spec": {"containers": [{"name": "main", "image": "example/none"}]},
@@ -254,6 +266,17 @@ def test_muster_is_removed(installed: KubePlane, deploy: Deploy) -> None:
     assert "storages: the claims scratch in muster-jobs.\n" in refused.err
     for name in ("scratch", "home"):
         installed.ask("DELETE", f"{VOLUMES}/{name}")
+    assert installed.ask("POST", APIS, AWAY)[0] == http.client.CREATED
+    words = ("remove", "--yes", "--timeout", "1s")
+    assert deploy(*words).code == 7
+    said = ("get", "namespace", SYSTEM, "-o", "jsonpath={.status.conditions}")
+    while "away.example/v1" not in installed.kubectl(*said):
+        pass
+    stuck = deploy(*words)
+    installed.ask("DELETE", f"{APIS}/v1.away.example")
+    assert (stuck.code, "kubectl get apiservices" in stuck.err) == (7, True), stuck.err
+    assert "away.example/v1" in stuck.err
+
     removed = deploy("remove", "--yes")
     assert removed.code == 0, removed.err
     assert "/var/lib/muster" in removed.out

@@ -46,6 +46,11 @@ CLUSTER_SCOPED = (
     "clusterrolebindings,clusterroles,priorityclasses,"
     "validatingadmissionpolicybindings,validatingadmissionpolicies"
 )
+ENDLESS = (
+    "These do not end. Where the node of a pod is gone for good: `kubectl delete pod --force`."
+    " Where an API does not answer: `kubectl get apiservices` names it; repair or delete it."
+    " Then remove again."
+)
 SHOWN = 5
 BUS = "bus"
 
@@ -228,19 +233,15 @@ def take_away(kubectl: Kubectl, timeout_s: float, say: Say) -> None:
         kubectl.run(
             "delete", ",".join(STOPPED_FIRST), "-n", SYSTEM, "-l", OF_MUSTER, "--wait=false"
         )
-        _until_gone(
-            lambda: _names(
-                kubectl.every("get", "deployments,daemonsets", "-n", SYSTEM, "-l", OF_MUSTER)
-            ),
-            until,
-            say,
-        )
+        makers = ("get", "deployments,daemonsets", "-n", SYSTEM, "-l", OF_MUSTER)
+        _until_none(lambda: _names(kubectl.every(*makers)), until, say, ENDLESS)
     for name in here:
         kubectl.run("delete", "pods", "-n", name, "-l", POD_OF_JOB, "--wait=false")
-    _until_gone(lambda: _names(kubectl.every("get", "pods", "-A", "-l", POD_OF_JOB)), until, say)
+    of_jobs = ("get", "pods", "-A", "-l", POD_OF_JOB)
+    _until_none(lambda: _names(kubectl.every(*of_jobs)), until, say, ENDLESS)
     if here:
-        kubectl.run("delete", "namespace", "--wait=false", *here)
-        _until_gone(lambda: _left_in(kubectl, _namespaces(kubectl)), until, say)
+        kubectl.run("delete", "namespace", "--wait=false", "--ignore-not-found", *here)
+        _until_none(lambda: _left_in(kubectl), until, say, ENDLESS, lambda: _holders(kubectl))
     kubectl.run("delete", CLUSTER_SCOPED, "-l", OF_MUSTER)
     kubectl.run("label", "nodes", "-l", AGENT_LABEL, f"{AGENT_LABEL}-")
 
@@ -254,20 +255,35 @@ def _names(objects: Sequence[Json]) -> list[str]:
     return [title_of(each) for each in objects]
 
 
-def _left_in(kubectl: Kubectl, namespaces: Sequence[str]) -> list[str]:
-    """What namespaces still hold: pods whose nodes are away hold them longest."""
+def _left_in(kubectl: Kubectl) -> list[str]:
+    """The namespaces and what they hold: pods whose nodes are away hold them longest."""
+    namespaces = _namespaces(kubectl)
     found = [f"Namespace {each}" for each in namespaces]
     for each in namespaces:
         found += _names(kubectl.every("get", "pods", "-n", each))
     return found
 
 
-def _until_gone(left: Callable[[], list[str]], until: float, say: Say) -> None:
-    fix = "Where the node of a pod is gone for good: `kubectl delete pod --force`."
-    _until_none(left, until, say, f"These do not end. {fix} Then remove again.")
+def _holders(kubectl: Kubectl) -> list[str]:
+    """What Kubernetes says of namespaces that do not end: often the same of each."""
+    found = kubectl.every("get", "namespaces", *NAMESPACES, "--ignore-not-found")
+    said = [
+        str(each["message"])
+        for body in found
+        for each in body["status"].get("conditions", [])
+        if each["status"] == "True"
+    ]
+    return list(dict.fromkeys(said))
 
 
-def _until_none(left: Callable[[], list[str]], until: float, say: Say, late: str) -> None:
+def _until_none(
+    left: Callable[[], list[str]],
+    until: float,
+    say: Say,
+    late: str,
+    why: Callable[[], list[str]] = list,
+) -> None:
+    """`why`: more about what is left too long."""
     said, said_at, pauses = -1, 0.0, _pauses()
     while found := left():
         now = time.monotonic()
@@ -275,7 +291,7 @@ def _until_none(left: Callable[[], list[str]], until: float, say: Say, late: str
             say(f"Waiting for {len(found)}: {', '.join(found[:SHOWN])}")
             said, said_at = len(found), now
         if now > until:
-            raise CommandError(Exit.TIMED_OUT, late, tuple(found[:SHOWN]))
+            raise CommandError(Exit.TIMED_OUT, late, (*found[:SHOWN], *why()))
         time.sleep(next(pauses))
 
 
