@@ -34,8 +34,11 @@ APIS = "/apis/apiregistration.k8s.io/v1/apiservices"
 AWAY: Json = {
     "metadata": {"name": "v1.away.example"},
     "spec": {
-        "group": "away.example", "version": "v1", "insecureSkipTLSVerify": True,
-        "groupPriorityMinimum": 100, "versionPriority": 100,
+        "group": "away.example",
+        "version": "v1",
+        "insecureSkipTLSVerify": True,
+        "groupPriorityMinimum": 100,
+        "versionPriority": 100,
         "service": {"name": "away", "namespace": "default"},
     },
 }
