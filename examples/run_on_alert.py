@@ -7,8 +7,8 @@ The command reads the alerts as JSON from its standard input, and has 10 s. Must
 later and later, while it fails.
 
 Subscribed to `remediation-requested`, it runs the command once for each action, and answers with
-its exit status and last line. It needs MUSTER_URL and MUSTER_TOKEN, an administrator's application
-token. The command reads the action as JSON, and has MUSTER_SCRIPT_S (1800) seconds.
+its exit status and last line. It needs MUSTER_URL. Each message has a code that opens its answer,
+and nothing else. The command reads the action as JSON, and has MUSTER_SCRIPT_S (1800) seconds.
 """
 
 import json
@@ -28,7 +28,6 @@ MOST_BYTES = 1 << 20
 ANSWERS, WAIT_S = 20, 15  # REST may be away for a moment
 address, *command = sys.argv[1:]
 secret = os.environ.pop("MUSTER_HOOK_SECRET")  # the command need not know it
-token = os.environ.pop("MUSTER_TOKEN", "")
 begun: set[str] = set()
 
 
@@ -41,6 +40,7 @@ def is_late(action: dict[str, str]) -> bool:
 
 def remediate(action: dict[str, str]) -> None:
     """Run the command for an action, and answer Muster."""
+    code = action.pop("code", "")  # the command need not know it
     timeout_s = float(os.environ.get("MUSTER_SCRIPT_S", "1800"))
     try:
         done = subprocess.run(
@@ -59,7 +59,7 @@ def remediate(action: dict[str, str]) -> None:
     request = urllib.request.Request(  # noqa: S310 - Muster's own address
         f"{os.environ['MUSTER_URL']}/api/v2/alerts/actions/{action['action']}/answer",
         json.dumps({"succeeded": succeeded, "text": text}).encode(),
-        {"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
+        {"Authorization": f"Bearer {code}", "Content-Type": "application/json"},
     )
     for _ in range(ANSWERS):
         try:

@@ -1,6 +1,7 @@
 """Actions on alerts: which are decided, and how REST carries them out and takes them back."""
 
 import asyncio
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -447,7 +448,10 @@ async def test_a_failed_script_and_a_failed_preflight_job_keep_the_node_out(
         await cluster.until("SELECT attempts, lease IS NULL FROM delivery", [(1, True)])
         path = f"/api/v2/alerts/actions/{running['action']}"
         told = {"succeeded": False, "text": "resetting\nGPU 0 is in use\n"}
-        assert (await api.admin.post(f"{path}/answer", json=told)).status_code == 200
+        code = json.loads(receiver.requests[0].body)["data"]["code"]
+        by_code = {"Authorization": f"Bearer {code}"}
+        answer = await api.admin.post(f"{path}/answer", json=told, headers=by_code)
+        assert answer.status_code == 200, answer.text
         assert (await api.admin.post(f"{path}/answer", json=told)).status_code == 409
         failed = await until(lambda: action("reset", "failed"))
         assert failed["reason"] == "GPU 0 is in use"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from muster.confirmation_codes import confirmation_code
+from muster.codes import confirmation_code
 from muster.contracts.confirmations import Confirmation
 from muster.contracts.jobs import JobState
 from muster.contracts.notices import SettingChanged

@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
+from muster.codes import script_code
 from muster.contracts.alerts import ActionRequested, Do, Outcome
 from muster.contracts.node_orders import Order
 from muster.db import transaction
@@ -11,6 +12,7 @@ from rest.handlers.act import REQUESTS_HOLD
 from rest.handlers.maintain import clean_up
 from rest.settings import RestSettings
 from rest.store import actions, node_orders
+from rest.store.actions import Action
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -87,6 +89,53 @@ async def test_a_persons_order_stands_although_an_action_gave_the_same(
         await rest.eventually(outcome, "undone")
         async with transaction(pool) as conn:
             assert await node_orders.lock_order(conn, "n1") == (Order.CORDON, "admin")
+
+
+KEY = "a-key-of-this-test"
+"""MUSTER_WEBHOOK_KEY of the fixture."""
+
+
+async def begin(pool: Any, action: str, do: Do = Do.REMEDIATE, timeout_s: float = 600.0) -> str:
+    """Let a script begin; its code."""
+    async with transaction(pool) as conn:
+        await actions.take(conn, requested(action, "n1", NOW, do))
+        asked = Action(action, do, "n1", Outcome.RUNNING, "")
+        return script_code(KEY, action, await actions.start(conn, asked, timeout_s))
+
+
+async def test_a_script_answers_by_the_code_of_its_action_alone(rest: Any) -> None:
+    pool = rest.runtime.pool
+    one, two = await begin(pool, "one"), await begin(pool, "two")
+    release = await begin(pool, "release", Do.RELEASE)
+    late = await begin(pool, "late", timeout_s=0.0)
+    altered = ("B" if one[0] == "A" else "A") + one[1:]
+    told = {"succeeded": True, "text": "GPU 0 was reset"}
+
+    async def ask(method: str, path: str, code: str) -> int:
+        given = {"json": told} if method == "POST" else {}
+        async with rest.with_token(code) as client:
+            answer = await client.request(method, f"/api/v2/alerts/actions{path}", **given)
+            return int(answer.status_code)
+
+    wrong = [("one", two), ("one", altered), ("none", one), ("release", release), ("late", late)]
+    assert [await ask("POST", f"/{action}/answer", code) for action, code in wrong] == [401] * 5
+    assert [await ask("POST", "/one/undo", one), await ask("GET", "", one)] == [401] * 2
+    assert [await ask("POST", "/one/answer", one) for _ in range(2)] == [200, 409]
+    assert (await rest.client.post("/api/v2/alerts/actions/two/answer", json=told)).is_success
+    entries = (await rest.client.get("/api/v2/audit")).json()["entries"]
+    done = [it for it in entries if it["action"] == "node.remediate.succeeded"]
+    assert [(it["username"], it["detail"]["action"]) for it in done] == [
+        ("admin", "two"),
+        ("(alerting)", "one"),
+    ]
+
+
+async def test_without_a_key_no_code_is_right(start_rest: Any) -> None:
+    async with start_rest(webhook_key="") as rest:
+        code = await begin(rest.runtime.pool, "one")
+        path, by_code = "/api/v2/alerts/actions/one/answer", {"Authorization": f"Bearer {code}"}
+        answer = await rest.client.post(path, json={"succeeded": True}, headers=by_code)
+        assert answer.status_code == 401
 
 
 async def test_an_action_is_known_for_longer_than_its_request(rest: Any) -> None:

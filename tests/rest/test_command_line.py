@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cli.home import read_credentials
-from muster.confirmation_codes import confirmation_code
+from muster.codes import confirmation_code
 from muster.contracts.confirmations import Confirmation
 from rest_double import Ran, run_cli
 

@@ -12,7 +12,7 @@ from aiokafka import AIOKafkaProducer
 from alerting.app import build as build_alerting
 from alerting.settings import AlertingSettings
 from mail_server import Mailbox, running_mailbox
-from muster.confirmation_codes import confirmation_code
+from muster.codes import confirmation_code
 from muster.contracts.confirmations import Confirmation
 from muster.contracts.jobs import JobChange, JobState, JobStatus
 from muster.contracts.notices import RESYNC_SETTING, SettingChanged

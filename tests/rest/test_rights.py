@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from fastapi.routing import APIRoute
+from muster.codes import script_code
 from rest.api.edge import PREFIX
 from rest.handlers.access import digest
 from starlette.routing import Route
@@ -31,6 +32,9 @@ ADMINS = frozenset({ADMIN, ADMINS_PROGRAM})
 NEW = {"username": "new", "password": PASSWORD}
 WISH = {"events": ["job-failed"], "email": "ann@example.org"}
 ALERTMANAGER = {"Authorization": "Bearer the-token-of-alertmanager"}
+UNTIL = datetime(2100, 1, 1, tzinfo=UTC)
+SCRIPT = {"Authorization": f"Bearer {script_code('a-key-of-this-test', 'script', UNTIL)}"}
+ANSWER = "/api/v2/alerts/actions/script/answer"
 LOGS = "/api/v2/jobs/ann~digits/attempts/0/taskRoles/worker/taskIndex/0/attempts"
 
 
@@ -136,6 +140,7 @@ TABLE = [
     Ask(ADMINS, "GET", "/api/v2/alerts/actions"),
     Ask(ADMINS, "POST", "/api/v2/alerts/actions/some/undo"),
     Ask(ADMINS, "POST", "/api/v2/alerts/actions/some/answer", {"succeeded": True}),
+    Ask(EVERYBODY, "POST", ANSWER, {"succeeded": True}, headers=SCRIPT),
     Ask(USERS, "GET", "/api/v2/reports/usage"),
     Ask(USERS, "GET", "/api/v2/events"),
     Ask(USERS, "GET", "/api/v2/alerts/subscriptions"),
@@ -219,6 +224,12 @@ class World:
         await pool.execute("DELETE FROM account WHERE username = 'new'")
         await pool.execute("UPDATE subscription SET removed_at = NULL")
         await pool.execute("UPDATE mute SET removed_at = NULL")
+        await pool.execute(
+            'INSERT INTO alert_action (action, "do", target, outcome, reason, rule, ends_by)'
+            " VALUES ('script', 'remediate', 'n1', 'running', '', 'r', $1)"
+            " ON CONFLICT (action) DO UPDATE SET outcome = excluded.outcome",
+            UNTIL,
+        )
         for ident, token in [*self.tokens.items(), ("anns-spare-one", "spare")]:
             if token and ident != "a revoked token":
                 await pool.execute(

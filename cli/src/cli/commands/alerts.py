@@ -93,7 +93,9 @@ def answer(
     *,
     failed: Annotated[bool, Parameter(help="The script failed: the node stays out.")] = False,
 ) -> None:
-    """Answer an action that waits for a script's end. For admins."""
+    """Answer an action that waits for a script's end. For admins, and for the script with the code
+    of its message as MUSTER_TOKEN.
+    """
     path = f"/alerts/actions/{quote(action, safe='')}/answer"
     told = {"succeeded": not failed, "text": text}
     print_line(client().send("POST", path, told).json()["message"])

@@ -10,6 +10,7 @@ import structlog
 from muster.contracts.model import Model
 from muster.contracts.subscriptions import (
     SUBSCRIPTION_SETTING,
+    AlertEvent,
     DeliveryOrder,
     ReceiverKind,
     Subscription,
@@ -191,10 +192,28 @@ def http_sender(
             target = subscriptions.target(entry)
         except ValueError as error:
             return Failed(str(error), is_receivers=False)
+        if kind is ReceiverKind.WEBHOOK:
+            message = with_code(message, subscriptions)
         sending = Sending(claim.id, claim.now, link(message.job))
         return await over_http.send(HttpMessage(form, message, target, sending))
 
     return Sender(Channel.WEBHOOK, send)
+
+
+def with_code(message: Message, subscriptions: Subscriptions) -> Message:
+    """A message to a script, with the code of its answer. Without a key an administrator answers
+    for it.
+    """
+    action, until = message.data.get("action"), message.data.get("until")
+    is_to_script = message.name == AlertEvent.REMEDIATION_REQUESTED
+    if not is_to_script or not isinstance(action, str) or not isinstance(until, str):
+        return message
+    try:
+        code = subscriptions.script_code(action, datetime.fromisoformat(until))
+    except ValueError as error:
+        _log.warning("a script gets no code", action=action, reason=str(error))
+        return message
+    return replace(message, data={**message.data, "code": code})
 
 
 def mail_sender(subscriptions: Subscriptions, mails: MailReceiver, link: Link) -> Sender:

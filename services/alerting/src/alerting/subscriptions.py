@@ -8,9 +8,10 @@ was read, or when it was thrown away.
 import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 import structlog
-from muster.confirmation_codes import confirmation_code
+from muster.codes import Code, confirmation_code, script_code
 from muster.contracts.confirmations import CONFIRMATION_SETTING, Confirmation
 from muster.contracts.model import Model
 from muster.contracts.notices import SettingChanged
@@ -70,9 +71,13 @@ class Subscriptions:
                 return entries[subscription]
         return None
 
-    def code(self, confirmation: Confirmation) -> str:
+    def code(self, confirmation: Confirmation) -> Code:
         """The code of a confirmation. Raises ValueError where there is no key to make it from."""
         return confirmation_code(self._key.get_secret_value(), confirmation)
+
+    def script_code(self, action: str, until: datetime) -> Code:
+        """The code with which a script answers. Raises ValueError where there is no key."""
+        return script_code(self._key.get_secret_value(), action, until)
 
     def target(self, entry: Entry) -> Target:
         """Where its messages go, and what opens that. Raises ValueError where it can't be had."""

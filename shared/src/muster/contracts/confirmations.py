@@ -1,6 +1,5 @@
 """A mail address that its user is to confirm, as REST publishes it (in a setting
-``confirmation/<id>``) and as Alerting reads it. It never holds the code: see
-muster.confirmation_codes.
+``confirmation/<id>``) and as Alerting reads it. It never holds the code: see muster.codes.
 """
 
 from datetime import datetime

@@ -5,15 +5,18 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from fastapi.responses import JSONResponse, Response
+from muster.codes import Code, as_code
 from muster.contracts.alerts import ActionName
 from muster.errors import Transient
+from muster.service_keys import bearer_token
 from pydantic import BaseModel, ConfigDict, Field
 
 from rest.api.config import MAX_COMMENT, MOST, ShownVersion, WholeVersion, shown_version
-from rest.api.context import Address, Admin, Here
+from rest.api.context import Address, Admin, Here, user_of
 from rest.api.examples import ALERT_RULES_FILE
 from rest.api.paging import Paging
 from rest.api.tokens import Done
+from rest.domain.callers import Caller, check_admin
 from rest.domain.repairs import answered
 from rest.handlers.alert_rules import Who
 
@@ -121,6 +124,15 @@ class ShownAction(BaseModel):
 ActionId = Annotated[str, Path(max_length=64, description="The action.", examples=["9c41d07a"])]
 
 
+async def _answerer(request: Request) -> Caller | Code:
+    code = as_code(bearer_token(request.headers.get("authorization", "")))
+    if code is not None:
+        return code
+    caller = await user_of(request)
+    check_admin(caller)
+    return caller
+
+
 class ScriptAnswer(BaseModel):
     """How a script has ended; ``text``: its output."""
 
@@ -192,13 +204,17 @@ async def list_actions(here: Here, _caller: Admin, page: Paging) -> Response:
 
 @router.post("/actions/{action}/answer", response_model=Done)
 async def answer_action(
-    action: ActionId, told: ScriptAnswer, here: Here, caller: Admin, address: Address
+    action: ActionId,
+    told: ScriptAnswer,
+    here: Here,
+    who: Annotated[Caller | Code, Depends(_answerer)],
+    address: Address,
 ) -> Done:
     """How the script has ended that an action `remediate` waits for. The last line of its text is
-    kept.
+    kept. The token is the `code` of the script's message, which opens nothing else, or an admin's.
     """
     ended = answered(is_success=told.succeeded, text=told.text)
-    return Done(message=await here.actions.answer(action, ended, caller, address))
+    return Done(message=await here.actions.answer(action, ended, who, address))
 
 
 @router.post("/actions/{action}/undo", response_model=Done)

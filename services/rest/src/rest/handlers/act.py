@@ -10,11 +10,12 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
 from muster.channels import Outgoing
+from muster.codes import Code, script_code
 from muster.contracts.alerts import REPAIRS, ActionAnswered, ActionRequested, Do, Outcome
 from muster.contracts.model import Model
 from muster.contracts.node_orders import Order
@@ -112,20 +113,24 @@ class Actions:
         self._publisher.wake()
         return answer
 
-    async def answer(self, action: str, ended: Ended, caller: Caller, address: str) -> str:
-        """A script has remediated its node, or failed. Raises Rejected where nobody waits for it,
-        or the caller has lost their rights.
+    async def answer(self, action: str, ended: Ended, who: Caller | Code, address: str) -> str:
+        """A script has remediated its node, or failed; it says so itself, by its code, or an admin
+        does. Raises Rejected where nobody waits for it, or who says so may not (any more).
         """
         async with self._relay.transaction() as opened:
-            await accounts.check_rights(opened.conn, caller)
+            if isinstance(who, Caller):
+                await accounts.check_rights(opened.conn, who)
             known = await actions.lock_action(opened.conn, action)
+            if not isinstance(who, Caller):
+                self._check_code(action, who, known, opened.now)
             if known is None or known.do is not Do.REMEDIATE:
                 message = f"There is no action {action[:64]} that waits for a script's answer."
                 raise Rejected("NoActionError", message)
             if known.outcome is not Outcome.RUNNING:
                 message = f"The action {action} waits no longer: it is {known.outcome.value}."
                 raise Rejected("ConflictActionError", message)
-            await self._end(opened, known, ended, By(caller.username, address))
+            by = who.username if isinstance(who, Caller) else ME
+            await self._end(opened, known, ended, By(by, address))
         return ended.reason
 
     async def release(self, node: str, rule: str, caller: Caller, address: str) -> str:
@@ -174,6 +179,22 @@ class Actions:
                 await self._set_aside(opened, each, by, reason)
         self._publisher.wake()
         return before
+
+    def _check_code(self, action: str, code: Code, known: Action | None, now: datetime) -> None:
+        """Raises Rejected unless it is of this action's script, and in time."""
+        key = self._settings.webhook_key.get_secret_value()
+        until = None
+        if known is not None and known.do is Do.REMEDIATE:
+            until = known.ends_by
+        is_right = (
+            bool(key)
+            and until is not None
+            and until > now
+            and secrets.compare_digest(script_code(key, action, until), code)
+        )
+        if not is_right:
+            message = "The code is wrong, of another action, or its time is over."
+            raise Rejected("UnauthorizedUserError", message)
 
     @asynccontextmanager
     async def _opened_or_wait(self, what: str) -> AsyncIterator[Transaction]:

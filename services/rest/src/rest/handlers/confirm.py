@@ -3,7 +3,7 @@
 import secrets
 import time
 
-from muster.confirmation_codes import confirmation_code
+from muster.codes import confirmation_code
 from muster.db import Connection
 from muster.errors import Rejected
 from muster.ids import new_id
