@@ -9,6 +9,7 @@ from typing import Any
 from cli.home import read_credentials
 from muster.codes import confirmation_code
 from muster.contracts.confirmations import Confirmation
+from muster.receiver_secrets import open_receiver
 from rest_double import Ran, run_cli
 
 PASSWORD = "correct-horse"
@@ -73,6 +74,52 @@ async def test_an_expired_login_is_an_error_and_can_be_forgotten(rest: Any, tmp_
     assert (ran.code, "muster login" in ran.err) == (5, True)
     assert (await people.run("admin", "logout")).code == 0
     assert read_credentials(people.home("admin"), {}).token == ""
+
+
+async def test_secrets_of_a_receiver_are_asked_for_and_not_shown(rest: Any, tmp_path: Path) -> None:
+    people = People(rest, tmp_path)
+    await people.run("admin", "login", "admin", text=f"{PASSWORD}\n")
+    routing, topic, token = "R0123456789ABCDEF", "https://ntfy.example.org/ops-7", "tk_secret"
+
+    async def add(*words: str, text: str = "") -> Ran:
+        return await people.run("admin", "subscriptions", "add", "node-lost", *words, text=text)
+
+    async def added(*words: str, text: str) -> tuple[str, str, str]:
+        """The kind of the receiver that was made, its address, and its token."""
+        ran = await add(*words, text=text)
+        assert ran.code == 0, ran.err
+        assert not [it for it in text.split() if it in ran.out + ran.err]
+        ident = ran.out.strip()
+        content = await rest.runtime.pool.fetchval(
+            "SELECT content FROM subscription WHERE id = $1", ident
+        )
+        sealed = content["receiver"]
+        opened = open_receiver("a-key-of-this-test", ident, sealed["sealed"])
+        return sealed["kind"], opened.url, opened.token
+
+    eu = "https://events.eu.pagerduty.com/v2/enqueue"
+    us = eu.replace(".eu.", ".")
+    pagerduty = ("--to", "pagerduty")
+    assert await added(*pagerduty, text=f"{routing}\n") == ("pagerduty", us, routing)
+    there = await added(*pagerduty, "--region", "eu", text=f"{routing}\n")
+    assert there == ("pagerduty", eu, routing)
+    assert await added("--to", "ntfy", text=f"{topic}\n") == ("ntfy", topic, "")
+    with_token = await added("--to", "ntfy", "--token", text=f"{topic}\n{token}\n")
+    assert with_token == ("ntfy", topic, token)
+
+    wrong = {
+        (): "Name one receiver",
+        (*pagerduty, "--email", "a@example.org"): "Name one receiver",
+        ("--to", "ntfy", "--region", "eu"): "--region needs --to pagerduty",
+        (*pagerduty, "--token"): "--token needs --to ntfy",
+        ("--to", "ntfy", "--token"): "The access token of ntfy is missing",
+    }
+    for words, error in wrong.items():
+        ran = await add(*words, text=f"{topic}\n")
+        assert (ran.code, error in ran.err, topic in ran.err) == (2, True, False), ran.err
+    ran = await add(*pagerduty, text="a key with spaces\n")
+    assert (ran.code, "routingKey" in ran.err, "a key with" in ran.err) == (4, True, False)
+    assert len(await people.json("admin", "subscriptions")) == 4
 
 
 async def test_an_admin_keeps_users(rest: Any, tmp_path: Path) -> None:

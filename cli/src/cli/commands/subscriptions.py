@@ -30,6 +30,7 @@ SECRETS = {
     "ntfy": ("url", "The address of the topic of ntfy"),
 }
 """The secret of each receiver: its field, and what it is."""
+PAGERDUTY_EU = "https://events.eu.pagerduty.com/v2/enqueue"
 
 Id = Annotated[str, Parameter(help="The subscription's id, as `muster subscriptions` has it.")]
 
@@ -76,6 +77,13 @@ def add(  # noqa: PLR0913 - these are the command's options
         Literal["slack", "teams", "pagerduty", "ntfy"] | None,
         Parameter(help="Send there; its address or key is a secret, and is asked for."),
     ] = None,
+    region: Annotated[
+        Literal["us", "eu"] | None,
+        Parameter(help="With --to pagerduty: the account's service region; us without it."),
+    ] = None,
+    token: Annotated[
+        bool, Parameter(help="With --to ntfy: an access token is asked for too, after the address.")
+    ] = False,
     job: Annotated[list[str] | None, Parameter(help="Only jobs of this name, as train-*.")] = None,
     virtual_cluster: Annotated[
         list[str] | None,
@@ -93,7 +101,15 @@ def add(  # noqa: PLR0913 - these are the command's options
         Parameter(help="All but critical events as one message: hour, or 08:00@Europe/Berlin."),
     ] = None,
 ) -> None:
-    """Subscribe to events: one receiver must be named."""
+    """Subscribe to events: one receiver must be named. Secrets are asked for on a terminal;
+    otherwise each is a line of the standard input.
+    """
+    if sum(it is not None for it in (email, webhook, to)) != 1:
+        raise CommandError(Exit.USAGE, "Name one receiver: --email, --webhook or --to.")
+    if region is not None and to != "pagerduty":
+        raise CommandError(Exit.USAGE, "--region needs --to pagerduty: no other receiver has one.")
+    if token and to != "ntfy":
+        raise CommandError(Exit.USAGE, "--token needs --to ntfy: no other receiver has one.")
     asked = {"jobNames": job or [], "virtualClusters": virtual_cluster or []}
     body: dict[str, Any] = {"events": event, "filter": asked}
     body["leastSeverity"] = severity
@@ -110,12 +126,21 @@ def add(  # noqa: PLR0913 - these are the command's options
     body |= {} if webhook is None else {"webhookUrl": webhook}
     if to is not None:
         field, what = SECRETS[to]
-        body[to] = {field: ask_password(what)}
+        body[to] = {field: _secret(what)}
+        body[to] |= {"url": PAGERDUTY_EU} if region == "eu" else {}
+        body[to] |= {"token": _secret("The access token of ntfy")} if token else {}
     made = client().send("POST", PATH, body).json()
     print_line(made["id"])
     for secret in made["secrets"]:
         print_note(f"The receiver checks signatures with this secret: {secret}")
     print_note(f"To see whether it works: muster subscriptions test {made['id']}")
+
+
+def _secret(what: str) -> str:
+    given = ask_password(what).strip()
+    if not given:
+        raise CommandError(Exit.USAGE, f"{what} is missing: write it as a line of the input.")
+    return given
 
 
 @app.command
