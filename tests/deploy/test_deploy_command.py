@@ -200,6 +200,35 @@ def images(plane: KubePlane) -> set[str]:
     return set(plane.kubectl("get", kinds, "-n", SYSTEM, "-o", f"jsonpath={template}").split())
 
 
+def test_a_cluster_whose_namespace_default_takes_no_object_is_checked(
+    ready: KubePlane, deploy: Deploy
+) -> None:
+    """A usual policy."""
+    stem = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolic"
+    rule = {
+        "apiGroups": [""],
+        "apiVersions": ["*"],
+        "operations": ["CREATE"],
+        "resources": ["configmaps", "pods"],
+    }
+    policy = {
+        "matchConstraints": {"resourceRules": [rule]},
+        "validations": [{"expression": "request.namespace != 'default'"}],
+    }
+    binding = {"policyName": "not-default", "validationActions": ["Deny"]}
+    name = {"metadata": {"name": "not-default"}}
+    for path, spec in ((f"{stem}ies", policy), (f"{stem}ybindings", binding)):
+        assert ready.ask("POST", path, name | {"spec": spec})[0] == http.client.CREATED
+    dry_run = "/api/v1/namespaces/default/configmaps?dryRun=All"
+    try:
+        while ready.ask("POST", dry_run, name)[0] == http.client.CREATED:
+            pass
+        ran = deploy("check", "--node", NODE)
+    finally:
+        ready.ask("DELETE", f"{stem}ies/not-default")
+    assert ran.code == 0, ran.err
+
+
 def test_a_check_refuses_and_says_what_to_do(
     empty: KubePlane, deploy: Deploy, tmp_path: Path
 ) -> None:
