@@ -522,6 +522,20 @@ def report(node: str, revision: int, kind: str | None) -> NodeReport:
 MAIL = Subscription(id="s1", owner="admin", events=("node-lost",), email="a@example.org")
 
 
+def test_an_own_mute_holds_back_the_messages_of_its_owner_alone() -> None:
+    (held,) = decided(xid("n1"), rules=(REMEDIATE,))
+    running = answered(replace(held, state=State.REQUESTED), Outcome.RUNNING, "begun", now=NOW)
+    (event,) = events_of(held, running, NOW)
+
+    def is_held(owner: str | None, of: str) -> bool:
+        until = NOW + timedelta(hours=1)
+        mute = Mute(id="m", owner=owner, alert=event.name, until=until, by="admin")
+        return is_muted(event, MAIL.model_copy(update={"owner": of}), [mute], {}, now=NOW)
+
+    assert [is_held("admin", of) for of in ("admin", "ada", "(file)")] == [True, False, False]
+    assert [is_held(None, of) for of in ("admin", "ada", "(file)")] == [True, True, True]
+
+
 def test_a_mute_of_the_alert_holds_no_message_to_a_script_back() -> None:
     (held,) = decided(xid("n1"), rules=(REMEDIATE,))
     asked = replace(held, state=State.REQUESTED)

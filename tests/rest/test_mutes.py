@@ -1,10 +1,13 @@
 """Who may make and end mutes, and how many."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rest.api import mutes
+from rest_double import run_cli
 
 MUTES = "/api/v2/alerts/mutes"
 
@@ -23,6 +26,27 @@ async def test_no_user_ends_a_mute_for_everybody_whatever_their_name(rest: Any) 
         own = await user.post(MUTES, json=await body(rest))
         assert (await user.delete(f"{MUTES}/{own.json()['id']}")).status_code == 200
     assert (await rest.client.delete(path)).status_code == 200
+
+
+async def test_an_admin_mutes_for_themselves_alone(rest: Any, tmp_path: Path) -> None:
+    wish = await body(rest)
+    made = [await rest.client.post(MUTES, json=wish | {"own": own}) for own in (True, False)]
+    assert [it.json()["owner"] for it in made] == ["admin", None]
+    async with await rest.make_user("ann") as ann:
+        own = await ann.post(MUTES, json=wish | {"own": False})
+        assert own.json()["owner"] == "ann"
+        assert (await ann.delete(f"{MUTES}/{made[0].json()['id']}")).status_code == 403
+    words = ("alerts", "mute", "--alert", "GpuXid")
+    server = {"MUSTER_URL": rest.url, "MUSTER_TOKEN": rest.token}
+    for more, owner in (("--own",), "admin"), ((), None):
+        ran = await asyncio.to_thread(run_cli, tmp_path, *words, *more, **server)
+        whose = f"the subscriptions of {owner}" if owner else "everybody"
+        assert (ran.code, ran.out.startswith(f"Muted for {whose} until ")) == (0, True), ran.err
+        newest = (await rest.client.get(MUTES)).json()["mutes"][-1]
+        assert newest["owner"] == owner
+    entries = (await rest.client.get("/api/v2/audit")).json()["entries"]
+    owners = [it["detail"]["owner"] for it in entries if it["action"] == "mute.create"]
+    assert owners == [None, "admin", "ann", None, "admin"]
 
 
 async def test_mutes_that_are_over_count_until_they_are_forgotten(

@@ -146,16 +146,23 @@ def mute(
     job: Annotated[str | None, Parameter(help="A job, as user~name.")] = None,
     for_: Annotated[str, Parameter(name="--for", help="How long, as 30m, 2h or 1d.")] = "1h",
     comment: Annotated[str, Parameter(help="Why.")] = "",
+    own: Annotated[
+        bool, Parameter(help="An admin's mute too is for their own subscriptions only.")
+    ] = False,
 ) -> None:
-    """Hold messages about an alert or a job back. An admin's mute is for everybody."""
+    """Hold messages about an alert or a job back: for one's own subscriptions; for everybody, if an
+    admin does it without --own.
+    """
     length_s = seconds(for_)
     if length_s is None:
         raise CommandError(Exit.USAGE, f"{for_} is no length of time: write 30m, 2h or 1d.")
     until = datetime.fromtimestamp(time.time() + length_s, UTC).isoformat()
     given = {"alert": alert, "job": None if job is None else full_name(job)}
     body = {key: value for key, value in given.items() if value is not None}
-    made = client().send("POST", "/alerts/mutes", body | {"until": until, "comment": comment})
-    print_line(f"Muted until {made.json()['until']}; `muster alerts unmute {made.json()['id']}`.")
+    more = {"until": until, "comment": comment, "own": own}
+    made = client().send("POST", "/alerts/mutes", body | more).json()
+    whose = f"the subscriptions of {made['owner']}" if made["owner"] else "everybody"
+    print_line(f"Muted for {whose} until {made['until']}; `muster alerts unmute {made['id']}`.")
 
 
 @app.command

@@ -34,7 +34,7 @@ Text = Annotated[str, Field(min_length=1, max_length=255)]
 
 class MuteRequest(BaseModel):
     """What is muted: ``alert``, its name or identity or an event's name, or ``job``, as
-    ``user~name``.
+    ``user~name``. ``own``: an admin's mute is for their own subscriptions only; a user's always is.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -43,6 +43,7 @@ class MuteRequest(BaseModel):
     job: Text | None = None
     until: AwareDatetime
     comment: Annotated[str, Field(max_length=1000)] = ""
+    own: bool = False
 
     @model_validator(mode="after")
     def _has_one(self) -> Self:
@@ -82,10 +83,10 @@ async def list_mutes(here: Here, caller: User, page: Paging) -> MutePage:
 
 @router.post("", status_code=201, response_model=ShownMute)
 async def create_mute(wanted: MuteRequest, here: Here, caller: User, address: Address) -> ShownMute:
-    """Hold messages back until a time. An admin's mute is for everybody, a user's for their own
-    subscriptions.
+    """Hold messages back until a time. A user's mute is for their own subscriptions. An admin's is
+    for everybody, or with `own` for their own subscriptions.
     """
-    owner = None if caller.is_admin else caller.username
+    owner = None if caller.is_admin and not wanted.own else caller.username
     async with transaction(here.pool) as conn:
         await accounts.check_rights(conn, caller)
         _check_time(wanted.until, await conn.fetchval("SELECT now()"))
@@ -100,8 +101,7 @@ async def create_mute(wanted: MuteRequest, here: Here, caller: User, address: Ad
             comment=wanted.comment,
         )
         await mutes.insert_mute(conn, mute)
-        what = mute.alert or mute.job or ""
-        await audit.record(conn, [audit.Entry(caller.username, "mute.create", what, address)])
+        await _note(conn, caller, "mute.create", mute, address)
     here.publisher.wake()
     return _shown(mute)
 
@@ -121,8 +121,7 @@ async def delete_mute(
             raise Rejected("NoMuteError", f"There is no mute {ident}.")
         _check_may(caller, mute)
         await mutes.remove_mute(conn, ident)
-        what = mute.alert or mute.job or ""
-        await audit.record(conn, [audit.Entry(caller.username, "mute.remove", what, address)])
+        await _note(conn, caller, "mute.remove", mute, address)
     here.publisher.wake()
     return Done(message="The mute has ended.")
 
@@ -153,6 +152,12 @@ def _check_may(caller: Caller, mute: Mute) -> None:
         check_admin(caller)
     else:
         check_owner(caller, mute.owner, "The mute")
+
+
+async def _note(conn: Connection, caller: Caller, action: str, mute: Mute, address: str) -> None:
+    what = mute.alert or mute.job or ""
+    detail = {"owner": mute.owner}
+    await audit.record(conn, [audit.Entry(caller.username, action, what, address, detail)])
 
 
 def _shown(mute: Mute) -> ShownMute:
