@@ -47,9 +47,12 @@ AGAIN_S = 0.1
 
 @dataclass
 class Player:
-    """Makes all pods ready and ends those of Jobs, but not those whose image has `broken` in it."""
+    """Makes all pods ready and ends those of Jobs, but not those whose image has `broken` in it, or
+    whose name begins so.
+    """
 
     plane: KubePlane
+    held: tuple[str, ...] = ()
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def play(self) -> None:
@@ -75,7 +78,8 @@ class Player:
 
     def _make_ready(self, pod: Json, path: str) -> None:
         is_broken = any("broken" in each["image"] for each in pod["spec"]["containers"])
-        if is_broken or pod.get("status", {}).get("phase") not in ("Pending", None):
+        is_held = pod["metadata"]["name"].startswith(self.held)
+        if is_broken or is_held or pod.get("status", {}).get("phase") not in ("Pending", None):
             return
         is_of_job = "job-name" in pod["metadata"].get("labels", {})
         pod["status"] = {
@@ -86,17 +90,23 @@ class Player:
 
 
 @pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubePlane]:
-    """A cluster of this module alone: it is installed into and emptied."""
+def player(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Player]:
+    """Of a cluster of this module alone: it is installed into and emptied."""
     with KubePlane(tmp_path_factory.mktemp("deploy")) as running:
         player = Player(running)
         thread = threading.Thread(target=player.play)
         thread.start()
         try:
-            yield running
+            yield player
         finally:
             player.stopped.set()
             thread.join()
+
+
+@pytest.fixture(scope="module")
+def plane(player: Player) -> KubePlane:
+    """That cluster."""
+    return player.plane
 
 
 Deploy = Callable[..., Ran]
@@ -413,10 +423,16 @@ def test_keys_and_passwords_in_secrets_come_and_stay(
 
 
 def test_a_node_is_added_and_removed(
-    installed: KubePlane, deploy: Deploy, key: tuple[str, str], tmp_path: Path
+    player: Player, installed: KubePlane, deploy: Deploy, key: tuple[str, str], tmp_path: Path
 ) -> None:
     begun, alone = generations(installed), users(installed)
     installed.ask("POST", "/api/v1/nodes", {"metadata": {"name": OTHER}})
+    player.held = ("enrol-",)
+    late = muster(installed, tmp_path, "nodes", "add", OTHER, "--timeout", "1s", *key)
+    assert (late.code, "Job enrol-" in late.err) == (8, True), late.err
+    # The agent would read what an earlier installation has stored there.
+    assert f"node/{OTHER}" not in of_node(installed, OTHER)
+    player.held = ()
     added = muster(installed, tmp_path, "nodes", "add", OTHER, *key)
     assert added.code == 0, added.err
     assert (generations(installed), users(installed)) == (begun, alone | {f"agent-{OTHER}"})

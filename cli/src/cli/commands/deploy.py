@@ -359,8 +359,9 @@ def add_nodes(
     jobs = [each for each in enrolled if each["kind"] == "Job"]
     secrets = [each for each in enrolled if each not in jobs]
     kubectl.apply([users_of(key, job_nodes(kubectl, node)), *secrets])
-    # Also the same Job runs anew: it may have run on a machine that had the node's name before.
-    roll_out(kubectl, [Step("enrolment", jobs, replaced=True)], None)
+    # Also the same Job runs anew: it may have run on a machine that had the node's name before. Its
+    # end comes before the agent, which else may read those of an earlier installation.
+    roll_out(kubectl, [Step("enrolment", jobs, replaced=True)], waiting)
     let_in(kubectl, node, bus_job(with_images(plan.objects, plan.images, images)), waiting)
     print_line(f"{', '.join(node)}: ready for jobs. `muster nodes uncordon` ends an earlier drain.")
 

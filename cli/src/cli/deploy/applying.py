@@ -51,6 +51,7 @@ ENDLESS = (
     " Where an API does not answer: `kubectl get apiservices` names it; repair or delete it."
     " Then remove again."
 )
+JOB_NAME = "batch.kubernetes.io/job-name"
 SHOWN = 5
 BUS = "bus"
 
@@ -101,7 +102,8 @@ def _wait(kubectl: Kubectl, wanted: Json, waiting: Waiting) -> None:
         if found.progress is Progress.READY:
             return
         if found.progress is Progress.FAILED or now > until:
-            label = f"app.kubernetes.io/name={name_of(wanted)}"
+            of_part = JOB_NAME if wanted["kind"] == "Job" else "app.kubernetes.io/name"
+            label = f"{of_part}={name_of(wanted)}"
             why = [f"Node {each} is not ready. `muster nodes remove {each}`?" for each in away]
             pods = kubectl.every("get", "pods", "-n", SYSTEM, "-l", label)
             why += why_not_ready(kubectl, [name_of(wanted)], pods)
