@@ -133,6 +133,7 @@ class Placer:
             yield state.idle(pool, when), EVERYWHERE
         elif owner is None:
             yield state.unowned(pool, when), EVERYWHERE
+            yield state.uncharged(pool, when), EVERYWHERE
             yield state.idle(pool, when), EVERYWHERE
         elif when is When.CLAIM:
             may_bind = state.openable(pool, owner) != 0

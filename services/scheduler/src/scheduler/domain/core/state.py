@@ -210,6 +210,18 @@ class State:
         mask = soon if when is When.SOON else now
         return self._view(("idle", pool, when), mask, pool.dirty, shows_full=True)
 
+    def uncharged(self, pool: Pool, when: When) -> View:
+        """The same on slots on which nothing is charged: others are for small guaranteed pods."""
+
+        def now(slot: Slot) -> int:
+            return 0 if slot.charged else slot.good & ~(slot.used | slot.held)
+
+        def soon(slot: Slot) -> int:
+            return 0 if slot.charged else slot.good & ~slot.staying
+
+        mask = soon if when is When.SOON else now
+        return self._view(("uncharged", pool, when), mask, pool.dirty)
+
     def claim(self, pool: Pool, owner: str, priority: int, *, may_bind: bool) -> View:
         """Leaves that a gang could have if all were gone that it can make leave."""
 
