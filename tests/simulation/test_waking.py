@@ -11,7 +11,7 @@ import pytest
 from core_door import CoreDoor
 from random_clusters import Traits, a_cluster, a_gang
 from runs import Event, Run
-from scenes import Scene, config, gang, owning
+from scenes import Scene, code_of, config, gang, owning
 from scheduler.domain.core.config import ClusterConfig, NodeLimits, PhysicalCell, Policy
 from scheduler.domain.core.model import (
     Decision,
@@ -80,6 +80,17 @@ def test_it_is_placed_though_an_opportunistic_gang_has_to_leave_beside() -> None
     assert not placed(scene.asks(mixed("waits", "x", cpu=4)))
     scene.leave("other")
     assert [each.gang for each in scene.cycle() if isinstance(each, Preempted)] == ["guest"]
+
+
+def test_a_gang_without_gpus_preempts_on_a_node_that_is_healthy_again() -> None:
+    limits = {"c0": NodeLimits(cpu=4), "n0": NodeLimits(cpu=2)}
+    scene = Scene(config(GPU_NODES[:1], limits, Policy(is_lazy=False), x=owning(("node", 1))))
+    scene.places(gang("other", "x", 0, cpu=4, priority=2))
+    scene.places(gang("low", "x", 3, cpu=1))
+    scene.core.nodes.set_gpu_health("n0", 3, is_healthy=False)
+    assert code_of(scene.asks(gang("waits", "x", 0, cpu=2, priority=1)), "waits") == "health"
+    scene.core.nodes.set_gpu_health("n0", 3, is_healthy=True)
+    assert [each.gang for each in scene.cycle() if isinstance(each, Preempted)] == ["low"]
 
 
 def test_it_takes_what_a_gang_is_to_leave_for_another() -> None:

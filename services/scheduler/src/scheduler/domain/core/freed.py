@@ -52,8 +52,11 @@ class Freed:
         """The class's first may fit now. A class that lacks quota is noted as such."""
         if waiting.tested_nodes is not None:
             return any(slot.node.name in waiting.tested_nodes for slot in self.slots)
-        if waiting.owner is None or waiting.leaves_of_pod in (0, NEVER):
-            return self._may_evict(waiting) or self._helps_opportunistic(waiting)
+        if waiting.owner is None:
+            return self._helps_opportunistic(waiting)
+        if waiting.leaves_of_pod in (0, NEVER):
+            is_cheap = self._may_evict(waiting) or self._helps_opportunistic(waiting)
+            return is_cheap or self._has_room(waiting)
         if waiting.may_use_other_quota:
             return True
         before = waiting.no or waiting.was
@@ -165,7 +168,7 @@ class Freed:
 
     def _may_evict(self, waiting: WorkloadClass) -> bool:
         """Opportunistic gangs may leave the rest of what a guaranteed pod wants beside GPUs."""
-        return waiting.owner is not None and any(
+        return any(
             want.need(slot.model)[0] == 0 for want, _ in waiting.wants for slot in self.slots
         )
 
