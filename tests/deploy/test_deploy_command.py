@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import stat
 import subprocess
 import threading
@@ -271,7 +272,12 @@ def test_an_installation_that_is_cut_off_has_shown_the_password(
     assert (refused.code, "Set MUSTER_DEPLOY_DATABASE_URL" in refused.err) == (2, True)
     assert left(empty) == []
 
-    empty.ask("POST", "/api/v1/namespaces", {"metadata": {"name": SYSTEM}})
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    empty.ask("POST", "/api/v1/namespaces", {"metadata": {"name": SYSTEM, "labels": labels}})
+    low = applied(deploy, *key)
+    assert (low.code, Path(key[1]).exists()) == (1, False), low.err
+    (fix,) = re.findall("`kubectl (label .*)` sets it", low.out)
+    empty.kubectl(*fix.split())
     quota = {"metadata": {"name": "few"}, "spec": {"hard": {"count/secrets": "1"}}}
     empty.ask("POST", f"/api/v1/namespaces/{SYSTEM}/resourcequotas", quota)
     counted = ("get", "resourcequota", "few", "-n", SYSTEM, "-o", "jsonpath={.status.hard}")

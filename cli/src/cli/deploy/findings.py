@@ -202,7 +202,10 @@ def _namespaces(cluster: Cluster, plan: Plan) -> Iterator[Finding]:
         if ours is not None and level != ours:
             text = f"{name} has the level {level or 'of the cluster'}; Muster needs {ours}"
             fix = "`muster deploy apply` sets it, unless a policy of yours forbids it."
-            yield Finding("Pod Security", Level.WARNING, text, fix)
+            if level is not None:  # an apply changes no field that somebody else has set
+                fix = f"`kubectl label namespace {name} {LEVEL}={ours} --overwrite` sets it."
+            refused = Level.WARNING if level is None else Level.REFUSAL
+            yield Finding("Pod Security", refused, text, fix)
             before = 0
     if before:
         yield Finding("namespaces", Level.OK, f"{', '.join(sorted(NAMESPACES))} can be used")
