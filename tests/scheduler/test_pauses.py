@@ -15,6 +15,14 @@ class Knot:
         self.me = self
 
 
+@pytest.fixture(autouse=True)
+def frozen_again() -> Iterator[None]:
+    """What the test process had set aside is set aside after the test too."""
+    yield
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def collector() -> Iterator[Collector]:
     one = Collector()
