@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from bus_logins import bus_settings
 from cli.embedded.broker import EmbeddedBroker
 from launcher.app import build
 from launcher.settings import LauncherSettings
@@ -75,7 +76,7 @@ async def service(database_url: str, bootstrap: str) -> AsyncIterator[Runtime]:
     settings = LauncherSettings.model_validate(
         {
             "database_url": database_url,
-            "kafka_bootstrap": bootstrap,
+            **bus_settings(bootstrap),
             "fetch_wait_idle_ms": 10,
             "bus_watch_s": 0.1,
         }

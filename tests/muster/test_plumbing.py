@@ -288,11 +288,14 @@ async def test_lost_offsets_of_a_group_change_nothing(
 
         await eventually(has_committed_all, True)
         records = received(launcher)  # more than the jobs where one was published again
+    session_s = launcher.settings.group_session_s
     group = AIOKafkaConsumer(
         SUBMITTED,
         **kafka_client(fresh_broker.bootstrap),
         group_id="muster-launcher",
         enable_auto_commit=False,
+        session_timeout_ms=int(1000 * session_s),
+        heartbeat_interval_ms=int(300 * session_s),
     )
     async with group:
         await eventually(lambda: has_partitions(group), True)

@@ -36,14 +36,15 @@ def set_up(kafka: ApacheKafka, partitions: int) -> None:
 
 
 def bus_settings(bootstrap: str, user: str = ADMINISTRATOR) -> dict[str, Any]:
-    """The settings of a user of the bus at an address."""
+    """The settings of a user of the bus at an address.
+
+    A service that is started again waits for the session of its old member in the group. A real
+    Apache Kafka takes none as short.
+    """
     kafka = _closed.get(bootstrap)
-    return {"kafka_bootstrap": bootstrap} if kafka is None else kafka.login(user)
-
-
-def is_closed(bootstrap: str) -> bool:
-    """Whether a real Apache Kafka is there, which takes no short session of a group."""
-    return bootstrap in _closed
+    if kafka is None:
+        return {"kafka_bootstrap": bootstrap, "group_session_s": 2.0}
+    return kafka.login(user)
 
 
 def user_of(service: Service) -> str:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from bus_logins import bus_settings
 from muster.service_keys import SCHEDULER, service_key
 from scheduler.settings import SchedulerSettings
 from service_auth import CLUSTER_KEY
@@ -24,7 +25,7 @@ def quick_settings(database_url: str, bootstrap: str) -> SchedulerSettings:
     """
     return SchedulerSettings(
         database_url=database_url,
-        kafka_bootstrap=bootstrap,
+        **bus_settings(bootstrap),
         http_port=0,
         service_key=service_key(CLUSTER_KEY, SCHEDULER),
         fetch_wait_busy_ms=40,

@@ -16,7 +16,7 @@ import httpx2
 import pytest
 from alerting.app import build as build_alerting
 from alerting.settings import AlertingSettings
-from bus_logins import bus_settings, is_closed, user_of
+from bus_logins import bus_settings, user_of
 from cli.embedded.process import free_port
 from launcher.app import build as build_launcher
 from launcher.settings import LauncherSettings
@@ -131,12 +131,8 @@ class Muster:
         """Start one service in this process."""
         maker, build = _SERVICES[service]
         self.choose_port(service)
-        bus = bus_settings(self.bootstrap, user_of(service))
-        if not is_closed(self.bootstrap):
-            # A service that is started again waits for its group to give its old member up.
-            bus["group_session_s"] = 2.0
         common = {
-            **bus,
+            **bus_settings(self.bootstrap, user_of(service)),
             "database_url": self.database_url,
             "http_port": self.ports[service],
             **self._keys(service),
