@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 from cli.client import CommandError, Exit
-from cli.deploy.applying import Waiting, roll_out
+from cli.deploy.applying import Waiting, let_in, roll_out
 from cli.deploy.kubectl import Kubectl
 from cli.deploy.rollout import Step, refusals
 from manifests import Json
@@ -69,6 +69,45 @@ def test_a_part_that_does_not_start_gives_its_pods_reason_or_their_last_warning(
     with pytest.raises(CommandError, match="did not become ready") as failed:
         roll_out(Stuck(status), [Step("rest", [REST])], waiting)
     assert (failed.value.code, failed.value.details) == (Exit.NOT_ALL_READY, (why,))
+
+
+class Restarting(Kubectl):
+    """A cluster with this object, whose API server is away when the first questions come."""
+
+    def __init__(self, failures: int, code: Exit, body: Json) -> None:
+        self.failures, self._code, self._body = failures, code, body
+
+    def run(self, *words: str, objects: Sequence[Json] | None = None) -> str:
+        if words[0] == "get" and self.failures:
+            self.failures -= 1
+            raise CommandError(self._code, "kubectl get: no answer")
+        return json.dumps({"kind": "List", "items": [self._body]})
+
+
+AWAY, UP = Exit.UNREACHABLE, REST | {"status": {"readyReplicas": 1, "updatedReplicas": 1}}
+
+
+def test_a_roll_out_goes_on_once_the_api_server_is_back() -> None:
+    shown: list[str] = []
+    step, waiting = Step("rest", [REST]), Waiting(60, shown.append, "Then apply again.")
+    roll_out(Restarting(2, AWAY, UP), [step], waiting)
+    assert shown == [
+        "Deployment rest: the API server does not answer",
+        "Deployment rest: 1 of 1 ready",
+    ]
+    with pytest.raises(CommandError, match="no answer"):
+        roll_out(Restarting(1, Exit.REFUSED, UP), [step], waiting)
+    with pytest.raises(CommandError, match="no answer"):
+        roll_out(Restarting(9, AWAY, UP), [step], Waiting(0, shown.append, ""))
+
+
+def test_a_node_is_let_in_once_the_api_server_is_back() -> None:
+    shown: list[str] = []
+    waiting, agent = Waiting(60, shown.append, ""), READY | {"spec": {"nodeName": "gpu-1"}}
+    let_in(Restarting(2, AWAY, agent), ["gpu-1"], Step("bus", []), waiting)
+    assert shown == ["Waiting for 1: the API server, which does not answer"]
+    with pytest.raises(CommandError, match="no answer"):
+        let_in(Restarting(1, Exit.REFUSED, agent), ["gpu-1"], Step("bus", []), waiting)
 
 
 FORBIDDEN = 'pods "rest-5d9f-" is forbidden: exceeded quota: small'

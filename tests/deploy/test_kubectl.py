@@ -37,6 +37,12 @@ def failing(folder: Path, *lines: str) -> Kubectl:
             " log-in to the cluster: `kubectl get nodes` has to work.",
             (),
         ),
+        (
+            ("Error from server: etcdserver: leader changed",),
+            Exit.UNREACHABLE,
+            "kubectl get: Error from server: etcdserver: leader changed",
+            (),
+        ),
         (("one", LOG, "two"), Exit.REFUSED, "kubectl get: one", ("two",)),
         ((LOG,), Exit.REFUSED, f"kubectl get: {LOG}", ()),
     ],

@@ -87,7 +87,7 @@ def _wait(kubectl: Kubectl, wanted: Json, waiting: Waiting) -> None:
     pauses = _pauses()
     while True:
         now = time.monotonic()
-        found = look(wanted, kubectl.get(wanted["kind"], name_of(wanted), SYSTEM), len(away))
+        found = _look(kubectl, wanted, len(away))
         if found.progress is Progress.FAILED:
             # A Deployment keeps what an earlier roll-out came to, until new pods make progress.
             failed_before = found.detail if not said else failed_before
@@ -115,6 +115,16 @@ def _wait(kubectl: Kubectl, wanted: Json, waiting: Waiting) -> None:
                 tuple(why[:SHOWN]),
             )
         time.sleep(next(pauses))
+
+
+def _look(kubectl: Kubectl, wanted: Json, away: int) -> Look:
+    """The API server of a small cluster may not answer while all pods start."""
+    try:
+        return look(wanted, kubectl.get(wanted["kind"], name_of(wanted), SYSTEM), away)
+    except CommandError as error:
+        if error.code is not Exit.UNREACHABLE:
+            raise
+        return Look(Progress.WAITING, "the API server does not answer")
 
 
 def _away(kubectl: Kubectl) -> list[str]:
@@ -287,7 +297,7 @@ def _until_none(
 ) -> None:
     """`why`: more about what is left too long."""
     said, said_at, pauses = -1, 0.0, _pauses()
-    while found := left():
+    while found := _left(left, until):
         now = time.monotonic()
         if len(found) != said or now - said_at > SAID_AGAIN_S:
             say(f"Waiting for {len(found)}: {', '.join(found[:SHOWN])}")
@@ -295,6 +305,16 @@ def _until_none(
         if now > until:
             raise CommandError(Exit.TIMED_OUT, late, (*found[:SHOWN], *why()))
         time.sleep(next(pauses))
+
+
+def _left(left: Callable[[], list[str]], until: float) -> list[str]:
+    """What is left. The API server may not answer for a while."""
+    try:
+        return left()
+    except CommandError as error:
+        if error.code is not Exit.UNREACHABLE or time.monotonic() > until:
+            raise
+        return ["the API server, which does not answer"]
 
 
 def _pauses() -> Iterator[float]:

@@ -17,6 +17,7 @@ from cli.client import CommandError, Exit
 Json = dict[str, Any]
 
 AWAY = ("Unable to connect to the server", "The connection to the server")
+BUSY = ("etcdserver: ", "(ServiceUnavailable)")
 OTHER_CLUSTER = "Start the cluster, or name another one by --context or --kubeconfig."
 FIXES = {
     **dict.fromkeys(AWAY, OTHER_CLUSTER),
@@ -79,7 +80,7 @@ class Kubectl:
         if done.returncode != 0:
             lines = done.stderr.strip().splitlines() or ["no reason given"]
             first, *more = [each for each in lines if not LOGGED.match(each)] or lines
-            away = any(each in done.stderr for each in AWAY)
+            away = any(each in done.stderr for each in (*AWAY, *BUSY))
             code = Exit.UNREACHABLE if away else Exit.REFUSED
             fix = "".join(f" {text}" for sign, text in FIXES.items() if sign in done.stderr)
             raise CommandError(code, f"kubectl {words[0]}: {first}{fix}", tuple(more))
