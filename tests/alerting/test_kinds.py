@@ -2,14 +2,25 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from alerting.domain.events import Severity
+from alerting.domain.messages import Message
+from alerting.domain.rendering.pagerduty import why_late
 from muster.contracts.alerts import MUTE_SETTING, AlertsReceived, Mute, ReceivedAlert
 from muster.contracts.jobs import JobState
+from muster.contracts.nodes import NodeLost, NodeReturned
 from muster.contracts.notices import SettingChanged
-from muster.contracts.subscriptions import ReceiverKind, SealedReceiver
+from muster.contracts.subscriptions import (
+    DeliveryOrder,
+    OrderKind,
+    ReceiverKind,
+    SealedReceiver,
+    Subscription,
+)
 from muster.contracts.verdicts import Behavior, Fault, Verdict
 from muster.receiver_secrets import ReceiverSecret, seal_receiver
 
@@ -151,6 +162,78 @@ async def test_an_incident_is_not_opened_after_the_end_of_its_alerts(
             "SELECT reason FROM delivery WHERE state <> 'sent'", [("its alerts are over",)]
         )
     assert actions(pages) == ["resolve", "trigger"]
+
+
+async def lose(cluster: Any, node: str, lease: int) -> None:
+    loss = NodeLost(node=node, lease=lease, since=clock(), silent_s=30, pods=())
+    await cluster.publish("node-lost", node, loss)
+
+
+async def come_back(cluster: Any, node: str, lease: int) -> None:
+    back = NodeReturned(node=node, lease=lease, at=clock())
+    await cluster.publish("node-returned", node, back)
+
+
+def clock() -> datetime:
+    return datetime.now(UTC)  # noqa: TID251 - as the Scheduler's
+
+
+async def test_a_replay_leaves_every_incident_as_its_alerts_are(
+    cluster: Any, start_receiver: Callable[..., Any]
+) -> None:
+    receiver = await start_receiver(status=202)
+    to = sealed(ReceiverKind.PAGERDUTY, receiver.url, "marker-key")
+    asked = {"id": f"to-{to.kind}", "events": ("node-lost", "node-returned"), "receiver": to}
+    await cluster.subscribe(**asked)
+    names = [f"n{number}" for number in range(6)]
+    down, events = names[:3], 0
+
+    async def sent(more: int) -> None:
+        nonlocal events
+        events += more
+        states = "SELECT count(*)::int, bool_and(state = 'sent') FROM delivery"
+        await cluster.until(states, [(events, True)])
+
+    async with cluster.alerting():
+        for node in names:
+            await lose(cluster, node, 1)
+        await sent(6)
+        for node in names:
+            await come_back(cluster, node, 1)
+        await sent(6)
+        for node in down:
+            await lose(cluster, node, 2)
+        await sent(3)
+        first = [json.loads(it.body) for it in receiver.requests]
+        replay = DeliveryOrder(
+            id="1", at=clock(), kind=OrderKind.REPLAY, since=START, until=clock()
+        )
+        await cluster.subscribe(revision=2, **asked, orders=(replay,))
+        ended = "SELECT count(*)::int FROM delivery WHERE replay = '1' AND state <> 'waiting'"
+        await cluster.until(ended, [(15,)])
+    again = [json.loads(it.body) for it in receiver.requests[15:]]
+    keys = {it["payload"]["source"]: it["dedup_key"] for it in first}
+    done = {(it["dedup_key"], it["event_action"]) for it in again}
+    assert done == {
+        (key, "trigger" if source.removeprefix("node/") in down else "resolve")
+        for source, key in keys.items()
+    }
+    why = "SELECT DISTINCT reason FROM delivery WHERE state <> 'sent' ORDER BY reason"
+    assert await cluster.rows(why) == [("its alerts are over",), ("its alerts fire again",)]
+
+
+def test_an_incident_counts_the_alerts_that_its_subscription_asks_for() -> None:
+    event = {"key": "k", "at": START, "title": "", "text": "", "thread": "", "data": {}}
+    begun = Message(name="alert-raised", severity=Severity.CRITICAL, alert="a", **event)
+    ended = replace(begun, name="alert-resolved", is_over=True)
+    asked = Subscription(id="s", owner="o", events=(), email="a@b", least_severity="critical")
+    fires, over = "its alerts fire again", "its alerts are over"
+    for firing, wanted in {
+        None: (over, None),
+        Severity.WARNING: (over, None),
+        Severity.CRITICAL: (None, fires),
+    }.items():
+        assert tuple(why_late(it, firing, asked) for it in (begun, ended)) == wanted
 
 
 async def test_a_mute_keeps_no_incident_open(cluster: Any, pages: Any) -> None:

@@ -77,6 +77,23 @@ async def test_an_owner_sees_deliveries_and_why_one_failed_and_replays_it(
     assert ids.count(failed["id"]) == 3
 
 
+async def test_a_replay_has_the_order_of_the_events(
+    cluster: Any, with_rest: Callable[..., Any], start_receiver: Callable[..., Any]
+) -> None:
+    receiver = await start_receiver()
+    async with with_rest(receiver_slots=1) as api:
+        ident = await subscribed(api.admin, receiver.url)
+        await cluster.until("SELECT count(*) FROM subscription", [(1,)])
+        for number in range(1, 7):
+            await cluster.job(f"j{number}", 1, JobState.FAILED)
+            await receiver.wait_for(number)
+        await until_deliveries(api.admin, ident, [("sent",)] * 6, "state")
+        body = {"since": "2025-01-01T00:00:00Z"}
+        await api.admin.post(f"{SUBSCRIPTIONS}/{ident}/replay", json=body)
+        ids = [request.headers["webhook-id"] for request in await receiver.wait_for(12)]
+    assert ids[:6] == ids[6:]
+
+
 async def test_an_order_counts_once_whatever_repeats_come(
     cluster: Any, with_rest: Callable[..., Any], start_receiver: Callable[..., Any]
 ) -> None:

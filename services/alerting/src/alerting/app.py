@@ -28,7 +28,7 @@ from alerting.alertmanagers import posting
 from alerting.api.routes import routes
 from alerting.domain.deliveries import Answer, Channel, Failed, GivenUp, GiveUp, new_orders
 from alerting.domain.messages import Message, confirmation_message
-from alerting.domain.rendering import FORMS
+from alerting.domain.rendering import FORMS, pagerduty
 from alerting.domain.rendering.forms import Link, Sending
 from alerting.domain.rendering.mail import render
 from alerting.handlers import RECEIVED_TOPICS, KnownSettings, Listener, Notified
@@ -172,13 +172,13 @@ def http_sender(
 ) -> Sender:
     """Sends a claimed delivery in the form of its receiver's kind."""
 
-    async def is_late(message: Message) -> bool:
-        """After the end of its alerts it would open an incident that nothing closes."""
-        incident = message.data.get("incident")
-        if message.is_over or not isinstance(incident, str):
-            return False
+    async def why_late(message: Message, subscription: Subscription) -> str | None:
+        incident = pagerduty.incident_of(message)
+        if incident is None:
+            return None
         async with pool.acquire() as conn:
-            return await alerts.is_over(conn, incident)
+            firing = await alerts.most_severe(conn, incident)
+        return pagerduty.why_late(message, firing, subscription)
 
     async def send(entry: Entry, claim: Claim) -> Answer | GivenUp:
         kind = entry.subscription.kind
@@ -186,8 +186,10 @@ def http_sender(
         if form is None or claim.message is None:
             return Failed(f"this version of Muster knows no receiver of kind {kind}")
         message = Message.from_json(claim.message)
-        if kind is ReceiverKind.PAGERDUTY and await is_late(message):
-            return GivenUp(GiveUp.EXPIRED, "its alerts are over")
+        if kind is ReceiverKind.PAGERDUTY:
+            why = await why_late(message, entry.subscription)
+            if why is not None:
+                return GivenUp(GiveUp.EXPIRED, why)
         try:
             target = subscriptions.target(entry)
         except ValueError as error:

@@ -275,12 +275,17 @@ def wants(subscription: Subscription, event: Event) -> bool:
             return False
     elif not _passes(subscription.filter, event):
         return False
-    asked = subscription.least_severity
-    least = 0 if asked in EVERY_SEVERITY else RANKS[Severity(asked.value)]
+    least = least_rank(subscription)
     if subscription.kind is ReceiverKind.PAGERDUTY and event.rest is not None:
         # An incident is over when all of its alerts are that this subscription asks for.
         return RANKS[weight(event)] >= least > RANKS[event.rest]
     return RANKS[weight(event)] >= least
+
+
+def least_rank(subscription: Subscription) -> int:
+    """The rank of the least severity that it asks for."""
+    asked = subscription.least_severity
+    return 0 if asked in EVERY_SEVERITY else RANKS[Severity(asked.value)]
 
 
 def channel(subscription: Subscription) -> Channel:

@@ -25,6 +25,8 @@ RANKS = {severity: rank for rank, severity in enumerate(Severity)}
 """The more it matters, the higher."""
 
 
+BEGINS = frozenset({AlertEvent.JOB_STUCK, AlertEvent.NODE_LOST, AlertEvent.ALERT_RAISED})
+"""Events that begin an alert whose end is an event too."""
 ENDS = frozenset(
     {
         AlertEvent.JOB_UNSTUCK,

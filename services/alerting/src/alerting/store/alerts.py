@@ -79,10 +79,14 @@ ENDS_KEY = "alerting: ends of alerts"
 """One transaction at a time asks what else fires: so the last end is known as the last."""
 
 
-async def is_over(conn: Connection, incident: str) -> bool:
-    """Whether no alert of an incident fires."""
-    sql = "SELECT NOT EXISTS (SELECT FROM alert WHERE incident = $1 AND ends_at IS NULL)"
-    return bool(await conn.fetchval(sql, incident))
+async def most_severe(conn: Connection, incident: str) -> Severity | None:
+    """The severity of the most severe alert that fires, of an incident or with this fingerprint."""
+    sql = """
+        SELECT DISTINCT severity FROM alert
+        WHERE ends_at IS NULL AND (incident = $1 OR fingerprint = $1)
+    """
+    found = [Severity(row["severity"]) for row in await conn.fetch(sql, incident)]
+    return max(found, key=RANKS.__getitem__, default=None)
 
 
 async def still_firing(conn: Connection, incidents: Collection[str]) -> dict[str, Severity]:

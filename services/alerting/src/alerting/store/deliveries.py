@@ -138,17 +138,21 @@ _NOTE_REPLAY = """
     WHERE subscription = $1 AND (replayed IS NULL OR replayed < $2)
 """
 _REPLAY = """
-    UPDATE delivery AS d SET state = 'waiting', attempts = 0, next_at = now(), created_at = now(),
-        replay = $2, digest_at = NULL, lease = NULL, lease_until = NULL, why = NULL, reason = NULL,
-        ended_at = NULL
-    FROM (
-        SELECT o.id FROM delivery AS o JOIN event AS e ON e.key = o.event_key
+    WITH picked AS (
+        SELECT o.id, e.at, e.written_at FROM delivery AS o JOIN event AS e ON e.key = o.event_key
         WHERE o.subscription = $1 AND o.state <> 'waiting'
         AND (o.replay IS NULL OR o.replay < $2)
         AND (o.id = ANY($3) OR (o.state <> 'digested' AND e.at >= $4 AND e.at <= $5))
         ORDER BY e.at LIMIT $6 FOR UPDATE OF o
-    ) AS picked WHERE d.id = picked.id
+    ), placed AS (
+        SELECT id, row_number() OVER (ORDER BY written_at DESC, at DESC) AS place FROM picked
+    )
+    UPDATE delivery AS d SET state = 'waiting', attempts = 0, created_at = now(), replay = $2,
+        next_at = now() - place * interval '1 microsecond', digest_at = NULL, lease = NULL,
+        lease_until = NULL, why = NULL, reason = NULL, ended_at = NULL
+    FROM placed WHERE d.id = placed.id
 """
+"""In the order in which the events came: the oldest is due first."""
 
 
 async def apply_orders(

@@ -4,9 +4,11 @@ resolves it.
 
 import hashlib
 
+from muster.contracts.subscriptions import Subscription
 from pydantic import JsonValue
 
-from alerting.domain.deliveries import Answer, Failed
+from alerting.domain.deliveries import Answer, Failed, least_rank
+from alerting.domain.events import BEGINS, ENDS, RANKS, Severity
 from alerting.domain.messages import Message
 from alerting.domain.rendering.forms import (
     HttpAnswer,
@@ -55,9 +57,26 @@ def judge(answer: HttpAnswer) -> Answer:
     return judge_http(answer)
 
 
-def _dedup_key(message: Message) -> str:
-    """The incident of alerts that come together, or an alert's fingerprint; an event without an
-    alert is an incident of its own.
+def incident_of(message: Message) -> str | None:
+    """What a message opens or resolves: the incident of alerts that come together, or an alert's
+    fingerprint. None: nothing resolves it.
     """
+    incident = message.data.get("incident") or message.alert
+    is_resolved = message.name in BEGINS | ENDS
+    return incident if is_resolved and isinstance(incident, str) else None
+
+
+def why_late(message: Message, firing: Severity | None, subscription: Subscription) -> str | None:
+    """Why a message must not be sent any more: its incident would be open without an alert that
+    fires, or the reverse. ``firing``: the most severe alert of the incident that fires now.
+    """
+    fires = firing is not None and RANKS[firing] >= least_rank(subscription)
+    if message.is_over:
+        return "its alerts fire again" if fires else None
+    return None if fires else "its alerts are over"
+
+
+def _dedup_key(message: Message) -> str:
+    """An event without an alert is an incident of its own."""
     key = str(message.data.get("incident") or message.alert or message.key)
     return key if len(key) <= DEDUP_KEY else hashlib.sha256(key.encode()).hexdigest()
