@@ -35,7 +35,8 @@ from muster.service import Runtime
 from muster.telemetry import set_up_logging
 from prometheus_client import CollectorRegistry
 from runtime_agent.app import build
-from runtime_agent.kubernetes.api import ApiServer, Json
+from runtime_agent.kubernetes.api import Json
+from runtime_agent.kubernetes.api_server import ApiServer
 from runtime_agent.ports import listening_ports
 from runtime_agent.reader import TOPICS
 from runtime_agent.settings import AgentSettings, OnStop, RunnerKind

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import kube_programs
 from cli.embedded.process import free_port
 from kube_plane import ASK_TIMEOUT_S, Json, KubePart, KubePlane
-from runtime_agent.kubernetes.api import ApiServer
+from runtime_agent.kubernetes.api_server import ApiServer
 
 STAGES = ("node/fast", "node/heartbeat-with-lease", "pod/fast")
 NODES_PER_RACK = 8

@@ -14,7 +14,8 @@ from muster.contracts.nodes import NodeLost
 from muster.records import Received
 from prometheus_client import CollectorRegistry
 from runtime_agent.fence import Fence, FenceMetrics, FenceSettings
-from runtime_agent.kubernetes.api import ApiServer, Change, Unavailable
+from runtime_agent.kubernetes.api import Change, Unavailable
+from runtime_agent.kubernetes.api_server import ApiServer
 
 DEADLINE_S = 60.0
 LONG = "3600"

@@ -35,7 +35,6 @@ from runtime_agent.domain.kubernetes.manifest import PodRules
 from runtime_agent.domain.report import NodeFacts, Offer
 from runtime_agent.fork_server import ForkServer
 from runtime_agent.handlers import Handlers
-from runtime_agent.kubernetes.api import connect
 from runtime_agent.kubernetes.permits import PermitServer
 from runtime_agent.kubernetes.runner import KubernetesPods
 from runtime_agent.machine import machine_id
@@ -206,6 +205,9 @@ async def _runner(settings: AgentSettings, machine: Machine) -> tuple[PodFiles, 
             )
             return PodFiles(pods), PretendedPods(doorbell.path, offer)
         case RunnerKind.KUBERNETES:
+            # Only here: its libraries take 44 MB, which other runners should not pay.
+            from runtime_agent.kubernetes.api_server import connect
+
             api = await connect(settings.node, settings.kube_config)
             files = PodFiles(pods)
             rules = PodRules(

@@ -26,12 +26,11 @@ from pydantic import Field, NonNegativeInt
 from runtime_agent.domain.kubernetes.fence import to_delete
 from runtime_agent.domain.kubernetes.manifest import MANAGED_BY
 from runtime_agent.domain.kubernetes.status import observed
-from runtime_agent.kubernetes.api import (
+from runtime_agent.kubernetes.api import Refused, Unavailable
+from runtime_agent.kubernetes.api_server import (
     FIRST_BACKOFF_S,
     LONGEST_BACKOFF_S,
     ApiServer,
-    Refused,
-    Unavailable,
     open_client,
 )
 from runtime_agent.settings import KubernetesSettings
