@@ -16,10 +16,11 @@ from cli.embedded.broker import EmbeddedBroker
 from hypothesis import given
 from hypothesis import strategies as st
 from muster.bus import Bus, Outgoing, partition_of
+from muster.consumer import Consumer
 from muster.contracts.model import Model
 from muster.contracts.nodes import NodeHeartbeat
 from muster.contracts.topics import DEAD_LETTER, TOPICS
-from muster.readers import Consumer, Follower, Reader
+from muster.readers import Follower, Reader
 from muster.records import Received, headers, message_id, message_value, read_message_id
 
 WAIT_S = 60

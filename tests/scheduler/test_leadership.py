@@ -12,8 +12,8 @@ from typing import Any
 import asyncpg
 import pytest
 from cli.embedded.broker import EmbeddedBroker
+from muster.consumer import Consumer
 from muster.db import Connection
-from muster.readers import Consumer
 from muster.service import Runtime
 from pydantic import SecretStr
 from scheduler import store

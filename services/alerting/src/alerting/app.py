@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 
 import structlog
+from muster.consumer import Consumer
 from muster.contracts.model import Model
 from muster.contracts.subscriptions import (
     SUBSCRIPTION_SETTING,
@@ -17,7 +18,7 @@ from muster.contracts.subscriptions import (
 )
 from muster.contracts.topics import Service
 from muster.db import Pool, is_transient, transaction
-from muster.readers import Consumer, Follower
+from muster.readers import Follower
 from muster.records import Received
 from muster.service import Runtime, run_service
 from muster.service_keys import ALERTING

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import structlog
 from muster.bounded import bounded
+from muster.consumer import Consumer
 from muster.contracts.topics import Service
 from muster.db import is_transient
 from muster.errors import Transient
-from muster.readers import Consumer
 from muster.service import Runtime, run_service
 from muster.service_keys import SCHEDULER
 from muster.settings import read as read_settings
