@@ -376,10 +376,18 @@ def test_an_overlay_that_was_applied_has_to_be_named(
     own = "{name: settings, namespace: muster-system, behavior: merge, literals: [%s]}"
     setting = own % "MUSTER_KUBE_HOST_NETWORK=mine"
     image = "images: [{name: localhost/muster, newName: registry.example/muster, newTag: mine}]"
-    (mine / "kustomization.yaml").write_text(
-        f"{resources}\nconfigMapGenerator: [{setting}]\n{image}\n"
-    )
-    assert applied(deploy, *key, "--overlay", str(mine)).code == 0
+    content = f"{resources}\nconfigMapGenerator: [{setting}]\n"
+    kafka = "images: [{name: apache/kafka, newName: registry.example/broken}]"
+    (mine / "kustomization.yaml").write_text(f"{content}{kafka}\n")
+    words = (*key, "--overlay", str(mine))
+    mistyped = applied(deploy, *words, "--timeout", "1s")
+    assert (mistyped.code, "StatefulSet kafka" in mistyped.err) == (8, True), mistyped.err
+    image_of = ("-o", "jsonpath={.spec.containers[0].image}")
+    while "broken" not in installed.kubectl("get", "pods", "kafka-0", "-n", SYSTEM, *image_of):
+        pass
+    (mine / "kustomization.yaml").write_text(f"{content}{image}\n")
+    corrected = applied(deploy, *words)
+    assert corrected.code == 0, corrected.err
 
     for words in (("rollback", "--yes"), ("upgrade", "--yes", *key), ("check",)):
         refused = deploy(*words)
