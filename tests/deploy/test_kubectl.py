@@ -43,6 +43,28 @@ def failing(folder: Path, *lines: str) -> Kubectl:
             "kubectl get: Error from server: etcdserver: leader changed",
             (),
         ),
+        (
+            ('The StatefulSet "kafka" is invalid: spec: Forbidden: updates to statefulset spec',),
+            Exit.REFUSED,
+            'kubectl get: The StatefulSet "kafka" is invalid: spec: Forbidden: updates to'
+            " statefulset spec Delete the StatefulSet, and then go on. Its data stay: to change"
+            " its volume too, delete its claim with all data.",
+            (),
+        ),
+        (
+            ('Error from server (Forbidden): nodes is forbidden: User "ada" cannot list nodes',),
+            Exit.REFUSED,
+            'kubectl get: Error from server (Forbidden): nodes is forbidden: User "ada" cannot list'
+            " nodes Use a context with the role cluster-admin.",
+            (),
+        ),
+        (
+            ('Error from server (Forbidden): pods "a" is forbidden: exceeded quota: few',),
+            Exit.REFUSED,
+            'kubectl get: Error from server (Forbidden): pods "a" is forbidden: exceeded quota: few'
+            " Raise this quota. Then go on.",
+            (),
+        ),
         (("one", LOG, "two"), Exit.REFUSED, "kubectl get: one", ("two",)),
         ((LOG,), Exit.REFUSED, f"kubectl get: {LOG}", ()),
     ],

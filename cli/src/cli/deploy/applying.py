@@ -82,6 +82,8 @@ def roll_out(kubectl: Kubectl, steps: Sequence[Step], waiting: Waiting | None) -
 def _wait(kubectl: Kubectl, wanted: Json, waiting: Waiting) -> None:
     until = time.monotonic() + waiting.timeout_s
     said, said_at = "", 0.0
+    node = wanted["metadata"].get("annotations", {}).get(NODE_ANNOTATION)
+    title = title_of(wanted) + (f" on {node}" if node else "")
     away = _away(kubectl) if wanted["kind"] == "DaemonSet" else []
     failed_before: str | None = None
     pauses = _pauses()
@@ -93,7 +95,7 @@ def _wait(kubectl: Kubectl, wanted: Json, waiting: Waiting) -> None:
             failed_before = found.detail if not said else failed_before
             if found.detail == failed_before:
                 found = Look(Progress.WAITING, found.detail)
-        text = f"{title_of(wanted)}: {found.detail}"
+        text = f"{title}: {found.detail}"
         if away:
             text = f"{text}, not on {', '.join(away[:SHOWN])}: not ready"
         if text != said or now - said_at > SAID_AGAIN_S:

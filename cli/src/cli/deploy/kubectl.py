@@ -22,7 +22,12 @@ OTHER_CLUSTER = "Start the cluster, or name another one by --context or --kubeco
 FIXES = {
     **dict.fromkeys(AWAY, OTHER_CLUSTER),
     "(Unauthorized)": "Renew your log-in to the cluster: `kubectl get nodes` has to work.",
-    "(Forbidden)": "Use a context with the role cluster-admin.",
+    "is forbidden: User ": "Use a context with the role cluster-admin.",
+    "is forbidden: exceeded quota": "Raise this quota. Then go on.",
+    "updates to statefulset spec": (
+        "Delete the StatefulSet, and then go on. Its data stay: to change its volume too, delete"
+        " its claim with all data."
+    ),
     "conflict with": "Set these fields to the same values in your overlay. Then go on.",
 }
 """What to do, by what kubectl prints."""
