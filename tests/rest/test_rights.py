@@ -8,7 +8,7 @@ from typing import Any
 
 from fastapi.routing import APIRoute
 from muster.codes import script_code
-from rest.api.edge import PREFIX
+from rest.api.router import PREFIX
 from rest.handlers.access import digest
 from starlette.routing import Route
 
@@ -166,13 +166,9 @@ TABLE = [
 def all_routes(app: Any) -> Iterator[tuple[str, Route]]:
     """Every method and route of the application, also those that its document leaves out."""
     for route in app.routes:
-        included = getattr(route, "original_router", None)
-        prefix = "" if included is None else PREFIX
-        for each in [route] if included is None else included.routes:
-            assert isinstance(each, Route | APIRoute), f"{each} is no route that this test knows"
-            whole = Route(prefix + each.path, each.endpoint)
-            for method in (each.methods or set()) - {"HEAD"}:
-                yield method, whole
+        assert isinstance(route, Route | APIRoute), f"{route} is no route that this test knows"
+        for method in (route.methods or set()) - {"HEAD"}:
+            yield method, route
 
 
 def route_of(ask: Ask, routes: list[tuple[str, Route]]) -> str | None:

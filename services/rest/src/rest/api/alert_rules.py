@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Header, Path, Query, Request
+from fastapi import Depends, Header, Path, Query, Request
 from fastapi.responses import JSONResponse, Response
 from muster.codes import Code, as_code
 from muster.contracts.alerts import ActionName
@@ -15,12 +15,13 @@ from rest.api.config import MAX_COMMENT, MOST, ShownVersion, WholeVersion, shown
 from rest.api.context import Address, Admin, Here, user_of
 from rest.api.examples import ALERT_RULES_FILE
 from rest.api.paging import Paging
+from rest.api.router import new_router
 from rest.api.tokens import Done
 from rest.domain.callers import Caller, check_admin
 from rest.domain.repairs import answered
 from rest.handlers.alert_rules import Who
 
-router = APIRouter(prefix="/alerts", tags=["alerts"])
+router = new_router("/alerts", tag="alerts")
 
 _TEXT: dict[str, Any] = {
     "requestBody": {

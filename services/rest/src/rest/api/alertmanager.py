@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 import structlog
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from muster.channels import Outgoing
 from muster.contracts.alerts import AlertsReceived, ReceivedAlert
@@ -21,6 +21,7 @@ from muster.service_keys import bearer_token
 from pydantic import AwareDatetime, BaseModel, Field
 
 from rest.api.context import Here, context_of
+from rest.api.router import new_router
 from rest.api.tokens import Done
 
 _log = structlog.get_logger()
@@ -72,7 +73,7 @@ class TokenFirst(APIRoute):
         return checked
 
 
-router = APIRouter(prefix="/alerts", tags=["alerts"], route_class=TokenFirst)
+router = new_router("/alerts", tag="alerts", route_class=TokenFirst)
 
 
 @router.post("/alertmanager", response_model=Done)

@@ -3,15 +3,16 @@
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 from fastapi.responses import JSONResponse, Response
 from muster.errors import Transient
 from pydantic import BaseModel
 
 from rest.api.context import Here, User
 from rest.api.paging import Paging
+from rest.api.router import new_router
 
-router = APIRouter(prefix="/alerts", tags=["alerts"])
+router = new_router("/alerts", tag="alerts")
 
 
 class ShownAlert(BaseModel):

@@ -1,11 +1,9 @@
 """The ASGI application: routers, refusals, the OpenAPI document, the edge around it all."""
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
-from fastapi import APIRouter, FastAPI
-from fastapi.routing import APIRoute
+from fastapi import FastAPI
 from fastapi.telemetry import TelemetryConfig
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
@@ -30,17 +28,30 @@ from rest.api import (
     users,
 )
 from rest.api.context import Context
-from rest.api.edge import PREFIX, PUBLIC, Edge
+from rest.api.edge import PUBLIC, Edge
 from rest.api.errors import ErrorBody
 from rest.api.examples import EXAMPLES
+from rest.api.router import REFUSALS
 
-REFUSALS: dict[int | str, dict[str, Any]] = {
-    "4XX": {
-        "model": ErrorBody,
-        "description": "The request was rejected. `errors` lists each problem with its fix.",
-    },
-    "5XX": {"model": ErrorBody, "description": "The service can't answer now. Try again later."},
-}
+MODULES = (
+    jobs,
+    usage,
+    logs,
+    info,
+    tokens,
+    users,
+    cluster,
+    config,
+    events,
+    storages,
+    subscriptions,
+    alerts,
+    alert_rules,
+    alertmanager,
+    mutes,
+    reports,
+)
+"""Of two routes that take one path, the first does."""
 
 REFUSAL_CONTENT = {
     "application/json": {"schema": {"$ref": f"#/components/schemas/{ErrorBody.__name__}"}}
@@ -105,39 +116,11 @@ def api() -> FastAPI:
         redoc_url=None,
         telemetry=NO_TELEMETRY,
     )
-    app.router.routes.extend(_routes())
+    for module in MODULES:
+        app.router.routes.extend(module.router.routes)
     errors.install(app)
     _document(app)
     return app
-
-
-@cache
-def _routes() -> Sequence[BaseRoute]:
-    """The routes of all applications in this process: FastAPI looks into each endpoint once it is
-    asked for first, which takes half a second.
-    """
-    router = APIRouter(generate_unique_id_function=operation_id)
-    others = (
-        cluster,
-        config,
-        events,
-        storages,
-        subscriptions,
-        alerts,
-        alert_rules,
-        alertmanager,
-        mutes,
-        reports,
-    )
-    for module in (jobs, usage, logs, info, tokens, users, *others):
-        router.include_router(module.router, prefix=PREFIX, responses=REFUSALS)
-    return tuple(router.routes)
-
-
-def operation_id(route: APIRoute) -> str:
-    """The endpoint's name in camel case: `submit_job` is `submitJob`."""
-    first, *rest = route.name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
 
 
 def _document(app: FastAPI) -> None:

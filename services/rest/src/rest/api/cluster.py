@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from muster.contracts.node_orders import Order
 from muster.errors import Rejected, Transient
@@ -17,6 +17,7 @@ from rest.api.context import Address, Admin, Context, Here, User
 from rest.api.logs import Held, until_stop
 from rest.api.models import ShownCluster, ShownNode, ShownVirtualCluster
 from rest.api.paging import Page, Paging
+from rest.api.router import new_router
 from rest.api.scheduling import Cells, Gangs, Queue, ShownAdvice
 from rest.api.tokens import Done
 from rest.cluster import KnownNode, gpus_in_sight, node_json, nodes_summary
@@ -26,7 +27,7 @@ from rest.handlers.order import no_node
 from rest.peers import AS_OF
 from rest.store import audit, node_orders
 
-router = APIRouter(tags=["cluster"])
+router = new_router(tag="cluster")
 
 MAX_TROUBLED = 1000
 """Nodes in trouble that one answer names; the rest is only counted."""

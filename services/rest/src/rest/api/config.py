@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Header, Path, Query, Request
+from fastapi import Depends, Header, Path, Query, Request
 from fastapi.responses import JSONResponse, Response
 from muster.errors import Problem, Rejected, Transient
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,13 +14,14 @@ from rest.api.context import Address, Admin, Context, Here
 from rest.api.examples import CONFIG_FILE
 from rest.api.models import ShownProblem
 from rest.api.paging import Paging
+from rest.api.router import new_router
 from rest.domain.times import iso
 from rest.handlers.configure import Compared, Made, Who
 from rest.handlers.submit import problem_json
 from rest.handlers.what_if import Report
 from rest.store.versions import Version
 
-router = APIRouter(prefix="/cluster/config", tags=["cluster"])
+router = new_router("/cluster/config", tag="cluster")
 
 MAX_COMMENT = 1000
 MOST = 2**53

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from fastapi.routing import APIRoute
 from muster.errors import Rejected
 from muster.protocol import MAX_BYTES
 from muster.telemetry import span
@@ -18,9 +17,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rest.api.context import Context, address_of, bearer
 from rest.api.errors import rejection
+from rest.api.router import PREFIX
 from rest.domain.throttle import TooManyRequests
 
-PREFIX = "/api/v2"
 JOBS_PATH = f"{PREFIX}/jobs"
 CONFIG_PATH = f"{PREFIX}/cluster/config"
 WHAT_IF_PATH = f"{CONFIG_PATH}/what-if"
@@ -135,9 +134,8 @@ class Edge:
 
 def _route(scope: Scope) -> str:
     """The template of the request's path; one label for all unknown paths."""
-    route = scope.get("route")
-    path: str = getattr(route, "path", "none")
-    return f"{PREFIX}{path}" if isinstance(route, APIRoute) else path
+    path: str = getattr(scope.get("route"), "path", "none")
+    return path
 
 
 class _Body:

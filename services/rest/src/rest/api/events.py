@@ -6,13 +6,14 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query
+from fastapi import Header, Query
 from fastapi.responses import Response, StreamingResponse
 from muster.errors import Rejected, Transient
 from muster.record_stream import Batch, RecordStream, record_stream
 
 from rest.api.context import Context, Here, User
 from rest.api.logs import EventAnswer, Held, LogReader, Reader, until_stop
+from rest.api.router import new_router
 from rest.domain.callers import Caller
 from rest.domain.event_stream import (
     TOPICS,
@@ -23,7 +24,7 @@ from rest.domain.event_stream import (
     parse_positions,
 )
 
-router = APIRouter(prefix="/events", tags=["events"])
+router = new_router("/events", tag="events")
 
 
 @router.get("", response_class=StreamingResponse, responses=EventAnswer)

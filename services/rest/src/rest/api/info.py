@@ -3,10 +3,11 @@
 from importlib.metadata import version
 from typing import Any
 
-from fastapi import APIRouter
 from muster.protocol import job_file_schema
 
-router = APIRouter(tags=["info"])
+from rest.api.router import new_router
+
+router = new_router(tag="info")
 
 LOGIN_PATH = "/api/v2/authn/basic/login"
 _SCHEMA = job_file_schema()

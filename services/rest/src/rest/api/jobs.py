@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import Path, Query, Request
 from fastapi.responses import JSONResponse, Response
 from muster.contracts.jobs import Execution, JobStatus
 from muster.contracts.node_access import needs_host
@@ -29,6 +29,7 @@ from rest.api.context import (
 from rest.api.examples import JOB_FILE
 from rest.api.models import JobDetail, JobList, JobListItem, Submitted
 from rest.api.paging import Paging
+from rest.api.router import new_router
 from rest.api.scheduling import Why
 from rest.api.tokens import Done
 from rest.domain.callers import Caller, check_admin
@@ -59,7 +60,7 @@ from rest.store import answers, storages, subscriptions
 from rest.store import jobs as stored
 from rest.store.jobs import find_attempt, find_config, find_job, list_attempts
 
-router = APIRouter(prefix="/jobs", tags=["jobs"])
+router = new_router("/jobs", tag="jobs")
 
 _REACHES_NOBODY = Problem(
     "extras.jobStatusChangeNotification",

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
 import structlog
-from fastapi import APIRouter, Depends, Header, Path, Query, Request
+from fastapi import Depends, Header, Path, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from muster.contracts.jobs import JobStatus, TaskStatus
 from muster.db import is_transient
@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 from rest.api.context import Context, Here, User, user_of
 from rest.api.jobs import Attempt, JobName, attempt_status, get_whole
 from rest.api.models import LogLocations, TaskAttempts
+from rest.api.router import new_router
 from rest.domain.callers import Caller
 from rest.domain.streams import LineEvents, until_limit
 from rest.domain.views import (
@@ -35,7 +36,7 @@ Piece = TypeVar("Piece")
 
 _log = structlog.get_logger()
 
-router = APIRouter(prefix="/jobs", tags=["logs"])
+router = new_router("/jobs", tag="logs")
 
 TASK = "/{job}/attempts/{attempt}/taskRoles/{role}/taskIndex/{index}/attempts"
 LOGS = TASK + "/{task_attempt}/logs"

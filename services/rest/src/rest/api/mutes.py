@@ -5,7 +5,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Self
 
-from fastapi import APIRouter, Path
+from fastapi import Path
 from muster.contracts.alerts import Mute
 from muster.db import Connection, transaction
 from muster.errors import Problem, Rejected
@@ -14,12 +14,13 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validato
 
 from rest.api.context import Address, Context, Here, User
 from rest.api.paging import Paging
+from rest.api.router import new_router
 from rest.api.tokens import Done
 from rest.domain.callers import Caller, check_admin, check_owner
 from rest.domain.times import iso
 from rest.store import accounts, audit, mutes
 
-router = APIRouter(prefix="/alerts/mutes", tags=["alerts"])
+router = new_router("/alerts/mutes", tag="alerts")
 
 MAX_MUTES = 100
 """Of one user, and of all administrators for everybody."""

@@ -4,18 +4,19 @@ import time
 from datetime import UTC, date, datetime
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from muster.errors import Rejected
 
 from rest.api.context import Here, User
 from rest.api.models import UsageReport
+from rest.api.router import new_router
 from rest.domain.reports import WEEK, shortened, to_csv, to_html, to_json, week_of
 
 AT_A_TIME = 2
 """This week's reads all open jobs and all agents."""
 
-router = APIRouter(prefix="/reports", tags=["reports"])
+router = new_router("/reports", tag="reports")
 
 
 @router.get("/usage", response_model=UsageReport)

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Self
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from fastapi.responses import JSONResponse, Response
 from muster.contracts.storages import (
     ABSOLUTE_PATH,
@@ -17,12 +17,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rest.api.context import Address, Admin, Context, Here, User
 from rest.api.paging import Paging
+from rest.api.router import new_router
 from rest.api.tokens import Done
 from rest.domain.callers import USERNAME, Caller
 from rest.domain.storages import USER, VIRTUAL_CLUSTER, Storage, may_use
 from rest.store import accounts, audit, storages
 
-router = APIRouter(prefix="/storages", tags=["storages"])
+router = new_router("/storages", tag="storages")
 
 _PLACEHOLDERS = r"\{user\}|\{virtualCluster\}"
 _FOLDER = rf"({FOLDER}|{_PLACEHOLDERS})"

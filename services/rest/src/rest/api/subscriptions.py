@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from urllib.parse import urlsplit
 from zoneinfo import available_timezones
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from fastapi.responses import JSONResponse, Response
 from muster.contracts.subscriptions import (
     ACCOUNT,
@@ -45,6 +45,7 @@ from pydantic import (
 
 from rest.api.context import Address, Context, Here, User
 from rest.api.paging import Paging
+from rest.api.router import new_router
 from rest.api.tokens import Done
 from rest.domain.callers import Caller, check_owner
 from rest.domain.emails import EMAIL, check_receiver
@@ -52,7 +53,7 @@ from rest.domain.throttle import TooManyRequests
 from rest.store import accounts, audit, subscriptions
 from rest.store.accounts import LockedAccount
 
-router = APIRouter(prefix="/alerts/subscriptions", tags=["alerts"])
+router = new_router("/alerts/subscriptions", tag="alerts")
 
 OWN_ACCOUNT = "account"
 """In place of a subscription's id."""

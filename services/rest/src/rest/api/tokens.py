@@ -4,7 +4,7 @@ import json
 from typing import Annotated, Any
 from urllib.parse import parse_qs
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from muster.db import transaction
 from muster.errors import Rejected
@@ -12,12 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rest.api.context import Address, Here, Person, User
 from rest.api.examples import LOGIN
+from rest.api.router import new_router
 from rest.domain.callers import check_admin
 from rest.domain.times import iso
 from rest.handlers.access import digest, invalid_token
 from rest.store import accounts, audit
 
-router = APIRouter(tags=["tokens"])
+router = new_router(tag="tokens")
 
 TokenText = Annotated[str, Path(min_length=1, max_length=200, description="A token, or its id.")]
 Owner = Annotated[str | None, Query(max_length=64, description="Of another user: for admins.")]

@@ -5,18 +5,19 @@ from datetime import UTC, datetime
 from time import time
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, field_validator
 
 from rest.api.context import Context, Here, User
 from rest.api.jobs import Attempt, JobName, attempt_status, get_whole
 from rest.api.models import JobUsage
+from rest.api.router import new_router
 from rest.domain.times import iso
 from rest.domain.usage import agents_of, span_of, tasks_of
 from rest.domain.views import WholeJob
 
-router = APIRouter(prefix="/jobs", tags=["jobs"])
+router = new_router("/jobs", tag="jobs")
 
 Columns = dict[str, list[float | None]]
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path
+from fastapi import Path
 from muster.db import Connection, transaction
 from muster.errors import Rejected
 from muster.passwords import MAX_CHARACTERS
@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rest.api.context import Address, Admin, Context, Here, Person, User
 from rest.api.paging import Paging
+from rest.api.router import new_router
 from rest.api.tokens import Done
 from rest.domain.callers import USERNAME, Caller, check_person
 from rest.domain.emails import EMAIL
@@ -19,7 +20,7 @@ from rest.handlers.passwords import check_new_password
 from rest.store import accounts, audit, confirmations, subscriptions
 from rest.store.accounts import Account, Change
 
-router = APIRouter(prefix="/users", tags=["users"])
+router = new_router("/users", tag="users")
 
 Username = Annotated[str, Path(max_length=64, description="The user.", examples=["ann"])]
 Password = Annotated[str, Field(max_length=MAX_CHARACTERS)]
