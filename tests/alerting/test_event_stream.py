@@ -14,6 +14,7 @@ from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
 from muster.contracts.jobs import JobState
 from muster.contracts.nodes import NodeLost
+from rest.domain.event_stream import format_positions, parse_positions
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
 
@@ -21,6 +22,8 @@ EVENTS = "/api/v2/events"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "consume_events.py"
 DEADLINE_S = 60.0
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+NO_ALERTS_S = 1e9
+"""No alert about a job that waits long comes among the events."""
 
 
 class Following:
@@ -52,7 +55,7 @@ class Following:
 async def test_events_are_cloudevents_and_go_on_where_a_client_left_off(
     cluster: Any, with_rest: Callable[..., Any]
 ) -> None:
-    async with with_rest() as api:
+    async with with_rest(long_wait_s=NO_ALERTS_S) as api:
         await cluster.job("before", 1, JobState.WAITING)
         async with api.admin.stream("GET", EVENTS) as response:
             assert response.headers["content-type"].startswith("text/event-stream")
@@ -113,18 +116,33 @@ async def test_streams_of_one_user_are_bounded(with_rest: Callable[..., Any]) ->
 async def test_what_is_gone_is_a_gap_and_what_is_no_position_is_refused(
     cluster: Any, with_rest: Callable[..., Any]
 ) -> None:
-    async with with_rest() as api:
+    async with with_rest(long_wait_s=NO_ALERTS_S) as api:
         await cluster.job("j1", 1, JobState.WAITING)
         async with api.admin.stream("GET", EVENTS) as response:
             begun = await Following(response.aiter_lines()).event()
-        far = ",".join(f"{it.rsplit(':', 1)[0]}:999999" for it in begun["id"].split(","))
+        far = format_positions(dict.fromkeys(parse_positions(begun["id"]), 999_999))
         async with api.admin.stream("GET", EVENTS, headers={"Last-Event-ID": far}) as response:
             stream = Following(response.aiter_lines())
             assert (await stream.event())["event"] == "gap"
             assert [job for job, _ in await stream.jobs(1)] == ["j1"]
-        for wrong in ("x", "node-heartbeat:0:1", "job-updated:0"):
+        for wrong in ("x", "node-heartbeat=AA", "job-updated=gA"):
             answer = await api.admin.get(EVENTS, headers={"Last-Event-ID": wrong})
             assert (answer.status_code, answer.json()["code"]) == (400, "InvalidParametersError")
+
+
+async def test_a_partition_that_is_new_since_then_is_read_from_its_start(
+    cluster: Any, with_rest: Callable[..., Any]
+) -> None:
+    jobs = [f"j{number}" for number in range(12)]
+    async with with_rest(long_wait_s=NO_ALERTS_S) as api:
+        for job in jobs:
+            await cluster.job(job, 1, JobState.WAITING)
+        before = format_positions({("job-updated", 0): 0})  # of a time with one partition
+        async with api.admin.stream("GET", EVENTS, headers={"Last-Event-ID": before}) as response:
+            stream = Following(response.aiter_lines())
+            begun = await stream.event()
+            assert len([it for it in parse_positions(begun["id"]) if it[0] == "job-updated"]) > 1
+            assert sorted(job for job, _ in await stream.jobs(12)) == sorted(jobs)
 
 
 async def test_the_example_follows_events_with_a_plain_kafka_client(cluster: Any) -> None:

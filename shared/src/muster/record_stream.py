@@ -43,8 +43,9 @@ class RecordStream:
 async def record_stream(
     settings: KafkaSettings, topics: Sequence[str], positions: Positions, limit_s: float
 ) -> AsyncIterator[RecordStream]:
-    """The records of ``topics`` after ``positions``; of other partitions those that come from now
-    on. Raises Transient where the bus does not answer within ``limit_s``.
+    """The records of ``topics`` after ``positions``; of other topics those that come from now on. A
+    partition that is new since then is read from its start. Raises Transient where the bus does not
+    answer within ``limit_s``.
     """
     consumer = AIOKafkaConsumer(
         *topics,
@@ -71,8 +72,10 @@ async def _seek(consumer: AIOKafkaConsumer, positions: Positions) -> tuple[Posit
     first = await consumer.beginning_offsets(parts)
     end = await consumer.end_offsets(parts)
     start, has_gap = {}, False
+    topics = {topic for topic, _ in positions}
     for part in parts:
-        wanted = positions.get((part.topic, part.partition))
+        of_new = 0 if part.topic in topics else None
+        wanted = positions.get((part.topic, part.partition), of_new)
         if wanted is None:
             at = end[part]
         elif first[part] <= wanted <= end[part]:

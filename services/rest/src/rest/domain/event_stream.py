@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Mapping
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, get_args
 
 from muster.contracts.alerts import subject_of
@@ -18,25 +19,64 @@ ALERTS = frozenset({"alert-raised", "alert-resolved"})
 Positions = Mapping[tuple[str, int], int]
 """The next offset of each partition of each topic."""
 
-_POSITION = re.compile(r"([a-z-]{1,64}):(\d{1,6}):(\d{1,18})")
+_OF_TOPIC = re.compile(r"([a-z-]{1,64})=([A-Za-z0-9_-]*)")
+MOST_BYTES = 9
+"""Of one offset: 63 bits, 7 in a byte."""
 
 
 def format_positions(positions: Positions) -> str:
-    """Positions as the id of an event: ``topic:partition:offset``, comma-separated."""
-    return ",".join(f"{topic}:{part}:{at}" for (topic, part), at in sorted(positions.items()))
+    """Positions as the id of an event: for each topic ``topic=offsets``, those of all partitions in
+    their order. As they are in each event and come back as a header, they are packed: 7 bits in a
+    byte, the lowest first, and the bytes in base 64.
+    """
+    parts: dict[str, list[int]] = {}
+    for (topic, part), at in sorted(positions.items()):
+        offsets = parts.setdefault(topic, [])
+        offsets += [0] * (part - len(offsets))
+        offsets.append(at)
+    return ",".join(f"{topic}={_packed(offsets)}" for topic, offsets in parts.items())
 
 
 def parse_positions(text: str) -> Positions:
     """The positions in the id of an event. Raises Rejected where it is none."""
     found: dict[tuple[str, int], int] = {}
     for each in filter(None, text.split(",")):
-        match = _POSITION.fullmatch(each.strip())
-        if match is None or match[1] not in TOPICS:
+        match = _OF_TOPIC.fullmatch(each.strip())
+        offsets = None if match is None or match[1] not in TOPICS else _unpacked(match[2])
+        if match is None or offsets is None:
             message = "Last-Event-ID is not the id of an event of this stream."
             fix = "send the id of the last event as it came, or leave the header out"
             raise Rejected("InvalidParametersError", message, (Problem("Last-Event-ID", fix),))
-        found[match[1], int(match[2])] = int(match[3])
+        found |= {(match[1], part): at for part, at in enumerate(offsets)}
     return found
+
+
+def _packed(offsets: Iterable[int]) -> str:
+    packed = bytearray()
+    for offset in offsets:
+        while offset > 0x7F:
+            packed.append(offset & 0x7F | 0x80)
+            offset >>= 7
+        packed.append(offset)
+    return urlsafe_b64encode(packed).decode("ascii").rstrip("=")
+
+
+def _unpacked(text: str) -> list[int] | None:
+    """None: it is no such text."""
+    try:
+        packed = urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except ValueError:
+        return None
+    offsets, offset, bits = [], 0, 0
+    for byte in packed:
+        if bits == 7 * MOST_BYTES:
+            return None
+        offset |= (byte & 0x7F) << bits
+        bits += 7
+        if byte <= 0x7F:
+            offsets.append(offset)
+            offset, bits = 0, 0
+    return None if bits else offsets
 
 
 def cloud_event(
