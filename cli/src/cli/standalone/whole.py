@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from muster.bus_admin import set_up_bus
 from muster.contracts.topics import EVERY_TOPIC, Service
 from muster.errors import Broken
-from muster.publisher import BUS_ERRORS
 from muster.sealing import make_private_key
 from muster.settings import ServiceSettings
 
@@ -183,6 +181,10 @@ class Whole:
         }
 
     async def _set_up_bus(self, kafka: ApacheKafka) -> None:
+        # Only here: the embedded broker needs no setup, and the bus is a third of what is loaded.
+        from muster.bus_admin import set_up_bus
+        from muster.publisher import BUS_ERRORS
+
         login: dict[str, Any] = kafka.login(ADMINISTRATOR)
         partitions = self._settings.topic_partitions
         settings = ServiceSettings(**login, topic_partitions=partitions)
