@@ -297,6 +297,24 @@ async def test_a_task_over_a_quota_says_so_and_runs_once_the_quota_is_raised(
     assert len(runs(tmp_path)) == 1
 
 
+async def test_a_task_without_what_a_quota_counts_fails_for_good(kube: KubeMuster) -> None:
+    counts = f"/api/v1/namespaces/{JOBS}/resourcequotas/counts"
+    quota = {"metadata": {"name": "counts"}, "spec": {"hard": {"cpu": "100"}}}
+    assert kube.plane.ask("POST", counts.rpartition("/")[0], quota)[0] == 201
+    try:
+        await until(lambda: kube.plane.ask("GET", counts)[1].get("status", {}).get("hard"))
+        job = await kube.muster.submit(a_job("no-cpu").replace("cpu: 1", "cpu: 0"))
+        shown = await eventually(
+            lambda: kube.muster.job(job),
+            lambda found: held_up(found) or found["jobStatus"]["state"] == "FAILED",
+        )
+    finally:
+        assert kube.plane.ask("DELETE", counts)[0] == 200
+    assert held_up(shown) is None
+    assert (shown["jobStatus"]["appExitCode"], shown["jobStatus"]["retries"]) == (-200, 0)
+    assert "must specify cpu" in str(shown)
+
+
 def held_up(job: dict[str, Any]) -> Any:
     """Why the job's first task does not run yet."""
     return job["taskRoles"]["worker"]["taskStatuses"][0]["reason"]

@@ -38,10 +38,10 @@ _RETRIED = frozenset((401, 404, 408, 409, 425, 429))
 """Also a namespace or a right that an operator has yet to make."""
 _FINAL_403 = (
     *("violates PodSecurity", "denied the request", "denied request"),
-    *("usage per ", "request ratio per "),
+    *("usage per ", "request ratio per ", "must specify "),
 )
-"""Of the server's own check, of webhooks, of policies, and of limits of a namespace. Quotas and
-missing rights have other words.
+"""Of the server's own check, of webhooks, of policies, of limits of a namespace, and of quotas that
+count what the pod does not request. Missing rights, and quotas that are used up, have other words.
 """
 
 _log = structlog.get_logger()
