@@ -1,17 +1,21 @@
 """Event rules: their conditions, their check and trial, and the alerts that they make."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from alerting.conditions import Condition
 from alerting.domain.event_rules import MOST_AN_HOUR, By, EventRule, matches, tried
 from alerting.domain.events import Severity
 from alerting.rules import after_trial, check, rules_of
 from muster.contracts.jobs import JobState
 from muster.contracts.verdicts import Behavior, Fault, Verdict
+from rest_double import run_cli
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 FAILED = {
@@ -172,3 +176,29 @@ async def test_a_rule_is_tried_set_fires_and_is_over(
         await api.until_alerts([("firing",)], "state", name="JobRetriedOften", job="r")
         await cluster.job("odd", 1, JobState.FAILED, virtual_cluster="speech")
         await api.until_alerts([("warning",)], "severity", name="RuleFails")
+
+
+@pytest.mark.postgres
+@pytest.mark.kafka
+async def test_the_rules_that_are_shown_can_be_set_again(
+    with_rest: Callable[..., Any], tmp_path: Path
+) -> None:
+    async with with_rest() as api:
+        token = api.admin.headers["Authorization"].removeprefix("Bearer ")
+
+        async def muster(*words: str, text: str = "") -> str:
+            server = {"MUSTER_URL": api.url, "MUSTER_TOKEN": token}
+            ran = await asyncio.to_thread(run_cli, tmp_path, *words, text=text, **server)
+            assert ran.code == 0, ran.err
+            return ran.out
+
+        assert await muster("alerts", "rules") == "# version 0: nothing was set ever\n"
+        await muster("alerts", "rules", "-", "--comment", "why", text=RULES % 600)
+        shown = await muster("alerts", "rules")
+        assert shown.startswith("# version 1, set by admin at ")
+        assert shown.splitlines()[0].endswith(": why")
+        checked = await muster("alerts", "rules", "-", "--check", text=shown)
+        assert checked.startswith("The rules can be set.\n")
+        await muster("alerts", "rules", "-", text=shown)
+        again = json.loads(await muster("alerts", "rules", "-o", "json"))
+    assert (again["version"], again["content"]) == (2, yaml.safe_load(RULES % 600))

@@ -1,6 +1,8 @@
 """REST carries out what Alerting requests because of alerts, and takes it back."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
@@ -13,6 +15,7 @@ from rest.handlers.maintain import clean_up
 from rest.settings import RestSettings
 from rest.store import actions, node_orders
 from rest.store.actions import Action
+from rest_double import run_cli
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -103,7 +106,7 @@ async def begin(pool: Any, action: str, do: Do = Do.REMEDIATE, timeout_s: float 
         return script_code(KEY, action, await actions.start(conn, asked, timeout_s))
 
 
-async def test_a_script_answers_by_the_code_of_its_action_alone(rest: Any) -> None:
+async def test_a_script_answers_by_the_code_of_its_action_alone(rest: Any, tmp_path: Path) -> None:
     pool = rest.runtime.pool
     one, two = await begin(pool, "one"), await begin(pool, "two")
     release = await begin(pool, "release", Do.RELEASE)
@@ -121,13 +124,20 @@ async def test_a_script_answers_by_the_code_of_its_action_alone(rest: Any) -> No
     assert [await ask("POST", f"/{action}/answer", code) for action, code in wrong] == [401] * 5
     assert [await ask("POST", "/one/undo", one), await ask("GET", "", one)] == [401] * 2
     assert [await ask("POST", "/one/answer", one) for _ in range(2)] == [200, 409]
-    assert (await rest.client.post("/api/v2/alerts/actions/two/answer", json=told)).is_success
+    server = {"MUSTER_URL": rest.url, "MUSTER_TOKEN": two}
+    words = ("alerts", "answer", "two", "--failed", "--- FAIL: GPU 0")
+    ran = await asyncio.to_thread(run_cli, tmp_path, *words, **server)
+    assert (ran.code, ran.out) == (0, "--- FAIL: GPU 0\n"), ran.err
+    await begin(pool, "three")
+    assert (await rest.client.post("/api/v2/alerts/actions/three/answer", json=told)).is_success
     entries = (await rest.client.get("/api/v2/audit")).json()["entries"]
-    done = [it for it in entries if it["action"] == "node.remediate.succeeded"]
-    assert [(it["username"], it["detail"]["action"]) for it in done] == [
-        ("admin", "two"),
-        ("(alerting)", "one"),
-    ]
+    ends = ("node.remediate.succeeded", "node.remediate.failed")
+    done = {it["detail"]["action"]: it for it in entries if it["action"] in ends}
+    assert {key: it["username"] for key, it in done.items() if key != "late"} == {
+        "one": "(alerting)",
+        "two": "(alerting)",
+        "three": "admin",
+    }
 
 
 async def test_without_a_key_no_code_is_right(start_rest: Any) -> None:

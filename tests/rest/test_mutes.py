@@ -44,6 +44,9 @@ async def test_an_admin_mutes_for_themselves_alone(rest: Any, tmp_path: Path) ->
         assert (ran.code, ran.out.startswith(f"Muted for {whose} until ")) == (0, True), ran.err
         newest = (await rest.client.get(MUTES)).json()["mutes"][-1]
         assert newest["owner"] == owner
+    for wrong in (words[:2], (*words, "--job", "ann~train")):
+        ran = await asyncio.to_thread(run_cli, tmp_path, *wrong, **server)
+        assert (ran.code, "either --alert or --job" in ran.err) == (2, True)
     entries = (await rest.client.get("/api/v2/audit")).json()["entries"]
     owners = [it["detail"]["owner"] for it in entries if it["action"] == "mute.create"]
     assert owners == [None, "admin", "ann", None, "admin"]

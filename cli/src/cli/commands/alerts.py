@@ -1,5 +1,6 @@
 """`muster alerts`: what fires now, and what was resolved in the last days; actions on alerts."""
 
+import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +12,7 @@ from cyclopts import App, Parameter
 from cli.client import API, CommandError, Exit
 from cli.commands.session import Output, client, full_name, read_given, seconds
 from cli.output import Format, length, milliseconds, print_json, print_line, print_table, when
+from cli.versions import set_by, yaml_text
 
 app = App(
     name="alerts",
@@ -89,7 +91,10 @@ def undo(
 @app.command
 def answer(
     action: Annotated[str, Parameter(help="An action, as `muster alerts actions` has it.")],
-    text: Annotated[str, Parameter(help="What the script said; its last line is kept.")] = "",
+    text: Annotated[
+        str,
+        Parameter(allow_leading_hyphen=True, help="What the script said; its last line is kept."),
+    ] = "",
     *,
     failed: Annotated[bool, Parameter(help="The script failed: the node stays out.")] = False,
 ) -> None:
@@ -105,16 +110,28 @@ def answer(
 def rules(
     file: Annotated[
         Path | None,
-        Parameter(help="Set the rules in this file, all at once; - reads the standard input."),
+        Parameter(
+            allow_leading_hyphen=True,
+            help="Set the rules in this file, all at once; - reads the standard input.",
+        ),
     ] = None,
     *,
     check: Annotated[bool, Parameter(help="Only check the file.")] = False,
     comment: Annotated[str, Parameter(help="Why: for the versions and the audit log.")] = "",
+    output: Output = Format.TABLE,
 ) -> None:
-    """Show the rules that hold, as JSON, or set others. For admins."""
+    """Show the rules that hold, as YAML that can be changed and set again, or set others. For
+    admins.
+    """
     server = client()
     if file is None:
-        print_json(server.get("/alerts/rules").json()["newest"])
+        newest = server.get("/alerts/rules").json()["newest"]
+        if output is Format.JSON:
+            print_json(newest)
+            return
+        for line in set_by(newest):
+            print_line(f"# {line}")
+        sys.stdout.write(yaml_text(newest and newest["content"]))
         return
     text = read_given(file, "rules").encode()
     kind = {"Content-Type": "text/yaml"}
@@ -153,6 +170,8 @@ def mute(
     """Hold messages about an alert or a job back: for one's own subscriptions; for everybody, if an
     admin does it without --own.
     """
+    if (alert is None) == (job is None):
+        raise CommandError(Exit.USAGE, "Name what to mute: either --alert or --job.")
     length_s = seconds(for_)
     if length_s is None:
         raise CommandError(Exit.USAGE, f"{for_} is no length of time: write 30m, 2h or 1d.")

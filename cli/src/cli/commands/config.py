@@ -14,6 +14,7 @@ from cli.client import API, Answer, Client, CommandError, Exit, problem_text
 from cli.commands.session import Output, client, read_given
 from cli.commands.what_if import Options, looked_at, print_warnings
 from cli.output import Format, milliseconds, print_json, print_line, print_table, when
+from cli.versions import change_of, set_by, yaml_text
 
 PATH = "/cluster/config"
 
@@ -84,13 +85,13 @@ def show(*, output: Output = Format.TABLE) -> None:
         print_json(found)
         return
     newest, running = found["newest"], found["scheduler"]
-    for line in [*_set_by(newest), *_run(found)]:
+    for line in [*set_by(newest), *_run(found)]:
         print_line(f"# {line}")
     content = None if newest is None else newest["content"]
     if content is None and running is not None:
         print_line("# What is in force is the cluster's file's, or the nodes':")
         content = running["inForce"]
-    sys.stdout.write(_yaml(content))
+    sys.stdout.write(yaml_text(content))
 
 
 @app.command
@@ -109,7 +110,7 @@ def versions(
             each["version"],
             when(milliseconds(each["at"])),
             each["by"],
-            _action(each),
+            change_of(each),
             each["comment"],
         )
         for each in found["versions"]
@@ -206,8 +207,8 @@ def diff(
     else:
         after = server.get(f"{PATH}/versions/{other}").json()
     lines = unified_diff(
-        _yaml(before["content"]).splitlines(keepends=True),
-        _yaml(after["content"]).splitlines(keepends=True),
+        yaml_text(before["content"]).splitlines(keepends=True),
+        yaml_text(after["content"]).splitlines(keepends=True),
         f"version {before['version']}",
         f"version {after['version']}",
     )
@@ -235,14 +236,6 @@ def _print_made(answer: Answer, output: Format) -> None:
     print_warnings(made)
 
 
-def _set_by(newest: Mapping[str, Any] | None) -> list[str]:
-    if newest is None:
-        return ["version 0: nothing was set ever"]
-    comment = f": {newest['comment']}" if newest["comment"] else ""
-    change = f"{_action(newest)} by {newest['by']} at {when(milliseconds(newest['at']))} UTC"
-    return [" ".join(f"version {newest['version']}, {change}{comment}".split())]
-
-
 def _run(found: Mapping[str, Any]) -> list[str]:
     running = found["scheduler"]
     if running is None:
@@ -260,19 +253,3 @@ def _run(found: Mapping[str, Any]) -> list[str]:
 
 def _line(problem: Mapping[str, Any]) -> str:
     return "  " + " ".join(problem_text(problem).split())
-
-
-def _action(version: Mapping[str, Any]) -> str:
-    if version["action"] == "rollback":
-        return f"rollback to {version['rolledBackTo']}"
-    return str(version["action"])
-
-
-def _yaml(content: object) -> str:
-    """As people write it. What is empty has no lines."""
-    if content is None:
-        return ""
-    import yaml  # costs time that other commands need not spend
-
-    text: str = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
-    return text
