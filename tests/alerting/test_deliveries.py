@@ -179,6 +179,14 @@ def test_a_digest_waits_for_the_end_of_quiet_hours_and_critical_events_for_nothi
     assert (made.not_before, made.in_digest) == (None, False)
 
 
+def test_a_script_gets_its_message_at_once() -> None:
+    events = ("remediation-requested",)
+    asked = a_subscription(digest=daily("23:00"), quiet_hours=NIGHT, events=events)
+    event = an_event(AlertEvent.REMEDIATION_REQUESTED, job=None)
+    (made,) = deliveries([asked], event, now=datetime(2026, 1, 15, 23, tzinfo=UTC))
+    assert (made.not_before, made.in_digest) == (None, False)
+
+
 NIGHT = QuietHours(start=time(22), end=time(7), time_zone="Europe/Berlin")
 NOON = QuietHours(start=time(12), end=time(13, 30), time_zone="UTC")
 

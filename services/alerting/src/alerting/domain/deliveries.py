@@ -242,12 +242,13 @@ def _address(subscription: Subscription) -> str:
 
 def _delivery(subscription: Subscription, event: Event, now: datetime) -> Delivery:
     """It waits for the next digest and for the end of quiet hours. A critical event is sent at
-    once, and so is the end of a critical alert: it would be told too late.
+    once, and so is the end of a critical alert: it would be told too late. A script has little
+    time.
     """
     made = Delivery(
         delivery_id(subscription.id, event.key), subscription.id, channel(subscription), event
     )
-    if weight(event) is Severity.CRITICAL:
+    if weight(event) is Severity.CRITICAL or event.name is AlertEvent.REMEDIATION_REQUESTED:
         return made
     digest, quiet = subscription.digest, subscription.quiet_hours
     at = None if digest is None else digest_at(digest, now)
