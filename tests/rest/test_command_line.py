@@ -118,7 +118,15 @@ async def test_secrets_of_a_receiver_are_asked_for_and_not_shown(rest: Any, tmp_
         ran = await add(*words, text=f"{topic}\n")
         assert (ran.code, error in ran.err, topic in ran.err) == (2, True, False), ran.err
     ran = await add(*pagerduty, text="a key with spaces\n")
-    assert (ran.code, "routingKey" in ran.err, "a key with" in ran.err) == (4, True, False)
+    error = "`pagerduty.routingKey` is no integration key: it has 16 to 64 letters and digits"
+    assert (ran.code, error in ran.err, "a key with" in ran.err) == (4, True, False), ran.err
+    for words, error in {
+        ("--email", "nobody"): "`email` is no mail address: write it like ann@example.org",
+        ("--webhook", "here"): "`webhookUrl` is no address: write it like https://host/path",
+        ("--email", "a@b", "--digest", "8"): "`digest.at` is no time of a day: write it like 22:00",
+    }.items():
+        ran = await add(*words)
+        assert (ran.code, error in ran.err) == (4, True), ran.err
     assert len(await people.json("admin", "subscriptions")) == 4
 
 

@@ -1,5 +1,8 @@
 """Every refusal has one shape: ``{code, message, errors: [{path, line, column, message}]}``."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import asyncpg
 import structlog
 from fastapi import FastAPI, Request
@@ -12,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 
 from rest.api.models import ShownProblem
+from rest.api.texts import FIXES
 from rest.domain.throttle import TooManyRequests
 from rest.handlers.submit import problem_json
 
@@ -61,6 +65,8 @@ STATUS = {
 """OpenPAI's codes and those that it has no name for."""
 
 BUSY = "UnavailableError"
+OURS = "Value error, "
+"""What pydantic puts before the words of a check of our own."""
 RETRY_AFTER_S = 1
 
 
@@ -125,8 +131,7 @@ async def _invalid(_request: Request, error: Exception) -> JSONResponse:
     if any(detail.get("type") == "json_invalid" for detail in error.errors()):
         return _no_json(error)
     problems = tuple(
-        Problem(_place(detail["loc"]), _lower(str(detail["msg"])))
-        for detail in error.errors()[:100]
+        Problem(_place(detail["loc"]), _fault(detail)) for detail in error.errors()[:100]
     )
     first = problems[0] if problems else Problem("", "is not valid")
     message = f"The request is not valid: `{first.path}` {first.message}."
@@ -145,6 +150,11 @@ def _place(loc: tuple[int | str, ...]) -> str:
     """A place without the word that says where in the request it is, unless it is all there is."""
     parts = loc[1:] if len(loc) > 1 else loc
     return ".".join(str(part) for part in parts)
+
+
+def _fault(detail: Mapping[str, Any]) -> str:
+    fix = FIXES.get(detail.get("ctx", {}).get("pattern", ""))
+    return fix or _lower(str(detail["msg"]).removeprefix(OURS))
 
 
 def _lower(text: str) -> str:

@@ -43,12 +43,13 @@ from pydantic import (
     model_validator,
 )
 
+from rest.api import texts
 from rest.api.context import Address, Context, Here, User
 from rest.api.paging import Paging
 from rest.api.router import new_router
 from rest.api.tokens import Done
 from rest.domain.callers import Caller, check_owner
-from rest.domain.emails import EMAIL, check_receiver
+from rest.domain.emails import check_receiver
 from rest.domain.throttle import TooManyRequests
 from rest.store import accounts, audit, subscriptions
 from rest.store.accounts import LockedAccount
@@ -101,8 +102,8 @@ Event = Literal[
 ]
 RECEIVERS = ("webhookUrl", "email", "slack", "teams", "pagerduty", "ntfy")
 """The fields that name a receiver."""
-Clock = Annotated[str, Field(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$", examples=["22:00"])]
-SecretUrl = Annotated[str, Field(max_length=2048, pattern=r"^https://[^\s/?#@]+([/?#]\S*)?$")]
+Clock = Annotated[str, Field(pattern=texts.CLOCK, examples=["22:00"])]
+SecretUrl = Annotated[str, Field(max_length=2048, pattern=texts.HTTPS_URL)]
 Names = Annotated[list[Annotated[str, Field(max_length=255)]], Field(max_length=100)]
 
 
@@ -133,7 +134,7 @@ class PagerDutyReceiver(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    routingKey: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{16,64}$")]
+    routingKey: Annotated[str, Field(pattern=texts.ROUTING_KEY)]
     url: SecretUrl = "https://events.pagerduty.com/v2/enqueue"
 
 
@@ -144,8 +145,8 @@ class NtfyReceiver(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    url: Annotated[str, Field(max_length=2048, pattern=r"^https?://[^\s/?#@]+/[^\s?#]*[^\s/?#]$")]
-    token: Annotated[str, Field(max_length=200, pattern=r"^[!-~]*$")] = ""
+    url: Annotated[str, Field(max_length=2048, pattern=texts.TOPIC_URL)]
+    token: Annotated[str, Field(max_length=200, pattern=texts.PRINTABLE)] = ""
 
 
 def _check_zone(name: str) -> str:
@@ -222,10 +223,8 @@ class SubscriptionRequest(BaseModel):
     quietHours: Quiet | None = None
     digest: DigestRequest | None = None
     enabled: bool = True
-    webhookUrl: Annotated[
-        str | None, Field(max_length=2048, pattern=r"^https?://[^\s/?#@]+([/?#]\S*)?$")
-    ] = None
-    email: Annotated[str | None, Field(max_length=320, pattern=f"^{EMAIL}$")] = None
+    webhookUrl: Annotated[str | None, Field(max_length=2048, pattern=texts.URL)] = None
+    email: Annotated[str | None, Field(max_length=320, pattern=texts.MAIL)] = None
 
     slack: ChatReceiver | None = None
     teams: ChatReceiver | None = None

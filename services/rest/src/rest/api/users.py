@@ -12,9 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from rest.api.context import Address, Admin, Context, Here, Person, User
 from rest.api.paging import Paging
 from rest.api.router import new_router
+from rest.api.texts import MAIL_OR_NONE
 from rest.api.tokens import Done
 from rest.domain.callers import USERNAME, Caller, check_person
-from rest.domain.emails import EMAIL
 from rest.domain.virtual_clusters import DEFAULT, no_virtual_cluster
 from rest.handlers.passwords import check_new_password
 from rest.store import accounts, audit, confirmations, subscriptions
@@ -24,7 +24,7 @@ router = new_router("/users", tag="users")
 
 Username = Annotated[str, Path(max_length=64, description="The user.", examples=["ann"])]
 Password = Annotated[str, Field(max_length=MAX_CHARACTERS)]
-Email = Annotated[str, Field(max_length=320, pattern=f"^({EMAIL})?$")]
+Email = Annotated[str, Field(max_length=320, pattern=MAIL_OR_NONE)]
 """Empty: none."""
 
 VirtualClusterNames = Annotated[
