@@ -204,7 +204,7 @@ class Fleet:
         follower = Follower(bus, topics, self._tell)
         starts = asyncio.Semaphore(STARTS_AT_ONCE)
         with (
-            patch("runtime_agent.app.connect", connect),
+            patch("runtime_agent.kubernetes.api_server.connect", connect),
             patch("runtime_agent.app.PartitionReader", partial(Seat, self.seats)),
             patch("runtime_agent.store.SPARE_BYTES", 0),
             patch("runtime_agent.store.LOG_BYTES", 1),
