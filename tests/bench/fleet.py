@@ -120,8 +120,10 @@ class Seat:
         settings: AgentSettings,
         _journal: Journal,
         on_batch: Callable[[Sequence[Received], Sequence[Position]], None],
+        recovered: asyncio.Event,
     ) -> None:
         self.take = on_batch
+        self._recovered = recovered
         self.has_begun = asyncio.Event()
         self.caught_up = asyncio.Event()
         seats[settings.node] = self
@@ -129,6 +131,7 @@ class Seat:
     async def run(self) -> None:
         """The fleet's reader has begun before any agent did."""
         self.has_begun.set()
+        await self._recovered.wait()
         self.caught_up.set()
         await asyncio.Event().wait()
 
