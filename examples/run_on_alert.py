@@ -3,8 +3,9 @@
 pip install standardwebhooks
 MUSTER_HOOK_SECRET=whsec_… python examples/run_on_alert.py 10.0.0.7:8000 ./on_alert.sh
 
-The command reads the alerts as JSON from its standard input, and has 10 s. Muster sends them again,
-later and later, while it fails.
+Subscribed to `alert-raised` and `alert-resolved`, it runs the command on each message. The command
+reads the alerts as JSON from its standard input, and has 10 s. Muster sends them again, later and
+later, while it fails. Other messages, as of a test, run no command.
 
 Subscribed to `remediation-requested`, it runs the command once for each action, and answers with
 its exit status and last line. It needs MUSTER_URL. Each message has a code that opens its answer,
@@ -25,6 +26,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from standardwebhooks import Webhook, WebhookVerificationError
 
 MOST_BYTES = 1 << 20
+ALERTS = ("alert.raised", "alert.resolved")
 ANSWERS, WAIT_S = 20, 15  # REST may be away for a moment
 address, *command = sys.argv[1:]
 secret = os.environ.pop("MUSTER_HOOK_SECRET")  # the command need not know it
@@ -83,14 +85,14 @@ class Receiver(BaseHTTPRequestHandler):
         except WebhookVerificationError:
             self.send_error(401)
             return
+        data, status = event["data"], 204  # other messages, as a test's, are for no command
         if event["type"] == "remediation.requested":
-            self.send_response(204)
-            data = event["data"]
             if (action := data.get("action")) and action not in begun and not is_late(data):
                 begun.add(action)
                 threading.Thread(target=remediate, args=(data,)).start()
-        else:
-            self.send_response(204 if self.is_handled(event["data"].get("alerts", [])) else 500)
+        elif event["type"] in ALERTS and (alerts := data.get("alerts")):
+            status = 204 if self.is_handled(alerts) else 500
+        self.send_response(status)
         self.end_headers()
 
     def is_handled(self, alerts: list[object]) -> bool:

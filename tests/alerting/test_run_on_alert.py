@@ -59,6 +59,13 @@ def test_a_signed_alert_runs_the_command_and_its_failure_is_told(url: str, tmp_p
     assert send(url, SECRET) == 500
 
 
+@pytest.mark.parametrize("kind", ["receiver.test", "receiver.failing", "node.lost", "alert.raised"])
+def test_a_message_without_alerts_runs_no_command(url: str, tmp_path: Path, kind: str) -> None:
+    (tmp_path / "broken").touch()
+    assert send(url, SECRET, json.dumps({"type": kind, "data": {"alert": "a1"}})) == 204
+    assert not (tmp_path / "got").exists()
+
+
 def test_a_late_remediation_is_not_begun(url: str, tmp_path: Path) -> None:
     data = {"action": "a1", "node": "n1", "until": "2026-01-31T13:00:00+00:00"}
     late = json.dumps({"type": "remediation.requested", "data": data})
