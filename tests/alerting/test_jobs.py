@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from alerting.domain.actions import target_of
 from alerting.domain.events import Alert, Event
 from alerting.domain.jobs import (
     JobOutcome,
@@ -18,6 +19,7 @@ from alerting.domain.jobs import (
 from alerting.domain.policy import Policy
 from hypothesis import given
 from hypothesis import strategies as st
+from muster.contracts.alerts import Do
 from muster.contracts.jobs import JobState, JobStatus
 from muster.contracts.model import Reason
 
@@ -167,6 +169,12 @@ def test_a_stuck_job_is_one_event_until_it_moves() -> None:
     watch, _ = stuck()
     assert due_at(watch, POLICY) is None
     assert time_passed(watch, now=NOW + 10 * STUCK, policy=POLICY) == JobOutcome(watch)
+
+
+def test_the_alert_of_a_stuck_job_names_the_target_of_an_action() -> None:
+    _, raised = stuck()
+    (alert,) = raised.alerts
+    assert target_of(Do.STOP_JOB, alert) == "ada~train"
 
 
 def test_a_stuck_job_that_moves_is_resolved() -> None:

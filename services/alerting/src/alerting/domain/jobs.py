@@ -247,12 +247,7 @@ def _late_alert(watch: Watch, starts_at: datetime) -> Alert:
         name=WAITS_LONG,
         severity=Severity.WARNING,
         summary=f"{title} waits longer than expected, since {since:%Y-%m-%d %H:%M} UTC",
-        labels={
-            "job": watch.job,
-            "user": watch.user,
-            "virtualCluster": watch.virtual_cluster,
-            "jobName": watch.name,
-        },
+        labels=_alert_labels(watch),
         starts_at=starts_at,
         cause=_thread(watch.job),
     )
@@ -317,9 +312,19 @@ def _stuck_alert(watch: Watch, starts_at: datetime) -> Alert:
         name=STUCK,
         severity=Severity.WARNING,
         summary=f"{title} is stuck",
-        labels={"job": watch.job, "user": watch.user, "virtualCluster": watch.virtual_cluster},
+        labels=_alert_labels(watch),
         starts_at=starts_at,
     )
+
+
+def _alert_labels(watch: Watch) -> dict[str, str]:
+    """Actions need the user and the name."""
+    return {
+        "job": watch.job,
+        "user": watch.user,
+        "virtualCluster": watch.virtual_cluster,
+        "jobName": watch.name,
+    }
 
 
 def _watch_data(watch: Watch, alert: Alert) -> dict[str, str | int | None]:
