@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 from alerting.domain.deliveries import Failed, Gone, Sent
-from alerting.domain.events import Severity
+from alerting.domain.events import Alert, Severity
 from alerting.domain.messages import Message
 from alerting.domain.rendering import FORMS
+from alerting.domain.rendering.alertmanager import posted
 from alerting.domain.rendering.forms import HttpAnswer, Sending, Target
 from jsonschema import Draft202012Validator
 from muster.contracts.subscriptions import ReceiverKind
@@ -193,6 +194,19 @@ def test_pagerduty_resolves_what_the_same_alert_triggered() -> None:
     assert begun["routing_key"] == ended["routing_key"] == "routing-key"
     assert begun["payload"]["severity"] == "critical"
     assert rendered(PAGERDUTY, FAILED)["dedup_key"] == "job-failed/j1"
+
+
+@pytest.mark.parametrize(
+    ("labels", "page"),
+    [
+        ({"job": "0f3a", "user": "ada", "jobName": "train"}, "/ada~train"),
+        ({"job": "0f3a", "node": "n1"}, None),
+    ],
+)
+def test_alertmanager_gets_the_page_of_the_job(labels: dict[str, str], page: str | None) -> None:
+    alert = Alert("JobWaitsLong", Severity.WARNING, "It waits", labels, AT)
+    found = posted(alert, AT, 60.0, lambda job: job and f"/{job}")
+    assert found.get("generatorURL") == page
 
 
 def test_ntfy_gets_its_topic_in_the_body_and_the_token_in_a_header() -> None:

@@ -21,6 +21,11 @@ class AlertSubject:
     job_name: str
     node: str
 
+    @property
+    def job(self) -> str | None:
+        """The job as ``user~name``."""
+        return f"{self.user}~{self.job_name}" if self.user and self.job_name else None
+
 
 def subject_of(labels: Mapping[str, str]) -> AlertSubject:
     """What an alert's labels say. Alerts of metrics have OpenPAI's names of labels; some name a job

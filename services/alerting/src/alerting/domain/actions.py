@@ -492,9 +492,7 @@ def action_id(rule: ActionRule, alert: Alert) -> str:
 def target_of(do: Do, alert: Alert) -> str | None:
     """The node, or the job as ``user~name``, that an alert is about."""
     it = subject_of(alert.labels)
-    if do in ON_NODES:
-        return it.node or None
-    return f"{it.user}~{it.job_name}" if it.user and it.job_name else None
+    return (it.node or None) if do in ON_NODES else it.job
 
 
 def _keeps_out(action: Action) -> bool:

@@ -3,6 +3,7 @@
 import re
 from datetime import datetime, timedelta
 
+from muster.contracts.alerts import subject_of
 from pydantic import JsonValue
 
 from alerting.domain.events import Alert
@@ -19,7 +20,7 @@ def posted(alert: Alert, now: datetime, wait_s: float, link: Link) -> dict[str, 
     """One alert; ``wait_s``: until it is posted again. Empty labels are none to Alertmanager."""
     labels = {NO_LABEL.sub("_", name): value for name, value in alert.labels.items() if value}
     annotations = {"summary": alert.summary, "runbook_url": alert.runbook}
-    page = link(alert.labels.get("job"))
+    page = link(subject_of(alert.labels).job)
     ends_at = alert.ends_at or now + timedelta(seconds=WAITS * wait_s)
     found: dict[str, JsonValue] = {
         "labels": {
