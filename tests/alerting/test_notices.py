@@ -1,5 +1,6 @@
 """Which alerts are one event: one cause, and one job."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -49,6 +50,18 @@ def test_the_end_of_a_group_names_the_alert_that_its_begin_named() -> None:
     (ended,) = events_of([it.resolved(NOW) for it in reversed(alerts)])
     assert ended.data["alert"] == begun.data["alert"]
     assert ended.text == begun.text
+
+
+@pytest.mark.parametrize("summary", ["GPU 3 is hot", "GPU 3 is hot."])
+def test_a_line_ends_with_the_address_of_the_runbook(summary: str) -> None:
+    alert = replace(an_alert("a", node="n1"), summary=summary)
+    bare, with_runbook = (
+        event.text
+        for it in (None, "../wiki#gpu-hot")
+        for event in events_of([replace(alert, runbook=it)])
+    )
+    assert bare == "warning: GPU 3 is hot."
+    assert with_runbook == "warning: GPU 3 is hot. Runbook: ../wiki#gpu-hot"
 
 
 def test_an_end_has_the_cause_of_its_begin() -> None:

@@ -92,7 +92,7 @@ def _rank(alert: Alert) -> tuple[int, datetime, str]:
 
 def _line(alert: Alert) -> str:
     runbook = f" Runbook: {alert.runbook}" if alert.runbook else ""
-    return f"{alert.severity}: {alert.summary}.{runbook}".replace("..", ".")
+    return f"{alert.severity}: {alert.summary.removesuffix('.')}.{runbook}"
 
 
 def _data(alert: Alert) -> dict[str, JsonValue]:
