@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from scenes import RACKS, TYPES, Scene, code_of, config, gang, owning
-from scheduler.domain.core.config import CellType, PhysicalCell, Policy
+from scheduler.domain.core.config import CellType, NodeLimits, PhysicalCell, Policy
 from scheduler.domain.core.model import (
     Decision,
     Deferred,
@@ -60,6 +60,19 @@ def test_cells_and_a_time_are_kept_for_the_first_that_can_not_start() -> None:
     assert code_of(told, "small") == "reservation"
     (why,) = [each.reason for each in told if isinstance(each, Deferred)]
     assert (why.numbers["for"], why.numbers["startsAt"]) == ("large", 101.0)
+
+
+def test_who_waits_for_a_guaranteed_gang_without_cells_is_not_passed() -> None:
+    """A gang without GPUs runs beside its virtual cluster's cells. Its end is awaited too."""
+    node = (PhysicalCell("node", name="n0"),)
+    scene = Scene(config(node, {"n0": NodeLimits(cpu=8)}, KEEPING, x=owning(("node", 1))))
+    assert placed(scene.asks(gang("trains", "x", 4, cpu=2, expected_s=50.0))) == ["trains"]
+    assert placed(scene.asks(gang("etl", "x", 0, cpu=4, expected_s=100.0))) == ["etl"]
+    scene.leave("trains")
+    assert reserved(scene.asks(gang("waits", "x", 4, cpu=8)), "waits").starts_at == 102.0
+    assert placed(scene.asks(gang("later", "x", 4, cpu=2))) == []
+    scene.leave("etl")
+    assert placed(scene.cycle()) == ["waits"]
 
 
 def test_any_gang_that_fits_may_pass_where_no_cells_are_kept() -> None:

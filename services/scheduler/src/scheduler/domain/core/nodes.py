@@ -240,6 +240,11 @@ class Workload:
             return False
         return any(place.charge for place in self.places)
 
+    @property
+    def is_uncharged(self) -> bool:
+        """It has no cells though it is guaranteed: it wants no GPUs, or is downgraded."""
+        return self.owner is None and self.gang.priority != OPPORTUNISTIC
+
     def owner_of(self, want: Want) -> str | None:
         """To whose cells pods are charged."""
         pin = want.kind.pin

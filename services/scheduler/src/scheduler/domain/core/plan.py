@@ -156,12 +156,13 @@ class Planner:
         yield gangs.reserve(record, planned, now)
 
     def _ends(self, workload: Workload, now: float) -> list[End]:
-        """When gangs end that it can't make leave."""
+        """When gangs of its virtual cluster end that it can't make leave."""
         costs, policy, records = self._gangs.costs, self._gangs.policy, self._gangs.records
-        cost_of = costs.of(workload)
+        cost_of, cluster = costs.of(workload), workload.gang.virtual_cluster
         overstaying = set(records.overstaying(workload.gang.id, now))
+        uncharged = (e for e in records.uncharged if e.workload.gang.virtual_cluster == cluster)
         ends = []
-        for record in records.charged_to(workload.owner):
+        for record in (*records.charged_to(workload.owner), *uncharged):
             other, run = record.workload, record.run
             if run is None or other is workload.parent or cost_of(other) is not None:
                 continue

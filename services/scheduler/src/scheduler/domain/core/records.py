@@ -127,7 +127,8 @@ class Record:
 class Records:
     """``all``: by the gang's id; ``children``: what they grow by, by the workload's name. The
     others are those of both that are nominated, run outside of their own cells (downgraded, or on
-    borrowed capacity), run on reserved cells, have a reservation, or are misnamed. ``kept``: cells
+    borrowed capacity), run without cells though they are guaranteed, run on reserved cells, have a
+    reservation, or are misnamed. ``kept``: cells
     of attempts that the platform failed, for the next ones. ``moved``: gangs whose places have
     changed without a decision; ``unplanned``: owners of whose gangs one has
     started, or lost its reservation;
@@ -139,6 +140,7 @@ class Records:
         self.children: dict[str, Record] = {}
         self.nominated: dict[Record, None] = {}
         self.away: dict[Record, None] = {}
+        self.uncharged: dict[Record, None] = {}
         self.backfilled: dict[Record, None] = {}
         self.reserved: dict[Record, None] = {}
         self.misnamed: dict[Record, None] = {}
@@ -248,6 +250,8 @@ class Records:
             filed.append(self.nominated)
         if is_running and workload.is_away:
             filed.append(self.away)
+        if is_running and workload.is_uncharged:
+            filed.append(self.uncharged)
         if is_running and record.passed is not None:
             filed.append(self.backfilled)
         if record.reservation is not None:
