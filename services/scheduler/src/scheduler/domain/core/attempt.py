@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from scheduler.domain.core.costs import Costs
 from scheduler.domain.core.evict import Rules
-from scheduler.domain.core.fit import Fit, No, claim, fit
+from scheduler.domain.core.fit import ROOM, Fit, No, claim, fit
 from scheduler.domain.core.model import OPPORTUNISTIC
 from scheduler.domain.core.nodes import Phase, Place, Workload
 from scheduler.domain.core.records import Reservation
@@ -45,7 +45,9 @@ def attempt(
         overstaying = _overstaying(workload, costs)
         for other in overstaying:  # they leave before all others
             state.set_priority(other, OPPORTUNISTIC)
-        answer = fit(state, workload, rules)
+        answer = _at_nobodys_cost(state, workload, before)
+        if isinstance(answer, No):
+            answer = fit(state, workload, rules)
         for other in overstaying:
             if other.phase is Phase.RUNNING:
                 state.set_priority(other, other.gang.priority)
@@ -64,6 +66,22 @@ def attempt(
                     renew(state, each)
             trial.commit()
     return answer, passed
+
+
+def _at_nobodys_cost(state: State, workload: Workload, before: Collection[Reservation]) -> Fit | No:
+    """A gang without GPUs ends no other one where CPU is idle: in its cells, else beside these."""
+    if not may_be_opportunistic(workload):
+        return No(ROOM)
+    answer = fit(state, workload, None)
+    if isinstance(answer, Fit):
+        return answer
+    with state.trial() as trial:
+        state.be_opportunistic(workload)
+        with reserved_shares(state, before):
+            answer = fit(state, workload, None)
+        if isinstance(answer, Fit):
+            trial.commit()
+    return answer
 
 
 def _overstaying(workload: Workload, costs: Costs) -> list[Workload]:
