@@ -46,6 +46,15 @@ ROOT = ("runtime-agent",)
 PAGE = Path(__file__).parents[2] / "docs/install.md"
 OF_KIND = (0.95, 290.0)
 """CPUs and MiB that kind's own pods request on its one node."""
+VOLUMES_OF_IMAGES = {
+    "apache/kafka": ("/etc/kafka/secrets", "/var/lib/kafka/data", "/mnt/shared/config"),
+    "postgres": ("/var/lib/postgresql/data",),
+    "localhost/muster": (),
+    "localhost/muster-step": (),
+}
+"""What each image declares as VOLUME. A container runtime lays an empty volume there, also over a
+folder of a claim, unless a mount of the pod has this very path.
+"""
 CLUSTER_WIDE = {
     "Namespace",
     "PriorityClass",
@@ -139,6 +148,28 @@ def test_every_container_has_the_least_rights(objects: Sequence[Json]) -> None:
             assert pod["runAsNonRoot"] is True, of.name
             assert pod["runAsUser"] > 0, of.name
             assert "add" not in own["capabilities"], of.name
+
+
+def test_no_volume_of_an_image_hides_a_folder_of_a_mount(objects: Sequence[Json]) -> None:
+    for of, container in every_container(objects):
+        declared = VOLUMES_OF_IMAGES[container["image"].partition(":")[0]]
+        for mount in container.get("volumeMounts", []):
+            for volume in declared:
+                assert Path(mount["mountPath"]) not in Path(volume).parents, (of.name, volume)
+
+
+def test_kafka_keeps_its_log_in_its_claim() -> None:
+    objects = render(K8S / "overlays/minimal")
+    of = workload(objects, "kafka")
+    (settings,) = [each["configMap"] for each in of.pod["volumes"] if "configMap" in each]
+    text = named(objects, "ConfigMap", settings["name"])["data"]["server.properties"]
+    (folder,) = re.findall(r"(?m)^log\.dirs=(.+)$", text)
+    (claim,) = of.body["spec"]["volumeClaimTemplates"]
+    for container in of.containers:
+        mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+        assert Path(mounts[claim["metadata"]["name"]]) == Path(folder).parent
+    (script,) = of.pod["initContainers"][0]["args"]
+    assert f"[ -f {folder}/meta.properties ]" in script
 
 
 def test_only_the_agent_sees_the_host(objects: Sequence[Json]) -> None:

@@ -44,7 +44,7 @@ class Broker:
             ("127.0.0.1:9093", f"127.0.0.1:{free_port()}"),
             ("127.0.0.1:9094", f"127.0.0.1:{free_port()}"),
             ("/run/secrets", str(secrets)),
-            ("/var/lib/kafka/data", str(home / "data")),
+            ("/data/kafka", str(home / "data")),
         ):
             assert old in text
             text = text.replace(old, new)
