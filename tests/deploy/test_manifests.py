@@ -19,7 +19,12 @@ from muster.settings import ServiceSettings
 from real_prometheus import MONITORING
 from rendering import K8S, render, render_with
 from rest.settings import RestSettings
-from runtime_agent.domain.kubernetes.node import offer_of, requests_of
+from runtime_agent.domain.kubernetes.node import (
+    HEADROOM_CPUS,
+    HEADROOM_MB,
+    offer_of,
+    requests_of,
+)
 from runtime_agent.fence import FenceSettings
 from runtime_agent.settings import AgentSettings, OnStop
 from scheduler.settings import SchedulerSettings
@@ -205,6 +210,16 @@ def test_the_agent_has_two_capabilities_and_four_folders(objects: Sequence[Json]
 def test_a_roll_out_replaces_agents_one_tenth_at_a_time(objects: Sequence[Json]) -> None:
     update = workload(objects, "runtime-agent").body["spec"]["updateStrategy"]
     assert update == {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": "10%"}}
+
+
+def test_a_pod_that_a_roll_out_adds_fits_into_the_headroom(objects: Sequence[Json]) -> None:
+    added = [
+        requests_of(each.pod)
+        for each in workloads(objects)
+        if each.body["spec"].get("strategy", {}).get("rollingUpdate", {}).get("maxSurge")
+    ]
+    assert max(cpu for cpu, _ in added) <= HEADROOM_CPUS
+    assert max(memory_mb for _, memory_mb in added) <= HEADROOM_MB
 
 
 def test_what_goes_on_is_probed(objects: Sequence[Json]) -> None:

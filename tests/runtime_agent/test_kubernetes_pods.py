@@ -650,6 +650,24 @@ def test_what_others_hold_is_rounded_once(
     assert (offer.cpu, sum(each.cpu for each in offer.others)) == (offered, others)
 
 
+@pytest.mark.parametrize(
+    ("allocatable", "held", "offered", "others"),
+    [
+        ("4Gi", 0.0, 3584, 0),
+        ("4Gi", 1024.0, 3584, 1024),
+        ("4Gi", 4096.0, 3584, 3584),
+        ("512Mi", 0.0, 1, 0),
+        ("256Mi", 64.0, 1, 1),
+    ],
+)
+def test_memory_is_kept_free_for_a_roll_out(
+    allocatable: str, held: float, offered: int, others: int
+) -> None:
+    node = {"status": {"allocatable": {"cpu": "4", "memory": allocatable}}}
+    offer = offer_of(node, [(0.0, held)] if held else [])
+    assert (offer.memory_mb, sum(each.memory_mb for each in offer.others)) == (offered, others)
+
+
 def test_a_pod_that_requests_as_a_whole_holds_that() -> None:
     container = {"resources": {"requests": {"cpu": "1", "memory": "64Mi"}}}
     spec = {"containers": [container, container], "resources": {"requests": {"cpu": "3"}}}
@@ -872,7 +890,7 @@ async def test_the_node_offers_what_is_allocatable_less_what_others_request(
     )
     await world.until(lambda: world.runner.offer().others)
     offer = world.runner.offer()
-    assert (offer.cpu, offer.memory_mb, offer.problem) == (7, 16 * 1024, None)
+    assert (offer.cpu, offer.memory_mb, offer.problem) == (7, 16 * 1024 - 512, None)
     (others,) = offer.others
     assert (others.pod, others.cpu, others.memory_mb) == ("kubernetes/foreign", 1, 1024)
     assert offer.labels == {"rack": "r1"}

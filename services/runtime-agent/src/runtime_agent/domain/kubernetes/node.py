@@ -15,7 +15,11 @@ from runtime_agent.domain.report import Offer
 OTHERS = "kubernetes/foreign"
 """Under this name the requests of pods that are not Muster's count."""
 HEADROOM_CPUS = 0.5
-"""Kept free: kubelet counts pods that have ended a moment longer than Muster does."""
+"""Kept free: kubelet counts pods that have ended a moment longer than Muster does. It is also what
+the largest pod that a roll-out adds requests: the Scheduler's, in deploy/k8s/base.
+"""
+HEADROOM_MB = 512
+"""Kept free for the same pod; else Kubernetes preempts a job's pod for it."""
 _PRESSURES = ("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable")
 
 
@@ -30,7 +34,7 @@ def offer_of(
     allocatable = allocatable_of(node)
     held = list(others)
     usable_cpus = cpus(allocatable.get("cpu", "1")) - HEADROOM_CPUS
-    usable_mb = mebibytes(allocatable.get("memory", "1Mi"))
+    usable_mb = mebibytes(allocatable.get("memory", "1Mi")) - HEADROOM_MB
     given = PodOnNode(
         pod=OTHERS,
         cpu=_held(usable_cpus, sum(each[0] for each in held)),
