@@ -62,6 +62,18 @@ def test_cells_and_a_time_are_kept_for_the_first_that_can_not_start() -> None:
     assert (why.numbers["for"], why.numbers["startsAt"]) == ("large", 101.0)
 
 
+def test_who_lacked_quota_is_told_that_what_ended_since_is_reserved() -> None:
+    scene = a_scene()
+    scene.asks(a_gang("soon", 2, expected_s=50.0), a_gang("half", 2, expected_s=100.0))
+    scene.asks(a_gang("large", 4))
+    assert code_of(scene.asks(a_gang("unknown", 1)), "unknown") == "quota"
+    scene.leave("soon")
+    scene.cycle()
+    why = scene.core.questions.reason_of("unknown")
+    assert why is not None
+    assert (why.code, why.numbers["for"]) == ("reservation", "large")
+
+
 def test_who_waits_for_a_guaranteed_gang_without_cells_is_not_passed() -> None:
     """A gang without GPUs runs beside its virtual cluster's cells. Its end is awaited too."""
     node = (PhysicalCell("node", name="n0"),)

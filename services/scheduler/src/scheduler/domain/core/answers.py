@@ -19,6 +19,7 @@ from scheduler.domain.core.explain import (
     LENDER,
     preempting,
     quota,
+    reasons,
     unsettled,
     with_kept,
     with_lenders,
@@ -142,7 +143,7 @@ def _ahead(gangs: Transitions, part: Record, groups: Sequence[_Group]) -> Ahead:
 
 
 def reason_of(gangs: Transitions, record: Record) -> Reason | None:
-    """As of the last time that its class was tried; of quota with the numbers of now."""
+    """As of the last time that its class was tried; of quota as it is now."""
     workload, state = record.workload, gangs.state
     if workload.phase is Phase.NOMINATED:
         return preempting(gangs.records, workload)
@@ -160,6 +161,9 @@ def reason_of(gangs: Transitions, record: Record) -> Reason | None:
         if short is not None:
             reason = quota(workload, short)
             reason = reason if is_behind else with_lenders(workload, reason)
+        elif not is_behind:  # what has ended since is reserved for another
+            reservations = gangs.records.reservations()
+            reason = reasons(state, {found: workload}, {}, reservations, gangs.costs)[found]
     return with_kept(reason, record.reservation)
 
 
