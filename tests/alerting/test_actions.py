@@ -59,6 +59,8 @@ def test_an_action_is_decided_once_and_taken_back_when_the_alert_is_over() -> No
     (again,) = decided(xid("n1"), known=(asked,), now=NOW + timedelta(minutes=2))
     assert again == replace(asked, asked_at=NOW + timedelta(minutes=2))  # no answer came
     known = done(asked)
+    undone = replace(known[0], state=State.UNDONE)
+    assert answered(undone, Outcome.UNDONE, "again", now=NOW + timedelta(minutes=2)) == undone
     assert decided(xid("n1"), known=known) == ()
     (back,) = decided(known=known)
     assert back.state is State.UNDO_REQUESTED
@@ -493,6 +495,56 @@ async def test_a_failed_script_and_a_failed_preflight_job_keep_the_node_out(
         await end(await until(preflight), JobState.SUCCEEDED, None)
         await until(lambda: are("quarantine", "undone", "undone"))
         assert (await order(), await fires("PreflightFailed")) == (None, "")
+
+
+KEPT = """
+actions:
+- {name: quarantine, alerts: [GpuXid], do: cordon, mode: "on"}
+- {name: reset, alerts: [GpuXid], labels: {node: n1}, do: remediate, mode: "on"}
+limits: {nodesPerHour: 5, nodesShare: 1}
+"""
+
+
+@pytest.mark.postgres
+@pytest.mark.kafka
+async def test_nothing_is_asked_again_as_long_as_the_alert_fires(
+    cluster: Any, with_rest: Callable[..., Any]
+) -> None:
+    async def until(api: Any, node: str, **wanted: str) -> dict[str, str]:
+        """The actions on a node, by rule, once they are so."""
+        async with asyncio.timeout(60):
+            while True:
+                answer = (await api.admin.get("/api/v2/alerts/actions")).json()
+                here = [it for it in answer["actions"] if it["target"] == node]
+                if {it["rule"]: it["state"] for it in here} == wanted:
+                    return {it["rule"]: it["action"] for it in here}
+                await asyncio.sleep(0.05)
+
+    async with with_rest(order_settles_s=0.01) as api:
+        assert (await api.admin.put(PATH, content=KEPT)).status_code == 202
+        await cluster.publish("node-reported", "over", report("over", 1, "xid"))
+        await until(api, "over", quarantine="done")
+        await cluster.publish("node-reported", "over", report("over", 2, None))
+        await until(api, "over", quarantine="undone")
+        await cluster.publish("node-reported", "n1", report("n1", 1, "xid"))
+        found = await until(api, "n1", quarantine="done", reset="running")
+        path = f"/api/v2/alerts/actions/{found['reset']}/answer"
+        assert (await api.admin.post(path, json={"succeeded": True})).status_code == 200
+        await until(api, "n1", quarantine="done", reset="done")
+        order = "/api/v2/cluster/nodes/n1/order"
+        assert (await api.admin.put(order, json={"value": "none"})).is_success
+        await until(api, "n1", quarantine="undone", reset="done")
+    sql = "SELECT * FROM action WHERE target = 'n1' ORDER BY action"
+    month = "interval '30 days'"
+    await cluster.rows(f"UPDATE action SET at = at - {month}, asked_at = asked_at - {month}")
+    before = await cluster.rows(sql)
+    async with cluster.alerting(clean_rows_every_s=0.1):
+        await cluster.until("SELECT action FROM action WHERE target = 'over'", [])
+        await cluster.publish("node-reported", "n2", report("n2", 1, "xid"))
+        await cluster.until("SELECT state FROM action WHERE target = 'n2'", [("requested",)])
+        assert await cluster.rows(sql) == before
+        await cluster.publish("node-reported", "n1", report("n1", 2, None))
+        await cluster.until(sql, [])
 
 
 def report(node: str, revision: int, kind: str | None) -> NodeReport:

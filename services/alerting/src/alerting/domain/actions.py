@@ -140,7 +140,7 @@ def decide(
     now: datetime,
 ) -> tuple[Action, ...]:
     """The actions that are new or change. ``alerts``: all that fire; ``known``: actions of the last
-    days, and all that still hold a node.
+    days or of alerts that fire, and all that are not over.
     """
     firing = {(it.fingerprint, it.starts_at): it for it in alerts}
     lost = {it.labels.get("node", "") for it in firing.values() if it.name == LOST}
@@ -383,9 +383,9 @@ class _Room:
 
 
 def answered(action: Action, outcome: Outcome, reason: str, *, now: datetime) -> Action:
-    """An action after REST's answer; an answer that is late changes nothing."""
+    """An action after REST's answer; one that is late or comes again changes nothing."""
     match outcome:
-        case Outcome.UNDONE:
+        case Outcome.UNDONE if action.state is not State.UNDONE:
             return _now(action, State.UNDONE, reason, now)
         case Outcome.RUNNING if action.state is State.REQUESTED:
             return _now(action, State.RUNNING, reason, now)

@@ -17,6 +17,7 @@ _KNOWN = """
     SELECT * FROM action WHERE at > now() - interval '2 days'
     OR state IN ('held', 'requested', 'running', 'failed', 'undo-requested')
     OR state = 'done' AND "do" IN ('cordon', 'drain')
+    OR (fingerprint, starts_at) IN (SELECT fingerprint, starts_at FROM alert WHERE ends_at IS NULL)
 """
 _SAVE = """
     INSERT INTO action (action, rule, "do", target, fingerprint, starts_at, name, summary, state,
@@ -30,7 +31,9 @@ _SAVE = """
 
 
 async def known_actions(conn: Connection) -> list[Action] | None:
-    """Those of the last days, and all that are not over; None while another replica decides."""
+    """Those of the last days or of alerts that fire, and all that are not over; None while another
+    replica decides.
+    """
     if not await conn.fetchval("SELECT pg_try_advisory_xact_lock(hashtext($1))", KEY):
         return None
     return [_action(row) for row in await conn.fetch(_KNOWN)]

@@ -70,11 +70,15 @@ _STATEMENTS = (
         WHERE at < now() - least($1::float8, 2) * interval '1 day' ORDER BY at LIMIT $2
     )
     """,
+    # An action is known as long as its alert fires: or its rule would ask for it again.
     """
     DELETE FROM action WHERE action IN (
-        SELECT action FROM action WHERE at < now() - $1 * interval '1 day'
+        SELECT action FROM action AS a WHERE at < now() - $1 * interval '1 day'
         AND state NOT IN ('held', 'requested', 'running', 'failed', 'undo-requested')
-        AND NOT (state = 'done' AND "do" IN ('cordon', 'drain')) LIMIT $2
+        AND NOT (state = 'done' AND "do" IN ('cordon', 'drain'))
+        AND NOT EXISTS (SELECT 1 FROM alert WHERE fingerprint = a.fingerprint
+                        AND starts_at = a.starts_at AND ends_at IS NULL)
+        LIMIT $2
     )
     """,
     """
