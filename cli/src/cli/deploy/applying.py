@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from muster.contracts.acls import agent_user
 
@@ -55,6 +56,8 @@ JOB_NAME = "batch.kubernetes.io/job-name"
 SHOWN = 5
 BUS = "bus"
 
+Found = TypeVar("Found")
+
 Say = Callable[[str], None]
 
 
@@ -89,7 +92,11 @@ def _wait(kubectl: Kubectl, wanted: Json, waiting: Waiting) -> None:
     pauses = _pauses()
     while True:
         now = time.monotonic()
-        found = _look(kubectl, wanted, len(away))
+        found = _unless_away(
+            lambda: look(wanted, kubectl.get(wanted["kind"], name_of(wanted), SYSTEM), len(away)),
+            Look(Progress.WAITING, "the API server does not answer"),
+            until,
+        )
         if found.progress is Progress.FAILED:
             # A Deployment keeps what an earlier roll-out came to, until new pods make progress.
             failed_before = found.detail if not said else failed_before
@@ -117,16 +124,6 @@ def _wait(kubectl: Kubectl, wanted: Json, waiting: Waiting) -> None:
                 tuple(why[:SHOWN]),
             )
         time.sleep(next(pauses))
-
-
-def _look(kubectl: Kubectl, wanted: Json, away: int) -> Look:
-    """The API server of a small cluster may not answer while all pods start."""
-    try:
-        return look(wanted, kubectl.get(wanted["kind"], name_of(wanted), SYSTEM), away)
-    except CommandError as error:
-        if error.code is not Exit.UNREACHABLE:
-            raise
-        return Look(Progress.WAITING, "the API server does not answer")
 
 
 def _away(kubectl: Kubectl) -> list[str]:
@@ -299,7 +296,8 @@ def _until_none(
 ) -> None:
     """`why`: more about what is left too long."""
     said, said_at, pauses = -1, 0.0, _pauses()
-    while found := _left(left, until):
+    away = ["the API server, which does not answer"]
+    while found := _unless_away(left, away, until):
         now = time.monotonic()
         if len(found) != said or now - said_at > SAID_AGAIN_S:
             say(f"Waiting for {len(found)}: {', '.join(found[:SHOWN])}")
@@ -309,14 +307,14 @@ def _until_none(
         time.sleep(next(pauses))
 
 
-def _left(left: Callable[[], list[str]], until: float) -> list[str]:
-    """What is left. The API server may not answer for a while."""
+def _unless_away(ask: Callable[[], Found], away: Found, until: float) -> Found:
+    """The API server of a small cluster may not answer while all pods start."""
     try:
-        return left()
+        return ask()
     except CommandError as error:
         if error.code is not Exit.UNREACHABLE or time.monotonic() > until:
             raise
-        return ["the API server, which does not answer"]
+        return away
 
 
 def _pauses() -> Iterator[float]:

@@ -61,9 +61,12 @@ def incident_of(message: Message) -> str | None:
     """What a message opens or resolves: the incident of alerts that come together, or an alert's
     fingerprint. None: nothing resolves it.
     """
+    return _incident(message) if message.name in BEGINS | ENDS else None
+
+
+def _incident(message: Message) -> str | None:
     incident = message.data.get("incident") or message.alert
-    is_resolved = message.name in BEGINS | ENDS
-    return incident if is_resolved and isinstance(incident, str) else None
+    return incident if isinstance(incident, str) else None
 
 
 def why_late(message: Message, firing: Severity | None, subscription: Subscription) -> str | None:
@@ -78,5 +81,5 @@ def why_late(message: Message, firing: Severity | None, subscription: Subscripti
 
 def _dedup_key(message: Message) -> str:
     """An event without an alert is an incident of its own."""
-    key = str(message.data.get("incident") or message.alert or message.key)
+    key = _incident(message) or message.key
     return key if len(key) <= DEDUP_KEY else hashlib.sha256(key.encode()).hexdigest()

@@ -57,9 +57,7 @@ def attempt(
             answer = fit(state, workload, None)
             passed = may_pass if isinstance(answer, Fit) else []
         if isinstance(answer, No) and may_be_opportunistic(workload):
-            state.be_opportunistic(workload)
-            with reserved_shares(state, before):
-                answer = fit(state, workload, rules)
+            answer = _beside_cells(state, workload, before, rules)
         if isinstance(answer, Fit):
             for each in (*lifted, *may_pass):
                 if each.workload is not workload:
@@ -73,12 +71,17 @@ def _at_nobodys_cost(state: State, workload: Workload, before: Collection[Reserv
     if not may_be_opportunistic(workload):
         return No(ROOM)
     answer = fit(state, workload, None)
-    if isinstance(answer, Fit):
-        return answer
+    return answer if isinstance(answer, Fit) else _beside_cells(state, workload, before, None)
+
+
+def _beside_cells(
+    state: State, workload: Workload, before: Collection[Reservation], rules: Rules | None
+) -> Fit | No:
+    """As an opportunistic gang, which leaves the idle cells of reservations alone."""
     with state.trial() as trial:
         state.be_opportunistic(workload)
         with reserved_shares(state, before):
-            answer = fit(state, workload, None)
+            answer = fit(state, workload, rules)
         if isinstance(answer, Fit):
             trial.commit()
     return answer

@@ -213,13 +213,11 @@ class State:
     def uncharged(self, pool: Pool, when: When) -> View:
         """The same on slots on which nothing is charged: others are for small guaranteed pods."""
 
-        def now(slot: Slot) -> int:
-            return 0 if slot.charged else slot.good & ~(slot.used | slot.held)
+        idle = self.idle(pool, when).mask
 
-        def soon(slot: Slot) -> int:
-            return 0 if slot.charged else slot.good & ~slot.staying
+        def mask(slot: Slot) -> int:
+            return 0 if slot.charged else idle(slot)
 
-        mask = soon if when is When.SOON else now
         return self._view(("uncharged", pool, when), mask, pool.dirty)
 
     def claim(self, pool: Pool, owner: str, priority: int, *, may_bind: bool) -> View:
