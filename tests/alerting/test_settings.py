@@ -13,6 +13,7 @@ from pydantic import SecretStr
         ({"delivery_lease_s": 15}, "still being sent"),
         ({"smtp_timeout_s": 300}, "still being sent"),
         ({"smtp_sender": "muster@"}, "muster@example.org"),
+        ({"docs_url": "git.example/docs"}, "http or https"),
         ({"webhook_allow_networks": "10.0.0.1/8"}, "10.0.0.1/8"),
     ],
 )

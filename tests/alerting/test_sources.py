@@ -23,7 +23,8 @@ async def test_alerts_of_a_nodes_health_follow_its_reports_at_once_after_a_start
 ) -> None:
     receiver = await start_receiver()
     hung = "The GPU driver has not answered for 10 s."
-    async with with_rest(alert_settle_s=600.0) as api:
+    docs = "https://git.example/muster/docs"
+    async with with_rest(alert_settle_s=600.0, docs_url=f"{docs}/") as api:
         await api.subscribe(receiver.url, *EVENTS)
         await cluster.publish("node-reported", "n1", report(1, [None, ("it fell off", "xid")]))
         await api.until_alerts([("GpuXid", "critical")], "name", "severity", source="node")
@@ -43,7 +44,7 @@ async def test_alerts_of_a_nodes_health_follow_its_reports_at_once_after_a_start
         ("alert.resolved", 2),
     ]
     (first,) = [it for it in bodies if it["data"]["title"] == "GPU 1 of node n1: it fell off"]
-    assert first["data"]["alerts"][0]["runbook"] == "docs/runbook.md#nodes"
+    assert first["data"]["alerts"][0]["runbook"] == f"{docs}/runbook.md#nodes"
 
 
 async def test_alertmanagers_alerts_are_known_by_fingerprint_and_start(

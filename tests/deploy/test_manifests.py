@@ -1,6 +1,8 @@
 """What the manifests of every overlay keep. No cluster is needed: kubectl renders them."""
 
 import re
+import shutil
+import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -560,6 +562,23 @@ def test_a_group_of_rules_is_switched_off_as_the_guide_shows(tmp_path: Path) -> 
     objects = render_with(["monitoring"], tmp_path, **patch)
     names = {each["metadata"]["name"] for each in objects if each["kind"] == "PrometheusRule"}
     assert names == {f"muster-{group.name}" for group in GROUPS} - {"muster-gpu"}
+
+
+def test_links_to_the_runbook_begin_where_people_read_it_as_the_guide_shows(
+    tmp_path: Path,
+) -> None:
+    page = (K8S.parents[1] / "docs/monitoring.md").read_text().partition("### Links to the run")[2]
+    example = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])
+    objects = render_with(["monitoring"], tmp_path, **example)
+    command = page.partition("```sh\n")[2].partition("```")[0]
+    shutil.copytree(MONITORING / "rules", tmp_path / "rules")
+    subprocess.run(["sh", "-ec", command], cwd=tmp_path, check=True)
+    address = re.compile(r"https://git\.example\.org/muster/docs/alert-rules\.md#[a-z]+")
+    for group in GROUPS:
+        plain = yaml.safe_load((tmp_path / "rules" / f"{group.name}.yaml").read_text())
+        assert named(objects, "PrometheusRule", f"muster-{group.name}")["spec"] == plain
+        for rule in plain["groups"][0]["rules"]:
+            assert address.fullmatch(rule["annotations"]["runbook_url"])
 
 
 def test_the_patch_for_kube_prometheus_stack_labels_monitor_and_rules(tmp_path: Path) -> None:

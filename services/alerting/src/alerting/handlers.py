@@ -456,7 +456,8 @@ class _Batch:
 
     def notify(self, alerts: Iterable[Alert], cause: str = "", truncated: int = 0) -> None:
         """Take alerts that began or ended and have no events of their own."""
-        changed = with_cause(alerts, cause)
+        known = [replace(it, runbook=self._policy.runbook(it.runbook)) for it in alerts]
+        changed = with_cause(known, cause)
         self.notified.add(events_of(changed, truncated=truncated), changed)
 
     def pass_time(self, removed: Collection[str]) -> None:

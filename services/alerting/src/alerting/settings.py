@@ -22,7 +22,7 @@ from pydantic import (
 from yarl import URL
 
 from alerting.domain.deliveries import DeliveryPolicy
-from alerting.domain.policy import Policy
+from alerting.domain.policy import DOCS, Policy
 from alerting.receivers.http import HttpLimits, is_web_address
 from alerting.receivers.mail import MailServer, MailTls
 
@@ -121,6 +121,11 @@ class AlertingSettings(DatabaseSettings, ReadByRestSettings):
         description="The address of a job's page, for links in messages, such as"
         " https://muster.example.org/jobs/{job}; {job} becomes user~name.",
     )
+    docs_url: str = Field(
+        DOCS,
+        description="Where people read the folder docs of this release, such as"
+        " https://git.example.org/muster/docs; links to runbooks begin with it.",
+    )
 
     smtp_host: str | None = Field(None, description="The mail server; without it no mail is sent.")
     smtp_port: PositiveInt = Field(587, description="The mail server's port.")
@@ -196,6 +201,13 @@ class AlertingSettings(DatabaseSettings, ReadByRestSettings):
             raise ValueError("write an http or https address with {job} in it")
         return text
 
+    @field_validator("docs_url")
+    @classmethod
+    def _can_be_opened(cls, text: str) -> str:
+        if text != DOCS and not is_web_address(text):
+            raise ValueError("write the http or https address of the folder docs")
+        return text.rstrip("/")
+
     @field_validator("smtp_sender")
     @classmethod
     def _is_an_address(cls, text: str) -> str:
@@ -237,6 +249,7 @@ class AlertingSettings(DatabaseSettings, ReadByRestSettings):
             drift_over_s=self.drift_over_s,
             clash_over_s=self.clash_over_s,
             order_settles_s=self.order_settles_s,
+            docs_url=self.docs_url,
         )
 
     def delivery_policy(self) -> DeliveryPolicy:

@@ -24,6 +24,17 @@ COMPONENT_HEAD: dict[str, Any] = {
     "apiVersion": "kustomize.config.k8s.io/v1alpha1",
     "kind": "Component",
 }
+RUNBOOKS_OF_SITE: dict[str, Any] = {
+    "source": {"kind": "ConfigMap", "name": "settings", "fieldPath": "data.MUSTER_DOCS_URL"},
+    "targets": [
+        {
+            "select": {"kind": "PrometheusRule"},
+            "fieldPaths": ["spec.groups.*.rules.*.annotations.runbook_url"],
+            "options": {"delimiter": "/", "index": 0},
+        }
+    ],
+}
+"""Where people read the folder `docs`: the overlay's setting, as Alerting has it."""
 
 
 def generated(root: Path) -> dict[Path, str]:
@@ -39,7 +50,10 @@ def generated(root: Path) -> dict[Path, str]:
         files[root / COMPONENT / "rules" / f"{group.name}.yaml"] = _yaml(operator)
     files[root / MONITORING / "kustomization.yaml"] = _yaml(_config_maps())
     paths = [f"rules/{group.name}.yaml" for group in GROUPS]
-    component = COMPONENT_HEAD | {"resources": ["pod-monitor.yaml", *paths, "../../../monitoring"]}
+    component = COMPONENT_HEAD | {
+        "resources": ["pod-monitor.yaml", *paths, "../../../monitoring"],
+        "replacements": [RUNBOOKS_OF_SITE],
+    }
     files[root / COMPONENT / "kustomization.yaml"] = _yaml(component)
     files[root / "docs/dashboards.md"] = pages.dashboards(DASHBOARDS)
     files[root / RUNBOOK] = pages.rules(GROUPS)

@@ -1,12 +1,15 @@
-"""The numbers that decisions take as arguments; settings fill them."""
+"""The limits and the address that decisions take as arguments; settings fill them."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+DOCS = "docs"
+"""Runbooks of Muster's own alerts and rules are in this folder of its repository."""
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Limits of silence, all in seconds.
+    """Limits of silence, all in seconds, and where people read the folder `docs`.
 
     ``stuck_after_s``: an open job that should move and has not changed for this time is stuck.
     ``late_after_s``: a job that still waits so long after its expected start waits longer than
@@ -31,6 +34,13 @@ class Policy:
     lost_forget_s: float = 86_400.0
     external_over_s: float = 86_400.0
     order_settles_s: float = 30.0
+    docs_url: str = DOCS
+
+    def runbook(self, place: str | None) -> str | None:
+        """A place in the folder `docs` as people can open it; any other as it is."""
+        if place is None or not place.startswith(f"{DOCS}/"):
+            return place
+        return self.docs_url + place.removeprefix(DOCS)
 
     def is_news(self, at: datetime, now: datetime) -> bool:
         """Whether an event at ``at`` is recent enough for a notification."""
