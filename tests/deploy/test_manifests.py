@@ -179,6 +179,22 @@ def test_kafka_keeps_its_log_in_its_claim() -> None:
     assert f"[ -f {folder}/meta.properties ]" in script
 
 
+def test_kafka_logs_to_no_file() -> None:
+    """They would fill the folder for temporary files, and kubelet would evict the broker."""
+    objects = render(K8S / "overlays/minimal")
+    of = workload(objects, "kafka")
+    (broker,) = of.pod["containers"]
+    env = {each["name"]: each["value"] for each in broker["env"]}
+    (settings,) = [each["configMap"] for each in of.pod["volumes"] if "configMap" in each]
+    option, _, path = env["KAFKA_LOG4J_OPTS"].partition("=")
+    assert option == "-Dlog4j2.configurationFile"
+    folders = {each["mountPath"]: each["name"] for each in broker["volumeMounts"]}
+    assert folders[str(Path(path).parent)] == "settings"
+    text = named(objects, "ConfigMap", settings["name"])["data"][Path(path).name]
+    assert re.findall(r"(?m)^appender\.\w+\.type=(.+)$", text) == ["Console"]
+    assert "-loggc" not in env["EXTRA_ARGS"]
+
+
 def test_only_the_agent_sees_the_host(objects: Sequence[Json]) -> None:
     for of in workloads(objects):
         is_agent = of.name == "runtime-agent"

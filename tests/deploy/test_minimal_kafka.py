@@ -23,9 +23,10 @@ from muster.settings import ServiceSettings
 
 pytestmark = pytest.mark.apache
 
-PROPERTIES = Path(__file__).parents[2] / "deploy/k8s/overlays/minimal/server.properties"
+OVERLAY = Path(__file__).parents[2] / "deploy/k8s/overlays/minimal"
 KEY = "k" * 64
 START_S = 120
+LOGGING = f"-Dlog4j2.configurationFile={OVERLAY / 'log4j2.properties'}"
 
 
 class Broker:
@@ -37,7 +38,7 @@ class Broker:
         secrets = home / "secrets"
         secrets.mkdir()
         (secrets / "password").write_text(kafka_password(KEY, ADMINISTRATOR))
-        text = PROPERTIES.read_text()
+        text = (OVERLAY / "server.properties").read_text()
         for old, new in (
             ("0.0.0.0:9092", f"127.0.0.1:{self.port}"),
             ("kafka.muster-system.svc:9092", f"127.0.0.1:{self.port}"),
@@ -65,7 +66,7 @@ class Broker:
         )
         with (self.home / "log").open("wb") as log:
             self._process = subprocess.Popen(
-                [*self._java, "kafka.Kafka", str(self.properties)],
+                [*self._java, LOGGING, "kafka.Kafka", self.properties],
                 stdout=log,
                 stderr=log,
                 cwd=self.home,
@@ -212,6 +213,12 @@ def test_the_job_revokes_the_agent_of_a_removed_node(broker: Broker, tmp_path: P
     assert broker.reports("gpu-1") == [b"{}", None, None]
     assert " 0 others are removed" in run_the_job(broker, users)
     assert broker.logs_in("agent-gpu-1", kafka_password(KEY, "agent-gpu-1"))
+
+
+def test_the_broker_logs_to_its_output_alone(broker: Broker) -> None:
+    assert "] INFO " in (broker.home / "log").read_text()
+    made = {each.name for each in broker.home.iterdir()}
+    assert made == {"data", "log", "secrets", "server.properties"}
 
 
 def test_a_user_without_a_password_is_named(broker: Broker, tmp_path: Path) -> None:

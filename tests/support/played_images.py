@@ -45,7 +45,7 @@ def kafka_image(work: Path) -> Image:
     """Its programs take what those of the image take."""
     work.mkdir()
     for name, program in SCRIPTS.items():
-        text = f'#!/bin/sh\nexec {JAVA} $KAFKA_HEAP_OPTS -cp "/opt/kafka/libs/*" {program} "$@"\n'
+        text = f'#!/bin/sh\nlibs="/opt/kafka/libs/*"\nexec {JAVA} $KAFKA_HEAP_OPTS $KAFKA_LOG4J_OPTS -cp "$libs" {program} "$@"\n'
         (work / name).write_text(text)
         (work / name).chmod(0o755)
     java = shutil.which("java")
