@@ -45,8 +45,8 @@ def kafka_image(work: Path) -> Image:
     """Its programs take what those of the image take."""
     work.mkdir()
     for name, program in SCRIPTS.items():
-        text = f'#!/bin/sh\nlibs="/opt/kafka/libs/*"\nexec {JAVA} $KAFKA_HEAP_OPTS $KAFKA_LOG4J_OPTS -cp "$libs" {program} "$@"\n'
-        (work / name).write_text(text)
+        start = f'exec {JAVA} $KAFKA_HEAP_OPTS $KAFKA_LOG4J_OPTS -cp "/opt/kafka/libs/*" {program}'
+        (work / name).write_text(f'#!/bin/sh\n{start} "$@"\n')
         (work / name).chmod(0o755)
     java = shutil.which("java")
     assert java is not None, "Java 17 is missing"
