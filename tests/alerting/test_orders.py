@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from muster.contracts.jobs import JobState
 from rest_double import Ran, run_cli
+from standardwebhooks.webhooks import Webhook
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
 
@@ -189,6 +190,32 @@ async def test_orders_are_bounded_and_checked(
             assert (await api.admin.post(f"{path}/replay", json=body)).status_code == 400
         codes = [(await api.admin.post(f"{path}/test")).status_code for _ in range(11)]
         assert codes == [202] * 10 + [429]
+
+
+async def test_the_command_line_rotates_a_webhooks_secret(
+    with_rest: Callable[..., Any], start_receiver: Callable[..., Any], tmp_path: Path
+) -> None:
+    receiver = await start_receiver()
+    async with with_rest() as api:
+
+        async def muster(*words: str, text: str = "") -> Ran:
+            return await asyncio.to_thread(run_cli, tmp_path, *words, text=text, MUSTER_URL=api.url)
+
+        assert (await muster("login", "admin", text="correct-horse\n")).code == 0
+        made = await muster("subscriptions", "add", "job-failed", "--webhook", receiver.url)
+        ident = made.out.strip()
+        (first,) = (await muster("subscriptions", "secrets", ident)).out.splitlines()
+        assert first in made.err
+        newest, former = (await muster("subscriptions", "rotate", ident)).out.splitlines()
+        assert (newest != first, former) == (True, first)
+        await muster("subscriptions", "test", ident)
+        made = await muster("subscriptions", "add", "job-failed", "--email", "ada@example.org")
+        refused = await muster("subscriptions", "rotate", made.out.strip())
+        assert (refused.code, "it is no webhook" in refused.err) == (4, True)
+    (request,) = receiver.requests
+    assert len(request.headers["webhook-signature"].split()) == 2
+    for secret in (newest, former):
+        Webhook(secret).verify(request.body, dict(request.headers))
 
 
 async def test_the_command_line_subscribes_tests_lists_and_replays(

@@ -201,4 +201,14 @@ async def test_the_rules_that_are_shown_can_be_set_again(
         assert checked.startswith("The rules can be set.\n")
         await muster("alerts", "rules", "-", text=shown)
         again = json.loads(await muster("alerts", "rules", "-o", "json"))
-    assert (again["version"], again["content"]) == (2, yaml.safe_load(RULES % 600))
+        assert (again["version"], again["content"]) == (2, yaml.safe_load(RULES % 600))
+        await muster("alerts", "rules", "-", text="presetsOff: [JobRetriedOften]")
+        back = await muster("alerts", "rules", "rollback", "1", "--comment", "too quiet")
+        assert back == "Version 4 of the rules holds.\n"
+        assert yaml.safe_load(await muster("alerts", "rules")) == again["content"]
+        newest, first = (await muster("alerts", "rules", "versions", "--limit", "2")).split("\n")[
+            1:3
+        ]
+    assert newest.split()[0] == "4"
+    assert newest.endswith("admin  rollback to 1  too quiet")
+    assert first.split()[0] == "3"

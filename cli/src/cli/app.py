@@ -44,7 +44,7 @@ COMMANDS = {
     "alerts": ("cli.commands.alerts:app", "What fires now, and what was resolved lately."),
     "subscriptions": (
         "cli.commands.subscriptions:app",
-        "Messages about alerts: list, add, remove; deliveries, test, replay.",
+        "Messages about alerts: list, add, remove; deliveries, test, replay; secrets.",
     ),
     "events": ("cli.commands.events:app", "Follow the bus; republish messages."),
 }

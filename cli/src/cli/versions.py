@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from cli.output import milliseconds, when
+from cli.output import milliseconds, print_line, print_table, when
 
 
 def set_by(newest: Mapping[str, Any] | None) -> list[str]:
@@ -20,6 +20,23 @@ def change_of(version: Mapping[str, Any]) -> str:
     if version["action"] == "rollback":
         return f"rollback to {version['rolledBackTo']}"
     return str(version["action"])
+
+
+def print_versions(found: Mapping[str, Any]) -> None:
+    """A page of versions, newest first."""
+    rows = [
+        (
+            each["version"],
+            when(milliseconds(each["at"])),
+            each["by"],
+            change_of(each),
+            each["comment"],
+        )
+        for each in found["versions"]
+    ]
+    print_table(("VERSION", "MADE (UTC)", "BY", "ACTION", "COMMENT"), rows, ends_in_text=True)
+    if (left := found["total"] - len(rows)) > 0:
+        print_line(f"There are {left} more; --limit shows more of them.")
 
 
 def yaml_text(content: object) -> str:

@@ -12,13 +12,21 @@ from cyclopts import App, Parameter
 from cli.client import API, CommandError, Exit
 from cli.commands.session import Output, client, full_name, read_given, seconds
 from cli.output import Format, length, milliseconds, print_json, print_line, print_table, when
-from cli.versions import set_by, yaml_text
+from cli.versions import print_versions, set_by, yaml_text
 
 app = App(
     name="alerts",
     help="What fires now, and what was resolved in the last days; actions on alerts.",
     default_parameter=Parameter(negative=()),
 )
+rules_app = App(
+    name="rules",
+    help="Rules for alerts and actions: show, set, roll back (for admins).",
+    default_parameter=Parameter(negative=()),
+)
+app.command(rules_app)
+
+Comment = Annotated[str, Parameter(help="Why: for the versions and the audit log.")]
 
 
 @app.default
@@ -106,7 +114,7 @@ def answer(
     print_line(client().send("POST", path, told).json()["message"])
 
 
-@app.command
+@rules_app.default
 def rules(
     file: Annotated[
         Path | None,
@@ -117,7 +125,7 @@ def rules(
     ] = None,
     *,
     check: Annotated[bool, Parameter(help="Only check the file.")] = False,
-    comment: Annotated[str, Parameter(help="Why: for the versions and the audit log.")] = "",
+    comment: Comment = "",
     output: Output = Format.TABLE,
 ) -> None:
     """Show the rules that hold, as YAML that can be changed and set again, or set others. For
@@ -142,8 +150,37 @@ def rules(
         return
     path = f"{API}/alerts/rules?{urlencode({'comment': comment})}"
     made = server.call("PUT", path, text, kind).json()
-    print_line(f"Version {made['version']} of the rules holds.")
+    _print_made(made)
     _print_trial(made["trial"])
+
+
+@rules_app.command
+def versions(
+    *,
+    limit: Annotated[int, Parameter(help="At most so many.")] = 20,
+    output: Output = Format.TABLE,
+) -> None:
+    """The versions of the rules, newest first."""
+    found = client().get("/alerts/rules/versions", {"limit": limit}).json()
+    if output is Format.JSON:
+        print_json(found)
+        return
+    print_versions(found)
+
+
+@rules_app.command
+def rollback(
+    version: Annotated[int, Parameter(help="As `muster alerts rules versions` has it.")],
+    *,
+    comment: Comment = "",
+) -> None:
+    """Set the rules of an earlier version, as a new version."""
+    wanted = {"version": version, "comment": comment}
+    _print_made(client().send("POST", "/alerts/rules/rollback", wanted).json())
+
+
+def _print_made(version: dict[str, Any]) -> None:
+    print_line(f"Version {version['version']} of the rules holds.")
 
 
 def _print_trial(trial: list[dict[str, Any]]) -> None:

@@ -13,8 +13,8 @@ from cyclopts import App, Parameter
 from cli.client import API, Answer, Client, CommandError, Exit, problem_text
 from cli.commands.session import Output, client, read_given
 from cli.commands.what_if import Options, looked_at, print_warnings
-from cli.output import Format, milliseconds, print_json, print_line, print_table, when
-from cli.versions import change_of, set_by, yaml_text
+from cli.output import Format, print_json, print_line
+from cli.versions import print_versions, set_by, yaml_text
 
 PATH = "/cluster/config"
 
@@ -105,19 +105,7 @@ def versions(
     if output is Format.JSON:
         print_json(found)
         return
-    rows = [
-        (
-            each["version"],
-            when(milliseconds(each["at"])),
-            each["by"],
-            change_of(each),
-            each["comment"],
-        )
-        for each in found["versions"]
-    ]
-    print_table(("VERSION", "MADE (UTC)", "BY", "ACTION", "COMMENT"), rows, ends_in_text=True)
-    if (left := found["total"] - len(rows)) > 0:
-        print_line(f"There are {left} more; --limit shows more of them.")
+    print_versions(found)
 
 
 @app.command(name="set")

@@ -36,7 +36,7 @@ Id = Annotated[str, Parameter(help="The subscription's id, as `muster subscripti
 
 app = App(
     name="subscriptions",
-    help="Messages about alerts: list, add, remove; deliveries, test, replay.",
+    help="Messages about alerts: list, add, remove; deliveries, test, replay; secrets.",
     default_parameter=Parameter(negative=()),
 )
 
@@ -147,6 +147,28 @@ def _secret(what: str) -> str:
 def remove(subscription: Id) -> None:
     """Unsubscribe."""
     print_line(client().call("DELETE", API + _path(subscription)).json()["message"])
+
+
+@app.command
+def secrets(subscription: Id) -> None:
+    """The secrets that sign a webhook's deliveries, newest first. For its owner."""
+    _print_secrets(client().get(_path(subscription, "/secrets")).json()["secrets"])
+
+
+@app.command
+def rotate(subscription: Id) -> None:
+    """Make a new secret for a webhook, and print it first. The former one signs too until the next
+    rotation, so that the receiver can change meanwhile. For its owner.
+    """
+    answer = client().send("POST", _path(subscription, "/secrets/rotate"), None)
+    _print_secrets(answer.json()["secrets"])
+
+
+def _print_secrets(found: list[str]) -> None:
+    if not found:
+        raise CommandError(Exit.REFUSED, "No secret signs these messages: it is no webhook.")
+    for each in found:
+        print_line(each)
 
 
 @app.command
