@@ -442,10 +442,11 @@ def test_a_node_is_added_and_removed(
     begun, alone = generations(installed), users(installed)
     installed.ask("POST", "/api/v1/nodes", {"metadata": {"name": OTHER}})
     player.held = ("enrol-",)
-    late = muster(installed, tmp_path, "nodes", "add", OTHER, "--timeout", "1s", *key)
-    assert (late.code, f" on {OTHER}: runs. It did not" in late.err) == (8, True), late.err
-    # The agent would read what an earlier installation has stored there.
-    assert f"node/{OTHER}" not in of_node(installed, OTHER)
+    for words in (("nodes", "add", OTHER), ("deploy", "apply", "--yes", "--node", OTHER)):
+        late = muster(installed, tmp_path, *words, "--timeout", "1s", *key)
+        assert (late.code, f" on {OTHER}: runs. It did not" in late.err) == (8, True), late.err
+        # The agent would read what an earlier installation has stored there.
+        assert f"node/{OTHER}" not in of_node(installed, OTHER)
     player.held = ()
     added = muster(installed, tmp_path, "nodes", "add", OTHER, *key)
     assert added.code == 0, added.err

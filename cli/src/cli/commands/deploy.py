@@ -17,6 +17,7 @@ from cli.deploy.applying import (
     Waiting,
     bus_job,
     drop_setup,
+    enrol,
     images_before,
     let_in,
     overlay_before,
@@ -182,16 +183,18 @@ def apply(
     if rest is None:  # before there is that Secret, so that no error can hide it for good
         print_line(f"The first administrator's password, shown once: {first_password(key)}")
     secrets = secrets_of(key, before, named, database_url)
-    enrolled = enrolments(key, named, plan.images.muster)
+    known = job_nodes(kubectl)
+    enrolled = enrolments(key, known, plan.images.muster)
     if (agent := live_agent(kubectl)) is not None:
         remember_images(kubectl, agent, plan.images)
     first, *_ = steps(plan.objects)
     roll_out(kubectl, [first, Step("credentials", [*secrets, *enrolled])], None)
     remember_overlay(kubectl, _other_than_minimal(overlay))
-    if named:
-        kubectl.run("label", "nodes", "--overwrite", *named, f"{AGENT_LABEL}=true")
     back = "Then apply again; it goes on there."
     waiting = None if options.no_wait else Waiting(timeout_s, print_note, back)
+    if new := [each for each in named if each not in known]:
+        enrol(kubectl, enrolments(key, new, plan.images.muster), waiting)
+        kubectl.run("label", "nodes", "--overwrite", *new, f"{AGENT_LABEL}=true")
     _, *later = steps(with_marks(plan.objects, live_secrets(kubectl)))
     roll_out(kubectl, later, waiting)
     _print_address()
@@ -355,13 +358,8 @@ def add_nodes(
     plan = _plan(kubectl, overlay, node)
     _refuse_or_warn(kubectl, plan)
     key = key_for(key_file, kubectl.get("secret", REST, SYSTEM))
-    enrolled = enrolments(key, node, images.muster)
-    jobs = [each for each in enrolled if each["kind"] == "Job"]
-    secrets = [each for each in enrolled if each not in jobs]
-    kubectl.apply([users_of(key, job_nodes(kubectl, node)), *secrets])
-    # Also the same Job runs anew: it may have run on a machine that had the node's name before. Its
-    # end comes before the agent, which else may read those of an earlier installation.
-    roll_out(kubectl, [Step("enrolment", jobs, replaced=True)], waiting)
+    kubectl.apply([users_of(key, job_nodes(kubectl, node))])
+    enrol(kubectl, enrolments(key, node, images.muster), waiting)
     let_in(kubectl, node, bus_job(with_images(plan.objects, plan.images, images)), waiting)
     print_line(f"{', '.join(node)}: ready for jobs. `muster nodes uncordon` ends an earlier drain.")
 

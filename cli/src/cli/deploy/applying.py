@@ -176,6 +176,16 @@ def bus_job(objects: Sequence[Json], removed: Sequence[str] = ()) -> Step:
     return Step("bus", [job, *filter(None, settings)], replaced=True)
 
 
+def enrol(kubectl: Kubectl, enrolled: Sequence[Json], waiting: Waiting | None) -> None:
+    """Store credentials on nodes, before they get an agent: it may find those of an earlier
+    installation there. Also the same Job runs anew: it may have run on a machine that had the
+    node's name before.
+    """
+    jobs = [each for each in enrolled if each["kind"] == "Job"]
+    kubectl.apply([each for each in enrolled if each not in jobs])
+    roll_out(kubectl, [Step("enrolment", jobs, replaced=True)], waiting)
+
+
 def let_in(kubectl: Kubectl, nodes: Sequence[str], wanted: Step, waiting: Waiting) -> None:
     """Have agents on these nodes, once their users are in `wanted`. Returns when they are ready."""
     kubectl.run("label", "nodes", "--overwrite", *nodes, f"{AGENT_LABEL}=true")
