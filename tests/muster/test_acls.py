@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import ssl
+import sys
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -51,6 +53,7 @@ from muster.service import Runtime, running
 from muster.settings import ServiceSettings
 from toy_services import eventually
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "consume_events.py"
 WAIT_S = 60
 USERS = {service.value: service for service in Service if service is not Service.RUNTIME_AGENT} | {
     AGENT: Service.RUNTIME_AGENT
@@ -246,6 +249,29 @@ async def test_with_a_wrong_password_the_service_is_not_up(kafka: ApacheKafka) -
     assert "SaslAuthenticationFailed" in bus.refusals.reasons["log in"]
     assert not bus.is_up
     await bus.close()
+
+
+@pytest.mark.apache
+@pytest.mark.xdist_group("acls")
+async def test_the_example_logs_in_with_the_settings_of_services(apache_kafka: ApacheKafka) -> None:
+    set_up(apache_kafka, 1)
+    async with AIOKafkaProducer(**kafka_client(apache_kafka.bootstrap, "launcher")) as producer:
+        attributes = [("ce_type", b"muster.job-updated.v1"), ("ce_id", b"launcher/job/j/1")]
+        await producer.send_and_wait("job-updated", b'{"job": "j"}', b"j", headers=attributes)
+    settings = bus_settings(apache_kafka.bootstrap, OPERATOR)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, EXAMPLE, apache_kafka.bootstrap, "job-updated"),
+        env={f"MUSTER_{name.upper()}": str(value) for name, value in settings.items()},
+        stdout=PIPE,
+    )
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(WAIT_S):
+            line = (await process.stdout.readline()).decode()
+    finally:
+        process.kill()
+        await process.wait()
+    assert line == "muster.job-updated.v1 launcher/job/j/1 {'job': 'j'}\n"
 
 
 @pytest.mark.apache
