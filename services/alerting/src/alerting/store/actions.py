@@ -13,11 +13,15 @@ from alerting.store.rows import plain
 KEY = "alerting: actions"
 """One replica at a time decides on actions."""
 
-_KNOWN = """
-    SELECT * FROM action WHERE at > now() - interval '2 days'
-    OR state IN ('held', 'requested', 'running', 'failed', 'undo-requested')
-    OR state = 'done' AND "do" IN ('cordon', 'drain')
-    OR (fingerprint, starts_at) IN (SELECT fingerprint, starts_at FROM alert WHERE ends_at IS NULL)
+IS_KNOWN = """
+    (at > now() - interval '2 days'
+     OR state IN ('held', 'requested', 'running', 'failed', 'undo-requested')
+     OR state = 'done' AND "do" IN ('cordon', 'drain')
+     OR (fingerprint, starts_at) IN (SELECT fingerprint, starts_at FROM alert
+                                     WHERE ends_at IS NULL))
+"""
+"""Of the last days or of an alert that fires, or not over: decisions need it, or a rule would ask
+for the same action again.
 """
 _SAVE = """
     INSERT INTO action (action, rule, "do", target, fingerprint, starts_at, name, summary, state,
@@ -31,12 +35,11 @@ _SAVE = """
 
 
 async def known_actions(conn: Connection) -> list[Action] | None:
-    """Those of the last days or of alerts that fire, and all that are not over; None while another
-    replica decides.
-    """
+    """Those that decisions need; None while another replica decides."""
     if not await conn.fetchval("SELECT pg_try_advisory_xact_lock(hashtext($1))", KEY):
         return None
-    return [_action(row) for row in await conn.fetch(_KNOWN)]
+    sql = f"SELECT * FROM action WHERE {IS_KNOWN}"  # noqa: S608 - a condition of ours
+    return [_action(row) for row in await conn.fetch(sql)]
 
 
 async def load_actions(conn: Connection, actions: Iterable[str]) -> list[Action]:

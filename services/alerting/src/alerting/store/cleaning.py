@@ -2,6 +2,8 @@
 
 from muster.db import Connection
 
+from alerting.store.actions import IS_KNOWN
+
 _EXPIRE = """
     UPDATE delivery SET state = 'given-up', why = 'expired', ended_at = now(),
         reason = coalesce(reason, 'its receiver was paused or unknown all the time')
@@ -70,17 +72,12 @@ _STATEMENTS = (
         WHERE at < now() - least($1::float8, 2) * interval '1 day' ORDER BY at LIMIT $2
     )
     """,
-    # An action is known as long as its alert fires: or its rule would ask for it again.
-    """
+    f"""
     DELETE FROM action WHERE action IN (
-        SELECT action FROM action AS a WHERE at < now() - $1 * interval '1 day'
-        AND state NOT IN ('held', 'requested', 'running', 'failed', 'undo-requested')
-        AND NOT (state = 'done' AND "do" IN ('cordon', 'drain'))
-        AND NOT EXISTS (SELECT 1 FROM alert WHERE fingerprint = a.fingerprint
-                        AND starts_at = a.starts_at AND ends_at IS NULL)
-        LIMIT $2
+        SELECT action FROM action
+        WHERE at < now() - $1 * interval '1 day' AND NOT {IS_KNOWN} LIMIT $2
     )
-    """,
+    """,  # noqa: S608 - a condition of ours
     """
     DELETE FROM alert WHERE (fingerprint, starts_at) IN (
         SELECT fingerprint, starts_at FROM alert WHERE ends_at < now() - $1 * interval '1 day'
