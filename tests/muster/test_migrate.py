@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import asyncpg
@@ -17,6 +20,21 @@ async def test_migrating_twice_changes_nothing(empty_database_url: str) -> None:
     first = await migrate(empty_database_url)
     assert all(files[0] == "0000_exchange" for files in first.values())
     assert await migrate(empty_database_url) == {service: [] for service in SERVICES}
+
+
+async def test_nothing_to_run_loads_no_alembic(database_url: str) -> None:
+    command = (sys.executable, "-X", "importtime", "-m", "muster.migrate")
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        env=os.environ | {"MUSTER_DATABASE_URL": database_url},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    out, loaded = await process.communicate()
+    assert out.decode().splitlines() == [f"{service}: up to date" for service in SERVICES]
+    assert b"asyncpg" in loaded
+    assert b"alembic" not in loaded
+    assert b"sqlalchemy" not in loaded
 
 
 async def test_two_migrators_at_once_are_harmless(empty_database_url: str) -> None:

@@ -65,14 +65,17 @@ def refuse_edited(migrations: Sequence[Migration], ran: Mapping[str, str]) -> No
             )
 
 
+def not_run(migrations: Sequence[Migration], ran: Mapping[str, str]) -> list[Migration]:
+    """Those that a database still has to run. Raises Broken where another file ran."""
+    refuse_edited(migrations, ran)
+    return [each for each in migrations if each.revision not in ran]
+
+
 def refuse_old(service: str, ran: Mapping[str, str]) -> None:
     """Raises Broken where a database has not run all migrations of a service, or others. A newer
     schema is accepted; the changelog names releases for which services must stop first.
     """
-    migrations = migrations_of(service)
-    refuse_edited(migrations, ran)
-    missing = [m.path.stem for m in migrations if m.revision not in ran]
-    if missing:
+    if missing := [each.path.stem for each in not_run(migrations_of(service), ran)]:
         raise Broken(
             f"the database is not Muster's, or is older than this {service}: its schema {service}"
             f" has not run {', '.join(missing)}; check MUSTER_DATABASE_URL, then run"
