@@ -112,7 +112,9 @@ def test_rules_that_flood_or_evaluate_nothing_are_refused_with_their_place() -> 
         ("rules: [{name: a, event: alert-raised}]", "rules.0.event"),
         ("rules: [{name: a, event: nonsense}]", "rules.0.event"),
         ("rules: [{name: JobRetriedOften, event: job-failed}]", "rules.0.name"),
+        ("rules: [{name: NodeLost, event: node-lost}]", "rules.0.name"),
         ("presetsOff: [Nothing]", "presetsOff.0"),
+        ("presetsOff: [PreflightFailed]", "presetsOff.0"),
     ],
 )
 def test_wrong_rules_are_refused(text: str, place: str) -> None:

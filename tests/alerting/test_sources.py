@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from muster.contracts.jobs import JobState
 from muster.contracts.nodes import Gpu, NodeReport, ProblemKind
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
@@ -45,6 +46,45 @@ async def test_alerts_of_a_nodes_health_follow_its_reports_at_once_after_a_start
     ]
     (first,) = [it for it in bodies if it["data"]["title"] == "GPU 1 of node n1: it fell off"]
     assert first["data"]["alerts"][0]["runbook"] == f"{docs}/runbook.md#nodes"
+
+
+async def test_a_preset_that_is_switched_off_begins_no_more(
+    cluster: Any, with_rest: Callable[..., Any], start_receiver: Callable[..., Any]
+) -> None:
+    receiver = await start_receiver()
+    off = """
+presetsOff: [JobStuck, NodeDiskFull]
+rules: [{name: Adopted, event: job-failed, summary: Adopted}, {name: Counted, event: job-stuck}]
+"""
+    async with with_rest(stuck_after_s=0.2) as api:
+        await api.subscribe(receiver.url, *EVENTS, "job-stuck", "job-unstuck")
+        await cluster.job("j1", 1, JobState.STOPPING)
+        await api.until_alerts([("firing",)], "state", name="JobStuck")
+        answer = await api.admin.put("/api/v2/alerts/rules", content=off)
+        assert answer.status_code == 202, answer.text
+        number = 0
+        async with asyncio.timeout(60):
+            while not await api.alerts(name="Adopted"):
+                number += 1  # Alerting may not have read the rules yet
+                await cluster.job(f"failed-{number}", 1, JobState.FAILED)
+                await asyncio.sleep(0.05)
+        await cluster.job("j2", 1, JobState.STOPPING)
+        await api.until_alerts([("firing",)], "state", name="Counted")
+        await cluster.job("j2", 2, JobState.STOPPED)
+        await cluster.job("j1", 2, JobState.STOPPED)
+        await api.until_alerts([("resolved",)], "state", name="JobStuck")
+        bad = [("it fell off", "xid")]
+        await cluster.publish("node-reported", "n1", report(1, bad, disk="No room."))
+        await api.until_alerts([("GpuXid",)], "name", node="n1")
+        bodies = [json.loads(it.body) for it in await receiver.wait_for(5)]
+    found = [(it["type"], it["data"]["title"], it["data"].get("job")) for it in bodies]
+    assert sorted(found) == [
+        ("alert.raised", "Adopted", None),
+        ("alert.raised", "Counted: Job ada~train is stuck", None),
+        ("alert.raised", "GPU 0 of node n1: it fell off", None),
+        ("job.stuck", "Job ada~train is stuck", "j1"),
+        ("job.unstuck", "Job ada~train makes progress again", "j1"),
+    ]
 
 
 async def test_alertmanagers_alerts_are_known_by_fingerprint_and_start(

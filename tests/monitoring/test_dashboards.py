@@ -5,8 +5,10 @@ import re
 from collections.abc import Callable, Iterator
 
 import pytest
-from alerting.domain import clashes, deadletters, drifts, event_rules, health, jobs, nodes
+from alerting.domain import event_rules
+from alerting.domain.actions import FAILURES
 from alerting.metrics import AlertingMetrics
+from alerting.rules import CAN_BE_OFF
 from documents.monitoring import files, grafana
 from documents.monitoring.dashboards import DASHBOARDS
 from documents.monitoring.rules import GROUPS
@@ -37,13 +39,7 @@ REGISTRIES: tuple[Callable[[CollectorRegistry], object], ...] = (
 )  # fmt: skip
 OF_PROMETHEUS = {"up", "scrape_duration_seconds", "ALERTS"}
 OF_OTHERS_TOO = re.compile(r"\b((?:DCGM_|gpu_|nvidiasmi_|process_)\w+)((?:\{[^}]*\})?)")
-OWN_ALERTS = {
-    *(name for name, _ in (*health.OF_GPUS.values(), *health.OF_NODES.values())),
-    *(name for name, _ in (health.BAD_GPU, health.BAD_NODE)),
-    *(each.name for each in event_rules.PRESETS),
-    nodes.LOST, clashes.CLASHED, drifts.DRIFTED, jobs.STUCK, deadletters.RECORDS_REJECTED,
-    event_rules.FAILS, event_rules.FLOODS,
-}  # fmt: skip
+OWN_ALERTS = {*CAN_BE_OFF, *FAILURES.values(), event_rules.FAILS, event_rules.FLOODS}
 BURN = "1h"
 """Burn rates are of a time of their own."""
 OVER_TIME = re.compile(r"\b(?:rate|irate)\([^\[\]]*\[([^\]]*)\]")

@@ -38,7 +38,7 @@ from alerting.domain import (
 from alerting.domain.actions import Action
 from alerting.domain.deliveries import ALERTS, Delivery, deliveries
 from alerting.domain.event_rules import Match
-from alerting.domain.events import Alert, Event
+from alerting.domain.events import ENDS, Alert, Event, Source
 from alerting.domain.jobs import Watch
 from alerting.domain.mutes import is_muted
 from alerting.domain.nodes import NodeWatch
@@ -170,7 +170,8 @@ class Listener:
             unseen = nodes.unseen(NODES_AT_ONCE)
             known = await alert_store.alerts_of_nodes(opened.conn, unseen)
             if known is not None:
-                batch.notify(health.changes(known, unseen, now=opened.now))
+                off = self._rules.now.off
+                batch.notify(health.changes(known, unseen, now=opened.now, off=off))
                 batch.notified.seen = unseen
         await self._save(opened, batch)
         is_last = len(batch.notified.seen) < NODES_AT_ONCE
@@ -241,6 +242,7 @@ class Listener:
         await batch.save(opened.conn)
         await self._follow_rules(opened, batch)
         notified = batch.notified
+        await self._leave_out(opened.conn, notified)
         await alert_store.save_alerts(opened, notified.alerts)
         if notified.events:
             await self._note_rest(opened.conn, notified)
@@ -248,6 +250,28 @@ class Listener:
         if batch.over:
             reason = "the action waits no longer for a script"
             notified.expired = await delivery_store.expire_events(opened.conn, batch.over, reason)
+
+    async def _leave_out(self, conn: Connection, notified: Notified) -> None:
+        """Leave out the alerts that operators have switched off, with their events, and the ends of
+        those that have not begun. What fires already goes on to its end.
+        """
+        off = self._rules.now.off
+        named = [it for it, _ in notified.alerts if it.name in off and it.source is Source.ALERTING]
+        if not named:
+            return
+        firing = await rule_store.firing(conn, [it.fingerprint for it in named])
+        out = {(it.fingerprint, it.ends_at is not None) for it in named}
+        out -= {(ident, True) for ident in firing}
+        notified.alerts = [
+            (it, trace)
+            for it, trace in notified.alerts
+            if (it.fingerprint, it.ends_at is not None) not in out
+        ]
+        notified.events = [
+            (it, trace)
+            for it, trace in notified.events
+            if (it.data.get("alert"), it.name in ENDS) not in out
+        ]
 
     async def _note_rest(self, conn: Connection, notified: Notified) -> None:
         """Let ends know which alerts with their cause fire still."""

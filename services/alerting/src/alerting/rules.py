@@ -28,6 +28,7 @@ from muster.records import Received
 from pydantic import ConfigDict, Field, ValidationError
 
 from alerting.conditions import EVENT, Condition
+from alerting.domain import clashes, deadletters, drifts, health, jobs, nodes
 from alerting.domain.actions import ActionRule, Limits
 from alerting.domain.deliveries import ALERTS
 from alerting.domain.event_rules import MOST_AN_HOUR, PRESETS, By, EventRule, Trial
@@ -43,6 +44,17 @@ FILE = FileLimits("a file of rules", 256 * 1024, 5_000)
 JOB = ("job",)
 MOST_OF_JOB = 20
 """Faults of a preflight job that are named."""
+
+OWN_ALERTS = health.NAMES | {
+    jobs.STUCK,
+    jobs.WAITS_LONG,
+    nodes.LOST,
+    drifts.DRIFTED,
+    clashes.CLASHED,
+    deadletters.RECORDS_REJECTED,
+}
+"""Alerts that Muster raises without a rule."""
+CAN_BE_OFF = OWN_ALERTS | {it.name for it in PRESETS}
 
 Pattern = Annotated[str, Field(min_length=1, max_length=255)]
 
@@ -129,12 +141,15 @@ class RulesText(_Strict):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What holds now. ``texts``: event rules as they were written, without presets."""
+    """What holds now. ``texts``: event rules as they were written, without presets; ``off``: the
+    names of presets that are switched off.
+    """
 
     events: tuple[EventRule, ...] = PRESETS
     actions: tuple[ActionRule, ...] = ()
     limits: Limits = field(default_factory=Limits)
     texts: tuple[EventRuleText, ...] = ()
+    off: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +213,7 @@ def after_trial(
 
 def _faults(root: Node, text: RulesText) -> list[Problem]:
     found = []
-    presets = {it.name for it in PRESETS}
-    taken = set(presets - set(text.presets_off))
+    taken = set(CAN_BE_OFF - set(text.presets_off))
     for number, rule in enumerate(text.rules):
         place: tuple[str | int, ...] = ("rules", number)
         if rule.name in taken:
@@ -213,8 +227,8 @@ def _faults(root: Node, text: RulesText) -> list[Problem]:
             fault = "does not read `event`: it holds for all events or none. Leave it out for all"
             found.append(problem_at(root, (*place, "when"), fault))
     for number, name in enumerate(text.presets_off):
-        if name not in presets:
-            fault = f"there is no such preset; presets are {', '.join(sorted(presets))}"
+        if name not in CAN_BE_OFF:
+            fault = f"there is no such preset; presets are {', '.join(sorted(CAN_BE_OFF))}"
             found.append(problem_at(root, ("presetsOff", number), fault))
     names: set[str] = set()
     for number, action in enumerate(text.actions):
@@ -256,6 +270,7 @@ def rules_of(content: dict[str, Any]) -> Rules:
         tuple(each.rule() for each in text.actions),
         limits,
         text.rules,
+        frozenset(text.presets_off),
     )
 
 

@@ -4,7 +4,7 @@ An alert begins and ends with the time of a report, so replicas that have read d
 come to the same alerts: an older report than an alert's start or end changes nothing.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 
 from muster.contracts.nodes import Gpu, NodeReport, ProblemKind
@@ -24,15 +24,21 @@ OF_NODES: Mapping[ProblemKind, tuple[str, Severity]] = {
 }
 BAD_GPU = ("GpuUnhealthy", Severity.CRITICAL)
 BAD_NODE = ("NodeUnhealthy", Severity.WARNING)
+NAMES = frozenset(name for name, _ in (*OF_GPUS.values(), *OF_NODES.values(), BAD_GPU, BAD_NODE))
 
 RUNBOOK = "docs/runbook.md#nodes"
 
 
 def changes(
-    known: Iterable[Alert], nodes: Mapping[str, NodeReport | None], *, now: datetime
+    known: Iterable[Alert],
+    nodes: Mapping[str, NodeReport | None],
+    *,
+    now: datetime,
+    off: Collection[str] = (),
 ) -> tuple[Alert, ...]:
     """The alerts that begin or end. ``nodes``: the newest reports, None of a node that was removed;
-    ``known``: the alerts about these nodes that fire, or ended lately.
+    ``known``: the alerts about these nodes that fire, or ended lately; ``off``: the names of alerts
+    that do not begin.
     """
     latest: dict[str, Alert] = {}
     for alert in known:
@@ -41,7 +47,11 @@ def changes(
             latest[alert.fingerprint] = alert
     reports = [it for it in nodes.values() if it is not None]
     wanted = {each.fingerprint: each for report in reports for each in alerts_of(report)}
-    begun = [each for ident, each in wanted.items() if _begins(latest.get(ident), each)]
+    begun = [
+        each
+        for ident, each in wanted.items()
+        if each.name not in off and _begins(latest.get(ident), each)
+    ]
     ended = []
     for ident, alert in latest.items():
         if alert.ends_at is not None or ident in wanted:
