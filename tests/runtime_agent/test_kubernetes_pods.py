@@ -417,6 +417,23 @@ async def test_what_kubernetes_ends_costs_no_retry(
     await world.until(lambda: world.rule() == rule and not api.objects)
 
 
+@pytest.mark.parametrize(
+    ("message", "rule"),
+    [
+        ('Container main exceeded its local ephemeral storage limit "10Gi". ', "disk-limit"),
+        ("Pod ephemeral local storage usage exceeds the total limit of containers 10Gi. ",
+         "disk-limit"),
+        ("The node was low on resource: ephemeral-storage. Container main was using 9Gi, request is"
+         " 0, has larger consumption of ephemeral-storage. ", "evicted"),
+    ],
+)  # fmt: skip
+async def test_an_eviction_for_the_pods_own_use_of_disk_is_told_apart(
+    world: World, api: PodApiDouble, message: str, rule: str
+) -> None:
+    api.failed(await world.running(), "Evicted", message)
+    await world.until(lambda: world.rule() == rule and not api.objects)
+
+
 async def test_a_pod_that_is_deleted_by_hand_is_lost(world: World, api: PodApiDouble) -> None:
     body = await world.running()
     api.drop(("jobs", body["metadata"]["name"]))

@@ -14,6 +14,7 @@ class Loss(StrEnum):
     DIRECTORY = "record-lost"
     CONTAINER = "container-lost"
     EVICTED = "evicted"
+    DISK_LIMIT = "disk-limit"
     DISPLACED = "displaced"
     NODE_SHUTDOWN = "node-shutdown"
     DELETED = "deleted"

@@ -127,6 +127,10 @@ _LOSSES: Mapping[Loss, _Rule] = {
         "evicted", -1000, "PodEvicted", Fault.PLATFORM, _TRANSIENT,
         "The node's kubelet evicted the pod.",
     ),
+    Loss.DISK_LIMIT: _Rule(
+        "disk-limit", -1027, "PodDiskLimitExceeded", Fault.USER, _PERMANENT,
+        "The pod used more disk than its limit allows.",
+    ),
     Loss.DISPLACED: _Rule(
         "displaced", -1003, "PodPreemptedForCriticalPod", Fault.PLATFORM, _TRANSIENT,
         "The node's kubelet ended the pod for one that is critical for the cluster.",

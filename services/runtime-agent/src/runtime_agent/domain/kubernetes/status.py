@@ -27,6 +27,11 @@ _ALLOWS_NO_IMAGE = re.compile(
     re.IGNORECASE,
 )
 """What registries answer where nobody but the user can help."""
+_OVER_ITS_LIMIT = re.compile(
+    r"exceeded its local ephemeral storage limit"
+    r"|ephemeral local storage usage exceeds the total limit"
+)
+"""kubelet's words where it ends a pod for its own use of disk, not for a lack on the node."""
 _QUOTED = re.compile(r'"[^"]*"|\'[^\']*\'')
 """Names, which may hold any word."""
 _IMAGE_WAITS = frozenset(
@@ -210,7 +215,7 @@ def _loss(seen: Observed) -> Loss | None:
     """Kubernetes has ended it. kubelet names the reason in the pod's status."""
     match seen.reason:
         case "Evicted":
-            return Loss.EVICTED
+            return Loss.DISK_LIMIT if _OVER_ITS_LIMIT.search(seen.text) else Loss.EVICTED
         case "Preempting" | "Preempted":
             return Loss.DISPLACED
         case "NodeShutdown" | "Terminated" | "Shutdown" | "NodeLost":
