@@ -300,7 +300,8 @@ def _kind(random: Random, hardware: Hardware, vc: str, priority: int, without_gp
         gpus = min(gpus, len(hardware.leaves(hardware.pins[pin])))
     if not config.nodes:
         return Kind(gpus, chosen, pin, cpu=random.choice((0, 1)))
-    cpu = random.choice((0, gpus, gpus * 2, gpus * 2, gpus * 4, gpus * 4 + 3, 6))
+    with_gpus = (0, gpus, gpus * 2, gpus * 2, gpus * 4, gpus * 4 + 3, 6)
+    cpu = random.choice(with_gpus if gpus else (0, 1, 1, 2, 2, 3, 6))
     ports = random.choice((0, 0, 0, 1, 2))
     resources = (("rdma", 1),) if random.random() < 0.15 else ()
     memory = random.choice((0, 0, 500 * gpus, 1500))

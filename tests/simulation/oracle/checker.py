@@ -1,10 +1,11 @@
 """What is true of every state, whatever was decided: each sentence that is not is one finding."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from scheduler.domain.core.model import OPPORTUNISTIC, GangClass, Kind
 
+from oracle.hardware import Hardware
 from oracle.state import Record, State, kinds_of, spare
 from oracle.views import demands
 
@@ -179,23 +180,44 @@ def _machine(state: State, machine: str) -> Iterator[str]:
 
 
 def _charges(state: State) -> Iterator[str]:
-    """Each guaranteed gang that stays is charged what its pods cost, in its cells, alone."""
+    """Each guaranteed gang that stays is charged what its pods cost, in its cells. Pods without
+    GPUs may share what they are charged.
+    """
     hardware = state.hardware
-    owner: dict[int, str] = {}
+    charged: defaultdict[int, list[tuple[str, Kind | None]]] = defaultdict(list)
     for record in state.records.values():
         if not record.is_guaranteed or record.is_leaving:
             continue
         held = {leaf for cell, _ in record.cells for leaf in hardware.leaves(cell)}
         for leaf in state.charged_by(record):
-            if leaf in owner:
-                yield f"{_name(state, leaf)} is charged to {owner[leaf]} and {record.gang.id}"
             if leaf not in held:
                 yield f"{record.gang.id} is charged {_name(state, leaf)}, in no cell of its"
-            owner[leaf] = record.gang.id
         kinds = kinds_of(record.gang.roles)
         for pod, place in record.places.items():
+            for gpu in (*place.gpus, *place.charged):
+                if (leaf := hardware.leaf_at.get((place.node, gpu))) is not None:
+                    charged[leaf].append((record.gang.id, kinds.get(pod)))
             if (record.gang.id, pod) in state.before_change.ran:
                 continue  # a change of the nodes charges nobody more
             needed = hardware.leaves_needed(kinds[pod], place.node) if pod in kinds else None
             if needed != len({*place.gpus, *place.charged}):
                 yield f"{record.gang.id}: pod {pod} costs {needed} and is charged {place}"
+    for leaf, pods in charged.items():
+        if len(pods) > 1 and not _may_share(hardware, leaf, [kind for _, kind in pods]):
+            yield f"{_name(state, leaf)} is charged to {sorted(gang for gang, _ in pods)}"
+
+
+def _may_share(hardware: Hardware, leaf: int, kinds: list[Kind | None]) -> bool:
+    """These want no GPU and together no more than goes with a leaf."""
+    machine = str(hardware.cells[leaf].node)
+    wanted: Counter[str] = Counter()
+    has: dict[str, int | None] = {}
+    for kind in kinds:
+        if kind is None or not kind.costs_nothing:
+            return False
+        names = ("cpu", "memory", "ports", *(name for name, _ in kind.resources))
+        for name, (count, limit) in zip(names, hardware.wanted(kind, machine), strict=True):
+            wanted[name] += count
+            has[name] = limit
+    gpus = hardware.gpus_on[machine]
+    return all(limit is None or wanted[name] * gpus <= limit for name, limit in has.items())

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 
 from scheduler.domain.core.forest import Cell, Chain
 from scheduler.domain.core.interface import Drift
-from scheduler.domain.core.nodes import Binding, Node, Phase, Place, Pool, Slot, Workload
+from scheduler.domain.core.nodes import Binding, Node, Phase, Place, Pool, Shares, Slot, Workload
 from scheduler.domain.core.state import UNLIMITED, State
 
 GPUS, QUOTA, CELLS, AMOUNTS, INDEX = "gpus", "quota", "cells", "amounts", "index"
@@ -92,6 +92,7 @@ def _nodes(state: State, workloads: Callable[[], Iterable[Workload]]) -> Steps:
             here = [(workload, places.on(slot, workload)) for workload in slot.pods]
             unknown += [(slot, workload) for workload in slot.pods if workload not in known]
             yield from _of_slot(slot, here)
+            yield from _of_shares(state, slot, here)
             held += here
         yield from _of_amounts(state, node, held)
         yield None
@@ -130,10 +131,11 @@ def _of_slot(slot: Slot, held: Held) -> Iterator[Drift]:
             gpus = place.gpus
             charge = 0 if is_leaving or workload.is_opportunistic else place.charge
             outside = charge & ~slot.bound.get(place.owner, 0)
+            others = charged if charge not in slot.shares else charged & ~charge
             for book, where, shared in (
                 (GPUS, f"{node}, shared", gpus & (holding if is_nominated else used)),
                 (GPUS, f"{node}, where others stay", 0 if is_leaving else gpus & staying),
-                (QUOTA, f"{node}, charged twice", charge & charged),
+                (QUOTA, f"{node}, charged twice", charge & others),
                 (CELLS, f"{node}, charged outside of its cells", outside),
             ):
                 if shared:
@@ -159,6 +161,31 @@ def _of_slot(slot: Slot, held: Held) -> Iterator[Drift]:
         if has != should:
             yield _of_leaves(None, book, where, has, should)
     yield from _of_cells(slot)
+
+
+def _of_shares(state: State, slot: Slot, held: Held) -> Iterator[Drift]:
+    """Pods that share a charged leaf, and where others may join them."""
+    pods: defaultdict[int, list[tuple[int, Place]]] = defaultdict(list)
+    for workload, places in held:
+        if not workload.is_opportunistic and workload.phase is not Phase.PREEMPTED:
+            for place in (each for each in places if each.is_shared):
+                pods[place.charge].append((workload.priority, place))
+    should: dict[int, Shares] = {}
+    for leaf, some in pods.items():
+        amounts = zip(*(place.amounts for _, place in some), strict=True)
+        priorities, holds = sorted(each for each, _ in some), sum(not p.pod for _, p in some)
+        should[leaf] = Shares(tuple(priorities), tuple(map(sum, amounts)), holds)
+    node = slot.node.name
+    if slot.shares != should:
+        yield _drift(NOBODY, QUOTA, f"{node}, sharing pods", *map(_sharing, (slot.shares, should)))
+    for owner in slot.bound:
+        has = state.sharing.get((slot.pool, owner), 0) >> slot.number & 1
+        if has != state.is_sharing(slot, owner):
+            yield _drift(NOBODY, INDEX, f"{node}, shared leaves of {owner}", has, 1 - has)
+
+
+def _sharing(shares: Mapping[int, Shares]) -> int:
+    return sum(len(each.priorities) for each in shares.values())
 
 
 def _of_cells(slot: Slot) -> Iterator[Drift]:
@@ -227,18 +254,25 @@ def _sums(state: State, workloads: Iterable[Workload]) -> Steps:
     users = {binding: binding.users for some in cells.values() for _, binding in some}
     yield None
     charged: defaultdict[Account, Counter[str]] = defaultdict(Counter)
+    shared: dict[tuple[Slot, int], tuple[Account, str]] = {}
     pods: Counter[Binding] = Counter()
     number = 0
     for workload, phase, owner, priority, places in placed:
         for place in () if owner is None or phase is Phase.PREEMPTED else places:
             if place.charge and place.slot.pool.gpu_type is not None:
                 account = place.owner, place.slot.pool.gpu_type, priority
-                charged[account][workload.gang.id] += place.charge.bit_count()
+                if place.is_shared:  # it counts once, at the highest priority
+                    leaf, one = (place.slot, place.charge), (account, workload.gang.id)
+                    shared[leaf] = max(shared.get(leaf, one), one, key=lambda each: each[0][2])
+                else:
+                    charged[account][workload.gang.id] += place.charge.bit_count()
                 for mask, binding in cells.get(place.slot, ()):
                     pods[binding] += bool(mask & place.charge)
             number += 1
             if number % COUNTED == 0:
                 yield None
+    for account, gang in shared.values():
+        charged[account][gang] += 1
     for account in sorted(has.keys() | charged.keys()):
         yield from _of_account(account, has.get(account, 0), charged.get(account, {}))
     should = sum(phase is Phase.PREEMPTED for _, phase, *_ in placed)

@@ -220,6 +220,7 @@ class _Chooser:
         found: dict[Slot, None] = {}
         most = max(CANDIDATES, CANDIDATES_A_POD * count)
         for view in views:
+            found.update(dict.fromkeys(self._placer.joining(view.pool, want)))
             for _, slot in view.seek(want.bare, EVERYWHERE, 0, is_opportunistic=False):
                 found.update(dict.fromkeys(s for _, _, s in view.in_rack(slot.rack, want.bare)))
                 if len(found) >= most:
@@ -235,13 +236,17 @@ class _Chooser:
             is_borrowed = other.priority < 0 and not other.is_opportunistic
             if other.is_surplus or is_borrowed or other.phase is Phase.NOMINATED:
                 free |= gpus | charge  # they count less than others
-        return max(0, want.need(slot.model)[0] - free.bit_count())
+        return max(0, self._need(slot, want) - free.bit_count())
+
+    def _need(self, slot: Slot, want: Want) -> int:
+        """Leaves that a pod takes, unless it shares one."""
+        return 0 if self._placer.joinable(want, slot) else want.need(slot.model)[0]
 
     def price(self, slot: Slot, want: Want) -> _Price | None:
         """The nearest leaves first; of those as near the cheapest."""
         owner = self._workload.owner_of(want)
         assert owner is not None
-        need = want.need(slot.model)[0]
+        need = self._need(slot, want)
         mask = claimable(slot, owner, self._workload.priority, may_bind=False)
         if self._state.may_bind_any(owner, slot):
             mask |= slot.open & slot.good

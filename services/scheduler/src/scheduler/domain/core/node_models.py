@@ -83,6 +83,15 @@ class Model:
         count = leaves.bit_count()
         return tuple(-(-(total or 0) * count // self.units) for total in self.totals)
 
+    def goes_with_leaf(self, amounts: tuple[int, ...]) -> bool:
+        """One leaf's share has so much of each limited resource."""
+        return all(amounts[i] * self.units <= (self.totals[i] or 0) for i in self.limited)
+
+    def is_leaf_full(self, amounts: tuple[int, ...]) -> bool:
+        """So much leaves nothing of one leaf's share of some limited resource."""
+        totals = ((amounts[i], self.totals[i]) for i in self.limited)
+        return any(total and amount * self.units >= total for amount, total in totals)
+
     def units_left(self, left: tuple[int, ...]) -> int:
         """Shares that are left of the scarcest resource."""
         least = MOST_UNITS
@@ -235,6 +244,23 @@ class Want:
                 ),
                 default=NEVER,
             )
+        return found
+
+    def may_share(self, model: Model) -> bool:
+        """A pod is charged one leaf on such a node, which others may share."""
+        return not self.gpus and self.kind.pin is None and self.need(model)[0] == 1
+
+    def most_in_leaf(self, models: tuple[Model, ...]) -> int:
+        """Pods that may share a leaf, where these are most; they take one leaf each at least."""
+        found = 1
+        for model in models:
+            if self.may_share(model):
+                most = (
+                    (model.totals[i] or 0) // (model.units * self.amounts[i])
+                    for i in model.limited
+                    if self.amounts[i]
+                )
+                found = max(found, min(most, default=1))
         return found
 
     def costs_no_leaves(self, models: tuple[Model, ...]) -> bool:

@@ -111,7 +111,7 @@ class Slot:
     ``held``: by nominated pods. ``leaving``: used by pods that leave. ``charged``:
     to gangs that own cells here. ``open``: in no bound cell. ``bound``: owner → leaves.
     ``bindings``: the bound cells, each with its leaves here. ``pods``: workload → leaves that it
-    uses or holds, and leaves that it is charged.
+    uses or holds, and leaves that it is charged. ``shares``: leaf → who is charged it together.
     """
 
     node: Node
@@ -133,6 +133,7 @@ class Slot:
     bound: dict[str, int] = field(default_factory=dict)
     bindings: "tuple[tuple[int, Binding], ...]" = ()
     pods: "dict[Workload, tuple[int, int]]" = field(default_factory=dict)
+    shares: "dict[int, Shares]" = field(default_factory=dict)
 
     @property
     def staying(self) -> int:
@@ -143,6 +144,16 @@ class Slot:
     def free(self) -> int:
         """Leaves that no workload uses or holds."""
         return self.good & ~(self.used | self.held)
+
+
+class Shares(NamedTuple):
+    """Pods without GPUs that are charged one leaf together. ``priorities``: of each, lowest first.
+    ``amounts``: of all together. ``holds``: how many are reservations', which nobody joins.
+    """
+
+    priorities: tuple[int, ...]
+    amounts: tuple[int, ...]
+    holds: int
 
 
 @dataclass(slots=True, eq=False)
@@ -194,7 +205,8 @@ class Phase(Enum):
 
 class Place(NamedTuple):
     """A pod's place. ``gpus``: leaves that it uses; ``charge``: leaves that ``owner`` is charged
-    for it; ``amounts``: of all else. ``ports``: as bits of the node's range.
+    for it, ``is_shared``: one, perhaps with others; ``amounts``: of all else. ``ports``: as bits of
+    the node's range.
     """
 
     pod: str
@@ -204,6 +216,7 @@ class Place(NamedTuple):
     charge: int = 0
     owner: str = ""
     ports: int = 0
+    is_shared: bool = False
 
 
 @dataclass(slots=True, eq=False)

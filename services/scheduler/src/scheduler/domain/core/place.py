@@ -152,7 +152,11 @@ class Placer:
         """All these pods in one of these pools, else in several, or none."""
         pools = [pool for pool in pools if want.least(pool.models) != NEVER]
         if len(pods) == 1:
-            return any(self._place_one(self._layers(pool, want), want, pods[0]) for pool in pools)
+            return any(
+                (not want.gpus and self._join(pool, want, pods[0]))
+                or self._place_one(self._layers(pool, want), want, pods[0])
+                for pool in pools
+            )
         every: list[Layer] = []
         for pool in pools:
             layers = list(self._layers(pool, want))
@@ -163,19 +167,20 @@ class Placer:
 
     def _place_in(self, layers: list[Layer], want: Want, pods: tuple[str, ...]) -> bool:
         """All these pods in one pool, or none."""
-        if want.costs_no_leaves(layers[0][0].pool.models):
+        if want.kind.costs_nothing:
             return self._place_each(layers, want, pods)
         return self._place_in_rack(layers, want, pods) or self._place_anywhere(layers, want, pods)
 
     def _place_each(self, layers: list[Layer], want: Want, pods: tuple[str, ...]) -> bool:
         """Each pod on the node with the fewest free GPUs, so that idle racks stay whole."""
         mark, near = len(self.taken), dict(self._near)
+        pool = layers[0][0].pool
         with self._state.trial() as trial:
             for pod in pods:
                 if self.taken[mark:] and self._take_on(want, self.taken[-1].slot, pod):
                     continue
                 self._near = {}
-                if not self._place_one(layers, want, pod):
+                if not (self._join(pool, want, pod) or self._place_one(layers, want, pod)):
                     break
             else:
                 trial.commit()
@@ -183,6 +188,29 @@ class Placer:
         del self.taken[mark:]
         self._near = near
         return False
+
+    def _join(self, pool: Pool, want: Want, pod: str) -> bool:
+        """The pod shares a leaf that others are charged."""
+        return any(self._take_on(want, slot, pod) for slot in self.joining(pool, want))
+
+    def joining(self, pool: Pool, want: Want) -> Iterator[Slot]:
+        """Slots where a pod may share a leaf, of the first ones where any pod may."""
+        owner = self._workload.owner
+        slots = 0 if want.gpus or owner is None else self._state.sharing.get((pool, owner), 0)
+        tried = 0
+        while slots and tried <= TRIED_SLOTS:
+            slot = pool.slots[(slots & -slots).bit_length() - 1]
+            slots &= slots - 1
+            tried += 1
+            if self.joinable(want, slot):
+                yield slot
+
+    def joinable(self, want: Want, slot: Slot) -> int:
+        """A leaf of a slot that a pod may share; 0: there is none."""
+        owner = self._workload.owner
+        if want.gpus or owner is None or not want.may_share(slot.model):
+            return 0
+        return self._state.joinable(slot, owner, want.amounts, self._workload.priority)
 
     def _place_one(self, layers: Iterable[Layer], want: Want, pod: str) -> bool:
         """The nearest leaves first; of the same nearness in cells that are bound."""
@@ -236,7 +264,10 @@ class Placer:
         if not self._has_amounts(want, slot) or not self._will_have_ports(want, slot):
             return False
         ports = slot.node.choose_ports(want.kind.ports) if self._when is When.NOW else 0
-        charge = None if ports is None else self._charge(slot, self._free_of(slot, view), leaves)
+        charge: int | None = None
+        if ports is not None:
+            joined = 0 if want.gpus else self.joinable(want, slot)
+            charge = joined or self._charge(slot, view, leaves)
         if ports is None or charge is None:
             return False
         gpus = charge
@@ -245,16 +276,19 @@ class Placer:
             assert inner is not None
             gpus = inner.leaves
         owner = self._owner
-        place = Place(pod, slot, gpus, want.amounts, charge if owner else 0, owner or "", ports)
+        is_shared = not want.gpus and owner is not None and want.may_share(slot.model)
+        charged = charge if owner else 0
+        place = Place(pod, slot, gpus, want.amounts, charged, owner or "", ports, is_shared)
         state.take(workload, place, self._phase)
         self.taken.append(place)
         self._near[view.pool] = self._near.get(view.pool, 0) | 1 << slot.rack
         return True
 
-    def _charge(self, slot: Slot, free: int, leaves: int) -> int | None:
+    def _charge(self, slot: Slot, view: View, leaves: int) -> int | None:
         """So many of the free leaves, those that lie closest together, in cells of the owner; where
         none may be bound around these, of those that are bound. None: there are none.
         """
+        free = self._free_of(slot, view)
         pick, bound = slot.shape.pick(free, leaves), slot.bound.get(self._owner or "", 0)
         if pick is None or self._owner is None or not pick.leaves & ~bound:
             return None if pick is None else pick.leaves

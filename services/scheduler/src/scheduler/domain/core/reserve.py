@@ -130,19 +130,26 @@ def _renew(state: State, reservation: Reservation) -> None:
         owner = _owner_on(reservation.workload, slot, free)
         if free and not state.bind_around(owner, slot, free):
             short += (free & ~slot.bound.get(owner, 0)).bit_count()
-            free &= slot.bound.get(owner, 0)
-        if free:
-            places.append(_hold(state, reservation, slot, free, owner))
+        places += _hold(state, reservation, slot, mask, owner)
     state.journal.set(reservation, "is_short", short > 0)
-    for slot, free in _elsewhere(state, reservation, short) if short else ():
-        places.append(_hold(state, reservation, slot, free, reservation.hold.owner or ""))
+    for slot, mask in _elsewhere(state, reservation, short) if short else ():
+        places += _hold(state, reservation, slot, mask, reservation.hold.owner or "")
     state.settle(reservation.hold, places, Phase.NOMINATED)
 
 
-def _hold(state: State, reservation: Reservation, slot: Slot, free: int, owner: str) -> Place:
-    place = Place("", slot, 0, (0,) * len(state.resources.names), free, owner)
-    state.take(reservation.hold, place, Phase.NOMINATED)
-    return place
+def _hold(
+    state: State, reservation: Reservation, slot: Slot, mask: int, owner: str
+) -> Iterator[Place]:
+    """What is idle of these leaves in the owner's cells. Pods that share one of them run on, but no
+    other joins them.
+    """
+    mine, amounts = mask & slot.bound.get(owner, 0), (0,) * len(state.resources.names)
+    idle, shared = mine & slot.good & ~slot.charged, [leaf for leaf in slot.shares if leaf & mine]
+    for leaves, is_shared in ((idle, False), *((leaf, True) for leaf in sorted(shared))):
+        if leaves:
+            place = Place("", slot, 0, amounts, leaves, owner, is_shared=is_shared)
+            state.take(reservation.hold, place, Phase.NOMINATED)
+            yield place
 
 
 def _elsewhere(state: State, reservation: Reservation, short: int) -> Iterator[tuple[Slot, int]]:
@@ -164,9 +171,7 @@ def _elsewhere(state: State, reservation: Reservation, short: int) -> Iterator[t
         if short <= 0:
             return
         short -= sum(mask.bit_count() for mask in found[binding].values())
-        for slot, mask in found[binding].items():
-            if idle := mask & slot.good & ~slot.charged:
-                yield slot, idle
+        yield from found[binding].items()
 
 
 @contextmanager

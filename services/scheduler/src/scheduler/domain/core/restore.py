@@ -159,8 +159,10 @@ def _may_take(state: State, workload: Workload, place: Place, phase: Phase) -> b
         return False
     if workload.is_opportunistic or phase is Phase.PREEMPTED:
         return True
-    is_charged = bool(place.charge & slot.charged)
-    return not is_charged and state.bind_around(place.owner, slot, place.charge)
+    if place.charge & slot.charged:
+        joins = state.joinable(slot, place.owner, place.amounts, workload.priority)
+        return place.is_shared and joins & place.charge != 0
+    return state.bind_around(place.owner, slot, place.charge)
 
 
 def _parts_of(state: State, workload: Workload, pod: PodPlace) -> Iterator[Place]:
@@ -192,7 +194,9 @@ def place_of(state: State, workload: Workload, want: Want, pod: PodPlace) -> Pla
     owner = workload.owner_of(want)
     is_opportunistic = workload.gang.priority == OPPORTUNISTIC
     charge = 0 if is_opportunistic else gpus | more  # it may be upgraded to it
-    return Place(pod.pod, slot, gpus, want.amounts, charge, owner or "", node.port_bits(pod.ports))
+    is_shared = want.kind.costs_nothing and charge.bit_count() == 1
+    ports = node.port_bits(pod.ports)
+    return Place(pod.pod, slot, gpus, want.amounts, charge, owner or "", ports, is_shared)
 
 
 def _slot_of(slots: Iterable[Slot], gpus: tuple[int, ...]) -> Slot | None:

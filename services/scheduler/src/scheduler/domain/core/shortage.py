@@ -7,7 +7,15 @@ from scheduler.domain.core.node_models import NEVER
 from scheduler.domain.core.nodes import Workload
 from scheduler.domain.core.state import State
 
-Wanted = Mapping[tuple[str, tuple[str, ...]], int]
+
+class Leaves(NamedTuple):
+    """``shared``: so many of them are wanted only if no others share theirs."""
+
+    alone: int = 0
+    shared: int = 0
+
+
+Wanted = Mapping[tuple[str, tuple[str, ...]], Leaves]
 """Leaves by owner and GPU types; those of pods with some types also count for all types."""
 
 
@@ -24,34 +32,46 @@ class Shortage(NamedTuple):
 
 def wanted(state: State, workload: Workload) -> Wanted:
     """What a workload takes at least; nothing of pods that no node takes."""
-    some: dict[tuple[str, tuple[str, ...]], int] = {}
-    total: dict[tuple[str, tuple[str, ...]], int] = {}
+    some: dict[tuple[str, tuple[str, ...]], Leaves] = {}
+    total: dict[tuple[str, tuple[str, ...]], Leaves] = {}
     every = state.gpu_types
     for want, pods in workload.wants:
         owner = workload.owner_of(want)
         least = want.least(state.models)
         if owner is None or least == NEVER:
             continue
-        leaves, key = least * len(pods), (owner, every)
-        total[key] = total.get(key, 0) + leaves
+        alone, shared = least * len(pods), 0
+        if least == 1 and not want.gpus and want.kind.costs_nothing:
+            alone, shared = 0, -(-len(pods) // want.most_in_leaf(state.models))
+        _add(total, (owner, every), alone, shared)
         if want.gpu_types and want.gpu_types != every:
-            key = owner, want.gpu_types
-            some[key] = some.get(key, 0) + leaves
+            _add(some, (owner, want.gpu_types), alone, shared)
     return some | total if some else total
+
+
+def _add(
+    to: dict[tuple[str, tuple[str, ...]], Leaves],
+    key: tuple[str, tuple[str, ...]],
+    alone: int,
+    shared: int,
+) -> None:
+    """Pods of several kinds may share one leaf, so no more is sure than of one kind."""
+    before = to.get(key, Leaves())
+    to[key] = Leaves(before.alone + alone, max(before.shared, shared))
 
 
 def shortage(state: State, wanted: Wanted, priority: int) -> Shortage | None:
     """What is wanting now, beside gangs of this priority or a higher one."""
     for (owner, types), leaves in wanted.items():
-        spare = state.spare(owner, types, priority)
-        if leaves > spare:
-            return Shortage(leaves, spare, owner, types)
+        spare, (alone, shared) = state.spare(owner, types, priority), leaves
+        if alone > spare or (alone + shared > spare and not state.may_share(owner)):
+            return Shortage(alone + shared, spare, owner, types)
     return None
 
 
 def is_beyond(state: State, wanted: Wanted) -> bool:
     """More is wanted than is owned."""
     return any(
-        leaves > sum(state.owned.get((owner, name), 0) for name in types)
+        sum(leaves) > sum(state.owned.get((owner, name), 0) for name in types)
         for (owner, types), leaves in wanted.items()
     )

@@ -4,8 +4,10 @@ Everything that decisions read is here, and only the methods of `State` change i
 So any of them can be tried and undone. Views are derived, and follow.
 """
 
+from bisect import insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import add, sub
 
 from scheduler.domain.core.buddy import Buddy
 from scheduler.domain.core.forest import Cell, Forest
@@ -19,6 +21,7 @@ from scheduler.domain.core.nodes import (
     Place,
     Pool,
     QuotaLeft,
+    Shares,
     Slot,
     Wants,
     Workload,
@@ -47,9 +50,10 @@ class State:
     """``pools``: by chain; that of nodes without GPUs last. ``pools_of``: those of a GPU type.
     ``models``: of all pools. ``gpu_types``: as configured.
     ``quotas``: by owner, lowest first. ``owned`` and ``charged``: leaves by account, and of charged
-    ones by priority. ``leaving``: how many workloads are so. ``unwell``: slots with
-    leaves that are not good, or on nodes that are not open. ``freed``: slots where something became
-    free, and owners of which a cell was unbound, since the cycle took them.
+    ones by priority. ``sharing``: slots of a pool, by number as a bit set, where one more pod
+    without GPUs may share a leaf that an owner is charged. ``leaving``: how many workloads are so.
+    ``unwell``: slots with leaves that are not good, or on nodes that are not open. ``freed``: slots
+    where something became free, and owners of which a cell was unbound, since the cycle took them.
     """
 
     def __init__(self, forest: Forest) -> None:
@@ -66,6 +70,7 @@ class State:
         self.quotas: dict[str, list[QuotaLeft]] = {}
         self.owned: dict[Account, int] = {}
         self.charged: dict[Account, dict[int, int]] = {}
+        self.sharing: dict[tuple[Pool, str], int] = {}
         self.leaving = 0
         self.unwell: dict[Slot, None] = {}
         self.freed: list[Slot | str] = []
@@ -105,6 +110,29 @@ class State:
                 if other >= priority:
                     spare -= leaves
         return spare
+
+    def joinable(self, slot: Slot, owner: str, amounts: tuple[int, ...], priority: int) -> int:
+        """A leaf with which a pod without GPUs may share what is charged; 0: there is none. Pods
+        that others may reclaim share nothing.
+        """
+        mine = slot.bound.get(owner, 0) & slot.good
+        for leaf, shares in sorted(slot.shares.items()) if priority >= 0 else ():
+            both = tuple(map(add, shares.amounts, amounts))
+            if leaf & mine and _may_join(shares) and slot.model.goes_with_leaf(both):
+                return leaf
+        return 0
+
+    def is_sharing(self, slot: Slot, owner: str) -> bool:
+        """Some pod may share a leaf of a slot that an owner is charged."""
+        mine = slot.bound.get(owner, 0)
+        return any(
+            leaf & mine and _may_join(shares) and not slot.model.is_leaf_full(shares.amounts)
+            for leaf, shares in slot.shares.items()
+        )
+
+    def may_share(self, owner: str) -> bool:
+        """One more pod without GPUs may share a leaf that an owner is charged, if it is small."""
+        return any(self.sharing.get((pool, owner)) for pool in self.pools)
 
     def openable(self, pool: Pool, owner: str) -> int:
         """Racks in which an owner may bind more cells, as a bit set; in some of them it turns out
@@ -471,7 +499,7 @@ class State:
     def remove(self, workload: Workload, phase: Phase = Phase.OVER) -> None:
         """The workload gives up its places: it is over, or waits again."""
         for place in workload.places:
-            self._give_up(workload, place, is_last=True)
+            self._give_up(workload, place, ())
         if workload.phase is Phase.PREEMPTED:
             self.journal.set(self, "leaving", self.leaving - 1)
         self.journal.set(workload, "phase", phase)
@@ -482,8 +510,7 @@ class State:
         rest = tuple(place for place in workload.places if place.pod != pod)
         for place in workload.places:
             if place.pod == pod:
-                is_last = all(other.slot is not place.slot for other in rest)
-                self._give_up(workload, place, is_last=is_last)
+                self._give_up(workload, place, [p for p in rest if p.slot is place.slot])
         self.journal.set(workload, "places", rest)
         self.journal.set(workload, "wants", without(workload.wants, pod))
 
@@ -493,11 +520,13 @@ class State:
         """
         set_, places, wants = self.journal.set, workload.places, workload.wants
         rest = tuple(place for place in places if place.pod not in others)
-        left = {place.slot for place in rest}
+        left: dict[Slot, list[Place]] = {place.slot: [] for place in places}
+        for place in rest:
+            left[place.slot].append(place)
         moved: dict[Workload, list[Place]] = {other: [] for other in others.values()}
         for place in places:
             if (other := others.get(place.pod)) is not None:
-                self._pass_on(workload, other, place, is_last=place.slot not in left)
+                self._pass_on(workload, other, place, left[place.slot])
                 moved[other].append(place)
         for other, some in moved.items():
             pods = {pod for pod, each in others.items() if each is other}
@@ -509,21 +538,31 @@ class State:
         if not workload.wants:
             set_(workload, "phase", Phase.OVER)
 
-    def _pass_on(self, workload: Workload, other: Workload, place: Place, *, is_last: bool) -> None:
+    def _pass_on(
+        self, workload: Workload, other: Workload, place: Place, rest: Collection[Place]
+    ) -> None:
         slot, gpus, charge = place.slot, place.gpus, place.charge
         if workload.is_opportunistic or workload.phase is Phase.PREEMPTED:
             charge = 0
         if charge:
-            self._count(workload, place, -charge.bit_count())
-            self._count(other, place, charge.bit_count())
-        before, others = slot.pods.get(workload, NOTHING), slot.pods.get(other, NOTHING)
-        rest = before[0] & ~gpus, before[1] & ~charge
-        self.journal.put(slot.pods, workload, rest if any(rest) or not is_last else MISSING)
+            self._account(workload, place, -1)
+            self._account(other, place, 1)
+        self._leave(workload, place, rest)
+        others = slot.pods.get(other, NOTHING)
         self.journal.put(slot.pods, other, (others[0] | gpus, others[1] | charge))
         self._touch(slot)
 
-    def _give_up(self, workload: Workload, place: Place, *, is_last: bool) -> None:
-        """``is_last``: no pod of the workload is on the slot from then on."""
+    def _leave(self, workload: Workload, place: Place, rest: Collection[Place]) -> None:
+        """The workload's pods on the slot are the rest from then on."""
+        before = place.slot.pods.get(workload)
+        if before is not None:
+            kept = 0
+            for each in rest:
+                kept |= each.charge
+            masks = before[0] & ~place.gpus, before[1] & ~(place.charge & ~kept)
+            self.journal.put(place.slot.pods, workload, masks if any(masks) or rest else MISSING)
+
+    def _give_up(self, workload: Workload, place: Place, rest: Collection[Place]) -> None:
         slot, gpus = place.slot, place.gpus
         set_, is_leaving = self.journal.set, workload.phase is Phase.PREEMPTED
         if place.charge and not is_leaving and workload.owner is not None:
@@ -536,10 +575,7 @@ class State:
         if place.ports:
             set_(slot.node, "ports", slot.node.ports & ~place.ports)
         self._add_amounts(place, 1, left=True, soon=not is_leaving)
-        before = slot.pods.get(workload)
-        if before is not None:
-            rest = (before[0] & ~gpus, before[1] & ~place.charge)
-            self.journal.put(slot.pods, workload, rest if any(rest) or not is_last else MISSING)
+        self._leave(workload, place, rest)
         self._touch_node(place)
         self._free_node(place)
 
@@ -549,7 +585,8 @@ class State:
         for place in workload.places:
             self._free(place.slot)
         self.journal.set(workload, "owner", None)
-        self.journal.set(workload, "priority", workload.gang.priority)  # it may have borrowed
+        priority = OPPORTUNISTIC if workload.is_surplus else workload.gang.priority
+        self.journal.set(workload, "priority", priority)  # it may have borrowed
 
     def be_opportunistic(self, workload: Workload) -> None:
         """A waiting workload asks for what is idle, in whosever cells."""
@@ -585,10 +622,10 @@ class State:
         """Only gangs of a higher priority can have a running workload's cells from now on."""
         charged = [] if workload.is_opportunistic else [p for p in workload.places if p.charge]
         for place in charged:
-            self._count(workload, place, -place.charge.bit_count())
+            self._account(workload, place, -1)
         self.journal.set(workload, "priority", priority)
         for place in charged:
-            self._count(workload, place, place.charge.bit_count())
+            self._account(workload, place, 1)
             self._touch(place.slot)
 
     def set_kept(self, workload: Workload, slots: Iterable[Slot]) -> None:
@@ -627,24 +664,57 @@ class State:
         for mask, binding in slot.bindings:
             if mask & charge:
                 self.journal.set(binding, "users", binding.users + 1)
-        self._count(workload, place, charge.bit_count())
+        self._account(workload, place, 1)
 
     def _discharge(self, workload: Workload, place: Place) -> None:
         slot, charge = place.slot, place.charge
-        self.journal.set(slot, "charged", slot.charged & ~charge)
-        self._count(workload, place, -charge.bit_count())
+        self._account(workload, place, -1)
+        if not place.is_shared or charge not in slot.shares:
+            self.journal.set(slot, "charged", slot.charged & ~charge)
         for mask, binding in slot.bindings:
             if mask & charge:
                 self.journal.set(binding, "users", binding.users - 1)
                 if not binding.users and binding.quota is not None:
                     self._unbind(binding)
 
-    def _count(self, workload: Workload, place: Place, leaves: int) -> None:
+    def _account(self, workload: Workload, place: Place, sign: int) -> None:
+        """Count the leaves that a pod is charged, or that it is charged no more."""
+        if place.is_shared:
+            self._share(workload, place, sign)
+        else:
+            self._count(place, workload.priority, sign * place.charge.bit_count())
+
+    def _share(self, workload: Workload, place: Place, sign: int) -> None:
+        """One pod more or less is charged a leaf, which counts at the highest priority of all."""
+        slot, leaf = place.slot, place.charge
+        before = slot.shares.get(leaf)
+        priorities = [] if before is None else [*before.priorities]
+        if before is not None:
+            self._count(place, priorities[-1], -1)
+        if sign > 0:
+            insort(priorities, workload.priority)
+        else:
+            priorities.remove(workload.priority)
+        after: Shares = MISSING
+        if priorities:
+            amounts, holds = place.amounts, int(not place.pod)
+            if before is not None:
+                amounts = tuple(map(add if sign > 0 else sub, before.amounts, amounts))
+                holds = before.holds + sign * holds
+            after = Shares(tuple(priorities), amounts, holds)
+            self._count(place, priorities[-1], 1)
+        self.journal.put(slot.shares, leaf, after)
+        key, bit = (slot.pool, place.owner), 1 << slot.number
+        slots = self.sharing.get(key, 0) & ~bit
+        self.journal.put(
+            self.sharing, key, slots | bit if self.is_sharing(slot, place.owner) else slots
+        )
+
+    def _count(self, place: Place, priority: int, leaves: int) -> None:
         chain = place.slot.model.chain
         assert chain is not None
         account = self.charged[place.owner, chain.gpu_type]
-        before = account.get(workload.priority, 0)
-        self.journal.put(account, workload.priority, before + leaves)
+        self.journal.put(account, priority, account.get(priority, 0) + leaves)
 
     def _add_amounts(self, place: Place, sign: int, *, left: bool, soon: bool) -> None:
         if not place.slot.model.limited:
@@ -744,6 +814,11 @@ class State:
     def _note_well(self, slot: Slot) -> None:
         is_well = slot.node.is_open and slot.good == slot.shape.full
         self.journal.put(self.unwell, slot, MISSING if is_well else None)
+
+
+def _may_join(shares: Shares) -> bool:
+    """Nobody reclaims or awaits what these are charged."""
+    return not shares.holds and shares.priorities[0] >= 0
 
 
 def without(wants: Wants, pod: str) -> Wants:
