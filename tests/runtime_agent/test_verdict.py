@@ -197,7 +197,9 @@ def test_every_end_has_a_verdict_and_only_a_good_one_is_a_success(ending: Ending
 @given(endings)
 def test_what_the_platform_did_is_never_charged_to_the_user(ending: Ending) -> None:
     verdict = judge(ending)
-    if ending.loss or ending.stop_reason == "withdrawn":
+    if ending.loss is Loss.DISK_LIMIT:  # kubelet ended it, for what the pod did
+        assert (verdict.fault, verdict.behavior) == (Fault.USER, Behavior.PERMANENT)
+    elif ending.loss or ending.stop_reason == "withdrawn":
         assert (verdict.fault, verdict.behavior) == (Fault.PLATFORM, Behavior.TRANSIENT)
 
 
