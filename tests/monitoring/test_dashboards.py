@@ -10,7 +10,7 @@ from alerting.domain.actions import FAILURES
 from alerting.metrics import AlertingMetrics
 from alerting.rules import CAN_BE_OFF
 from documents.monitoring import files, grafana
-from documents.monitoring.dashboards import DASHBOARDS
+from documents.monitoring.dashboards import DASHBOARDS, ENDS
 from documents.monitoring.rules import GROUPS
 from documents.monitoring.spec import Dashboard, Group, metrics_of
 from launcher.metrics import LauncherMetrics
@@ -23,6 +23,7 @@ from prometheus_client import (
 )
 from real_prometheus import MONITORING
 from rest.metrics import RestMetrics
+from runtime_agent.domain.verdict import RULES
 from runtime_agent.fence import FenceMetrics
 from runtime_agent.metrics import AgentMetrics
 from runtime_agent.usage_metrics import UsageMetrics
@@ -103,6 +104,13 @@ def test_metrics_that_others_also_export_are_asked_for_of_musters_own_processes_
     assert found
     for metric, matchers in found:
         assert re.search("service" if metric.startswith("process_") else "node", matchers), metric
+
+
+def test_no_pod_that_was_to_end_counts_as_a_failure() -> None:
+    of_failures = re.compile(ENDS.removeprefix('rule!~"').removesuffix('"'))
+    left_out = {rule for rule in RULES if of_failures.fullmatch(rule)}
+    assert {"succeeded", "stopped", "completed", "preempted", "withdrawn"} <= left_out
+    assert left_out == set(of_failures.pattern.split("|"))
 
 
 def test_a_summary_has_whole_numbers_where_prometheus_extrapolates() -> None:

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from muster.contracts.verdicts import Behavior, Fault
+from prometheus_client import CollectorRegistry
 from runtime_agent.domain.ending import Ending, Loss, Oom, Refusal
 from runtime_agent.domain.verdict import judge
+from runtime_agent.metrics import AgentMetrics
 
 TRACE = ("Traceback (most recent call last):", "  File 'x.py'")
 
@@ -98,6 +100,14 @@ def test_each_end_has_its_rule(
     assert (verdict.code, verdict.rule, verdict.fault, verdict.behavior) == (
         code, rule, fault, behavior,
     )  # fmt: skip
+
+
+def test_ended_pods_of_each_rule_count_from_zero() -> None:
+    """Prometheus knows no increase of a counter that begins with 1."""
+    registry = CollectorRegistry()
+    AgentMetrics(registry)
+    for _ending, _code, rule, *_ in CASES:
+        assert registry.get_sample_value("muster_agent_pods_ended_total", {"rule": rule}) == 0, rule
 
 
 RUNC = (

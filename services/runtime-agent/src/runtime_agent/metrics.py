@@ -7,6 +7,8 @@ import time
 from muster.metrics import SECONDS
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from runtime_agent.domain.verdict import RULES
+
 EFFECTS = ("launch", "stop", "look", "forget", "remove")
 
 
@@ -21,6 +23,8 @@ class AgentMetrics:
             ["rule"],
             registry=registry,
         )
+        for rule in RULES:  # 0 from the start, else Prometheus misses the first ones
+            self.ended.labels(rule)
         self.start_seconds = Histogram(
             "muster_agent_pod_start_seconds",
             "Seconds from applying a pod's request to its start.",

@@ -532,7 +532,8 @@ OF_A_TASK = _of_tasks(
     "Task", "One task; its GPUs by number.", OF_TASK, "task_index", ", minor_number"
 )
 
-ENDS = 'rule!~"succeeded|stopped"'
+ENDS = 'rule!~"succeeded|stopped|completed|never-ran|preempted|withdrawn|over"'
+"""Of the ends of pods those that are failures: nobody has asked for them."""
 
 HEALTH = Dashboard(
     title="Health",

@@ -279,6 +279,19 @@ _FAILED = _Rule(
     "The program ended with an error that no rule knows.",
 )  # fmt: skip
 
+RULES = frozenset(
+    rule.name
+    for rule in (
+        *_REFUSALS.values(),
+        *_LOSSES.values(),
+        *_STOPS.values(),
+        *_SIGNALS.values(),
+        *(rule for _pattern, rule in (*_LINES, *_STARTS)),
+        *(_STOPPED, _OOM, _OOM_SUSPECTED, _NOT_FOUND, _NOT_EXECUTABLE, _SUCCEEDED, _FAILED),
+    )
+)
+"""The names of all rules."""
+
 
 def judge(ending: Ending) -> Verdict:
     """The verdict; `code` 0 only where the pod ran to a good end that nobody asked for."""
