@@ -43,6 +43,7 @@ AWAY: Json = {
         "service": {"name": "away", "namespace": "default"},
     },
 }
+IS_AWAY = {"type": "Ready", "status": "False"}
 AGAIN_S = 0.1
 
 
@@ -442,7 +443,7 @@ def test_a_node_is_added_and_removed(
     begun, alone = generations(installed), users(installed)
     installed.ask("POST", "/api/v1/nodes", {"metadata": {"name": OTHER}})
     player.held = ("enrol-",)
-    for words in (("nodes", "add", OTHER), ("deploy", "apply", "--yes", "--node", OTHER)):
+    for words in (("deploy", "apply", "--yes", "--node", OTHER), ("nodes", "add", OTHER)):
         late = muster(installed, tmp_path, *words, "--timeout", "1s", *key)
         assert (late.code, f" on {OTHER}: runs. It did not" in late.err) == (8, True), late.err
         # The agent would read what an earlier installation has stored there.
@@ -480,6 +481,19 @@ def test_a_node_is_added_and_removed(
     job = json.loads(installed.kubectl("get", "job", "bus", "-n", SYSTEM, "-o", "json"))
     arguments = job["spec"]["template"]["spec"]["containers"][0]["args"]
     assert arguments[-2:] == ["--remove", OTHER]
+
+
+def test_a_node_that_is_away_holds_up_no_apply(
+    player: Player, installed: KubePlane, deploy: Deploy, key: tuple[str, str]
+) -> None:
+    away = {"metadata": {"name": OTHER}, "status": {"conditions": [IS_AWAY]}}
+    installed.ask("POST", "/api/v1/nodes", away)
+    player.held = ("enrol-",)
+    ran = deploy("apply", "--yes", "--node", OTHER, "--timeout", "30s", *key)
+    assert ran.code == 0, ran.err
+    assert f"node/{OTHER}" in of_node(installed, OTHER)
+    player.held = ()
+    installed.kubectl("delete", "node", OTHER)
 
 
 def test_a_node_that_is_gone_is_removed(

@@ -20,6 +20,7 @@ from cli.deploy.applying import (
     enrol,
     images_before,
     let_in,
+    nodes_away,
     overlay_before,
     remember_images,
     remember_overlay,
@@ -193,7 +194,10 @@ def apply(
     back = "Then apply again; it goes on there."
     waiting = None if options.no_wait else Waiting(timeout_s, print_note, back)
     if new := [each for each in named if each not in known]:
-        enrol(kubectl, enrolments(key, new, plan.images.muster), waiting)
+        away = [each for each in nodes_away(kubectl, new) if each in new]
+        there = [each for each in new if each not in away]
+        enrol(kubectl, enrolments(key, away, plan.images.muster), None)
+        enrol(kubectl, enrolments(key, there, plan.images.muster), waiting)
         kubectl.run("label", "nodes", "--overwrite", *new, f"{AGENT_LABEL}=true")
     _, *later = steps(with_marks(plan.objects, live_secrets(kubectl)))
     roll_out(kubectl, later, waiting)

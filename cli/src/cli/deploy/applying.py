@@ -87,7 +87,7 @@ def _wait(kubectl: Kubectl, wanted: Json, waiting: Waiting) -> None:
     said, said_at = "", 0.0
     node = wanted["metadata"].get("annotations", {}).get(NODE_ANNOTATION)
     title = title_of(wanted) + (f" on {node}" if node else "")
-    away = _away(kubectl) if wanted["kind"] == "DaemonSet" else []
+    away = nodes_away(kubectl) if wanted["kind"] == "DaemonSet" else []
     failed_before: str | None = None
     pauses = _pauses()
     while True:
@@ -126,9 +126,12 @@ def _wait(kubectl: Kubectl, wanted: Json, waiting: Waiting) -> None:
         time.sleep(next(pauses))
 
 
-def _away(kubectl: Kubectl) -> list[str]:
-    """Nodes of Muster whose kubelet does not answer: no agent starts there."""
-    return [name_of(each) for each in agents(kubectl.every("get", "nodes"), ()) if is_away(each)]
+def nodes_away(kubectl: Kubectl, named: Sequence[str] = ()) -> list[str]:
+    """Of Muster's nodes and those named, the ones whose kubelet does not answer: nothing starts
+    there.
+    """
+    found = agents(kubectl.every("get", "nodes"), named)
+    return [name_of(each) for each in found if is_away(each)]
 
 
 def remember_images(kubectl: Kubectl, agent: Json, new: Images) -> None:
@@ -183,7 +186,8 @@ def enrol(kubectl: Kubectl, enrolled: Sequence[Json], waiting: Waiting | None) -
     """
     jobs = [each for each in enrolled if each["kind"] == "Job"]
     kubectl.apply([each for each in enrolled if each not in jobs])
-    roll_out(kubectl, [Step("enrolment", jobs, replaced=True)], waiting)
+    if jobs:
+        roll_out(kubectl, [Step("enrolment", jobs, replaced=True)], waiting)
 
 
 def let_in(kubectl: Kubectl, nodes: Sequence[str], wanted: Step, waiting: Waiting) -> None:
