@@ -150,6 +150,8 @@ def test_all_problems_are_listed_at_once_each_with_its_line() -> None:
         ),
         ("type: dockerimage", "type: image", "prerequisites[0]", 6),
         ("uri: 'example/image:1'", "auth: x", "prerequisites[0].auth", 6),
+        ("uri: 'example/image:1'", 'uri: "debian:12\\n"', "prerequisites[0].uri", 6),
+        ("uri: 'example/image:1'", "uri: ''", "prerequisites[0].uri", 6),
         ("uri: ['http://data/digits']", "uri: 'x'", "prerequisites[1].uri", 7),
         ("Worker_1:", "worker-1:", "taskRoles.worker-1", 9),
         ("instances: 2", "instances: '2'", "taskRoles.Worker_1.instances", 10),

@@ -123,6 +123,8 @@ def _message(detail: ErrorDetails, parts: Sequence[str | int], node: Node, *, is
         return f"must be {expected}, not {'another string' if is_other else _what(node)}"
     if kind == "string_pattern_mismatch" and parts[-1] == "mountPath":
         return "must be an absolute path of letters, digits, _, +, - and ., without `..`: `/data`"
+    if kind == "string_pattern_mismatch" and parts[-1] == "uri":
+        return "must be an image's name without spaces and line breaks: `debian:12`"
     if kind in _LIMITS:
         return _LIMITS[kind].format(**context)
     return detail["msg"][:1].lower() + detail["msg"][1:]

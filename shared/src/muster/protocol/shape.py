@@ -95,7 +95,7 @@ class DockerImage(Described):
     protocol_version: ProtocolVersion = 2
     type: Literal["dockerimage"]
     name: Name
-    uri: str
+    uri: Annotated[str, Field(pattern=r"^\S+$")]
     auth: Auth | None = None
 
 
