@@ -151,6 +151,27 @@ async def test_a_test_tries_a_disabled_receiver_again(
         assert (health["failures"], health["givenUp"], health["disabled"]) == (0, 0, None)
 
 
+async def test_a_replay_sends_what_came_while_a_receiver_was_disabled(
+    cluster: Any, with_rest: Callable[..., Any], start_receiver: Callable[..., Any]
+) -> None:
+    receiver = await start_receiver(status=410)
+    async with with_rest() as api:
+        ident = await subscribed(api.admin, receiver.url, digest={"every": "hour"})
+        await api.admin.post(f"{SUBSCRIPTIONS}/{ident}/test")
+        await until_deliveries(api.admin, ident, [("gone",)], "why")
+        await cluster.job("j1", 1, JobState.FAILED)
+        left = ("given-up", "gone", "HTTP 410")
+        names = ("type", "state", "why", "reason")
+        wanted = [("job-failed", *left), ("receiver-test", *left)]
+        await until_deliveries(api.admin, ident, wanted, *names)
+        receiver.status = 204
+        body = {"since": "2025-01-01T00:00:00Z"}
+        await api.admin.post(f"{SUBSCRIPTIONS}/{ident}/replay", json=body)
+        await until_deliveries(api.admin, ident, [("sent",)] * 2, "state")
+    types = [json.loads(it.body)["type"] for it in receiver.requests]
+    assert types == ["receiver.test", "receiver.test", "job.failed"]
+
+
 async def test_an_owner_is_told_by_mail_before_a_receiver_is_disabled(
     cluster: Any, with_rest: Callable[..., Any], start_mailbox: Callable[..., Any], tmp_path: Path
 ) -> None:

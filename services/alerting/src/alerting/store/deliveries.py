@@ -79,15 +79,19 @@ _ADD_RECEIVERS = """
     WHERE (receiver.version, receiver.owner) <> (excluded.version, excluded.owner)
 """
 _ADD_DELIVERIES = """
-    INSERT INTO delivery (id, subscription, channel, event_key, next_at, digest_at)
+    INSERT INTO delivery
+        (id, subscription, channel, event_key, next_at, digest_at, state, why, reason, ended_at)
     SELECT n.id, n.subscription, n.channel, n.event_key, coalesce(n.not_before, now()),
-        CASE WHEN n.in_digest THEN n.not_before END
+        CASE WHEN n.in_digest AND r.disabled IS NULL THEN n.not_before END,
+        CASE WHEN r.disabled IS NULL THEN 'waiting' ELSE 'given-up' END,
+        CASE WHEN r.disabled IS NOT NULL THEN 'gone' END, r.disabled,
+        CASE WHEN r.disabled IS NOT NULL THEN now() END
     FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::timestamptz[], $6::boolean[])
         AS n (id, subscription, channel, event_key, not_before, in_digest)
-    WHERE NOT EXISTS (SELECT 1 FROM receiver r
-                      WHERE r.subscription = n.subscription AND r.disabled IS NOT NULL)
+    LEFT JOIN receiver AS r ON r.subscription = n.subscription
     ON CONFLICT DO NOTHING
 """
+"""For a disabled receiver they are given up at once, so that its owner can replay them."""
 
 
 async def add_deliveries(
@@ -97,7 +101,7 @@ async def add_deliveries(
     listed: Mapping[str, Listed],
 ) -> None:
     """Write new deliveries; existing ones stay as they are. ``listed``: the subscriptions; a new
-    version resets its receiver's failures. A receiver that is gone gets nothing.
+    version resets its receiver's failures.
     """
     if not deliveries:
         return
