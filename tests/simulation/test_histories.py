@@ -22,7 +22,9 @@ DEAR = ("at the cost of victims", "it could be")
 CODES = ("; the definitions say",)
 """A reason has another code than its definition says: what changed since its class was tried."""
 
-IDLE_SHARE, DEAR_SHARE, CODES_SHARE = 0.02, 0.04, 0.04
+IDLE_SHARE, DEAR_SHARE, CODES_SHARE = 0.02, 0.04, 0.07
+"""In the worst of 30 blocks these were 1.4 %, 1.7 % and 6.2 %."""
+
 RESTARTED_SHARE = 0.1
 
 

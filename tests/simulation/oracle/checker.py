@@ -117,9 +117,11 @@ def _pod_leaves(state: State, record: Record, pod: str) -> list[int]:
 def _pod(state: State, record: Record, pod: str, kind: Kind) -> Iterator[str]:
     hardware = state.hardware
     leaves = _pod_leaves(state, record, pod)
-    is_known = (record.gang.id, pod) in state.before_change.broken and not record.is_guaranteed
-    if not hardware.holds(kind, record.places[pod]) and not is_known:
-        yield "has not all its GPUs in one node cell, or its machine has too little for it"
+    is_broken, place = (record.gang.id, pod) in state.before_change.broken, record.places[pod]
+    if not hardware.has_gpus(place) and not (is_broken and not record.is_guaranteed):
+        yield "has not all its GPUs in one node cell"
+    elif not hardware.holds(kind, place) and not is_broken:  # it runs on in its cells
+        yield "is on a machine that has too little for it"
     if not record.is_guaranteed:
         return
     held = {cell for cell, _ in record.cells}

@@ -74,15 +74,17 @@ class Hardware:
             yield from self._walk(child)
 
     def holds(self, kind: Kind, place: PodPlace) -> bool:
-        """Whether such a pod can have this place: its machine is there and has enough for it, and
-        all its GPUs, in one node cell.
-        """
+        """Whether such a pod can have this place: its machine has its GPUs and enough for it."""
+        has_enough = self.leaves_needed(kind, place.node) is not None
+        return has_enough and self.has_gpus(place)
+
+    def has_gpus(self, place: PodPlace) -> bool:
+        """Whether the machine is there, with all GPUs of a place in one node cell."""
         if place.node not in self.gpus_on and place.node not in self.config.nodes:
             return False
         leaves = [self.leaf_at.get((place.node, gpu)) for gpu in place.gpus]
         cells = {None if leaf is None else self.node_cell_of(leaf) for leaf in leaves}
-        has_enough = self.leaves_needed(kind, place.node) is not None
-        return has_enough and None not in cells and len(cells) <= 1
+        return None not in cells and len(cells) <= 1
 
     def path_up(self, number: int) -> tuple[int, ...]:
         """The cell and all above it, from the bottom."""

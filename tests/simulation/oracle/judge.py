@@ -133,6 +133,10 @@ class Judge:
         """Its place is reserved, and others leave."""
         state, name = self.state, gang.id
         yield from self.usable(gang, record)
+        victims = [state.records[t.gang] for t in bill.victims if t.gang in state.records]
+        if len(victims) < len(bill.victims):
+            yield f"{name} preempts a gang that has started in the same cycle"
+            return
         yield from self._victims(gang, record, bill)
         step = choices.cheapest_step(state, gang)
         expected = "downgrades" if bill.downgraded else "nobody more"
@@ -144,9 +148,7 @@ class Judge:
         is_known = len(bill.cancelled) == 1  # of several, some may have been taken by others
         if is_known and choices.find(state, gang, lost):
             yield f"{name} waits for others to leave beside GPUs that are free"
-        paid = choices.price_of(
-            state, gang, [state.records[told.gang] for told in bill.victims], self.now
-        )
+        paid = choices.price_of(state, gang, victims, self.now)
         best = choices.cheapest_victims(state, gang, self.now, self._types(record, gang))
         if best is None or paid <= best:
             return  # Too many sets; or cells of a gang that stays were exchanged to make room.

@@ -306,14 +306,14 @@ class Core:
             # 3. Classes are woken that may be helped by what has become free.
             if self.state.freed or is_due(gangs, now):
                 yield list(wake(gangs, now))
-            if not gangs.queue.ready:
+            if all(each.is_opportunistic for each in gangs.queue.ready):
                 break
             # 4. Guaranteed gangs, in order: placed, or others leave for them, or not.
             yield from admission.admit(is_opportunistic=False)
             # 5. Those that may borrow are placed in others' idle quota.
             yield from admission.borrow()
-            # 6. Opportunistic gangs, in order.
-            yield from admission.admit(is_opportunistic=True)
+        # 6. Opportunistic gangs, in order. None that starts here is preempted in the same cycle.
+        yield from admission.admit(is_opportunistic=True)
         # 7. Gangs outside of their own cells get some where there is room, oldest first.
         yield list(gangs.upgrade())
         if gangs.queue.ready:  # what these gangs wait to grow by
