@@ -2,7 +2,7 @@
 
 import json
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from muster.contracts.jobs import JobState, JobStatus, TaskRoleStatus, TaskState, TaskStatus
@@ -85,6 +85,18 @@ async def test_an_answer_that_is_none_hides_no_other(rest: Any, agent: Any) -> N
     assert (await rest.client.get(earlier)).status_code == 404
 
 
+def test_an_answer_is_about_the_attempts_life_whatever_agents_are_asked() -> None:
+    begun, ended = NOW - timedelta(hours=2), NOW - timedelta(hours=1)
+    status = JobStatus(
+        revision=1, job="j", name="n", user="u", virtual_cluster="v", state=JobState.SUCCEEDED,
+        submitted_at=begun, attempt_launched_at=begun, attempt_completed_at=ended, task_roles=(),
+    )  # fmt: skip
+    span = span_of(status, 60, NOW)
+    assert (span.since, span.until) == (begun, ended)
+    assert span.query()["since"] < begun.timestamp()
+    assert span.query()["until"] > ended.timestamp()
+
+
 def test_an_answer_has_a_bounded_number_of_points() -> None:
     for tasks, points in ((1, 60), (1, 1000), (10_000, 60), (50_000, 1000)):
         status = JobStatus(
@@ -98,6 +110,7 @@ def test_an_answer_has_a_bounded_number_of_points() -> None:
             ),
         )  # fmt: skip
         span = span_of(status, points, NOW)
-        steps = (span.until - span.since).total_seconds() / span.step_s
+        query = span.query()
+        steps = (query["until"] - query["since"]) / query["step"]
         assert steps <= points + 1e-6
         assert steps * tasks <= max(20_000, tasks) + 1e-6

@@ -32,10 +32,10 @@ class Span:
     step_s: float
 
     def query(self) -> dict[str, float]:
-        """As agents are asked."""
+        """As agents are asked, whose clocks differ a little."""
         return {
-            "since": self.since.timestamp(),
-            "until": self.until.timestamp(),
+            "since": (self.since - SKEW).timestamp(),
+            "until": (self.until + SKEW).timestamp(),
             "step": self.step_s,
         }
 
@@ -44,10 +44,11 @@ def span_of(status: JobStatus, points: int, now: datetime) -> Span:
     """The attempt's life as far as agents may know it."""
     tasks = sum(len(role.tasks) for role in status.task_roles)
     begun = status.attempt_launched_at or status.attempt_created_at or status.submitted_at
-    since = max(begun - SKEW, now - KEPT)
-    until = max((status.attempt_completed_at or now) + SKEW, since + SKEW)
+    since = max(begun, now - KEPT)
+    until = max(status.attempt_completed_at or now, since)
     most = max(1, min(points, VALUES // max(1, tasks)))
-    return Span(since, until, max(LOOK_S, (until - since).total_seconds() / most))
+    asked_s = (until - since + 2 * SKEW).total_seconds()
+    return Span(since, until, max(LOOK_S, asked_s / most))
 
 
 def agents_of(status: JobStatus) -> dict[str, str | None]:
