@@ -60,6 +60,23 @@ def test_mails_about_one_thing_share_a_thread() -> None:
     assert len(threads) == 1
 
 
+def test_a_digest_that_nobody_asked_for_names_its_jobs_and_how_to_end_it() -> None:
+    waits = [
+        replace(message_of(EVENT), key=name, name="alert-raised", title=f"Job {name} waits")
+        for name in ("a~b", "a~c")
+    ]
+    titles = [
+        digest_message("digest/1", "account/a", some, EVENT.at).title for some in (waits, waits[:1])
+    ]
+    assert titles == ["Job a~b waits and 1 more", "Job a~b waits"]
+    text = digest_message("digest/1", "account/a", waits * LINES, EVENT.at).text
+    assert f"{LINES} more: `muster subscriptions deliveries account`" in text
+    assert "`muster why JOB`" in text
+    assert "`muster alerts mute --alert JobWaitsLong --for 90d`" in text
+    asked = digest_message("digest/1", "s1", waits, EVENT.at)
+    assert "mute" not in asked.text
+
+
 def test_a_digest_counts_its_events_and_shows_the_most_severe_first() -> None:
     ends = [
         replace(EVENT, key=f"job-finished/j{it}", name=AlertEvent.JOB_FINISHED, data={})

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Self
 
 from muster.contracts.confirmations import Confirmation
+from muster.contracts.subscriptions import ACCOUNT
 from pydantic import JsonValue
 
 from alerting.domain.deliveries import DeliveryPolicy, Receiver
@@ -124,13 +125,19 @@ def failing_message(
 
 LINES = 50
 """The most events that a digest describes; the rest is counted."""
+NOT_ASKED_FOR = (
+    "`muster why JOB` says why a job waits.",
+    "You get this without a subscription. To end it:"
+    " `muster alerts mute --alert JobWaitsLong --for 90d`.",
+)
+"""How a digest to the address of an account ends: it has nothing else."""
 
 
 def digest_message(
     key: str, subscription: str, messages: Sequence[Message], at: datetime
 ) -> Message:
     """Many messages as one: how many there are of each event, then each in a few lines, the most
-    severe first.
+    severe first. Those of one kind are named by the most severe.
     """
     counts = Counter(it.name for it in messages)
     ranked = sorted(messages, key=lambda it: (-RANKS[it.severity], it.at, it.key))
@@ -140,9 +147,11 @@ def digest_message(
     for each in told:
         lines.append(f"\n{each.at:%Y-%m-%d %H:%M} UTC {each.severity}: {each.title}")
         lines += [f"  {it}" for it in (each.verdict, each.line) if it]
+    is_preset = subscription.startswith(ACCOUNT)
     if number > LINES:
-        more = f"muster subscriptions deliveries {subscription}"
+        more = f"muster subscriptions deliveries {'account' if is_preset else subscription}"
         lines.append(f"\n{number - LINES} more: `{more}`")
+    lines += ["", *NOT_ASKED_FOR] if is_preset else ()
     named = ", ".join(lines[: len(counts)])
     data: dict[str, JsonValue] = {
         "count": number,
@@ -159,6 +168,8 @@ def digest_message(
         ],
     }
     title = f"{total}: {named}"
+    if len(counts) == 1:
+        title = ranked[0].title + (f" and {number - 1} more" if number > 1 else "")
     severity = ranked[0].severity
     thread = f"digest/{subscription}"
     return Message(key, "digest", at, severity, title, "\n".join(lines), thread, data)
