@@ -558,8 +558,8 @@ JOBS = Group(
             " hour",
             means="The mean utilisation of all its GPUs over half an hour has been below 5 percent"
             " for an hour. The metric is a percentage: OpenPAI's 0.3 is a third of a percent.",
-            action="Ask the user, who gets the alert too if Alertmanager sends it to Muster. Or let"
-            " Alerting stop such jobs.",
+            action="Ask the user, who sees the alert too if Alertmanager sends it to Muster, and"
+            " gets it with a subscription to `alert-raised`. Or let Alerting stop such jobs.",
             openpai=("PAIJobGpuPercentLowerThan0_3For1h",),
             optional={"task_gpu_percent": RARE},
         ),
