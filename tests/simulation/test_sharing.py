@@ -178,3 +178,20 @@ def test_random_histories_of_such_pods(seed: int) -> None:
     told = history(seed, CoreDoor, Traits(without_gpus=0.6, restarts=0.1, judges=""))
     problems = [each for each in told.problems if not each.startswith("restart: ")]
     assert not problems, f"seed {seed}"
+
+
+def test_a_restart_changes_nothing_though_several_may_be_shared() -> None:
+    """The first has left room on the lower GPU since the others came. No node is heard yet."""
+    scene = one_node()
+    for number in range(8):
+        scene.places(small(f"c{number}"))
+    scene.leave("c0")
+    scene.cycle()
+    again = one_node()
+    again.core.set_node_health("n0", False)
+    for name in scene.core.gang_ids():
+        again.core.restore(scene.core.exported(name))
+    assert again.cycle() == []
+    assert [again.core.exported(name) for name in scene.core.gang_ids()] == [
+        scene.core.exported(name) for name in scene.core.gang_ids()
+    ]

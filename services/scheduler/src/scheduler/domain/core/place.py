@@ -206,11 +206,12 @@ class Placer:
                 yield slot
 
     def joinable(self, want: Want, slot: Slot) -> int:
-        """A leaf of a slot that a pod may share; 0: there is none."""
+        """Good leaves of a slot of which a pod may share one."""
         owner = self._workload.owner
         if want.gpus or owner is None or not want.may_share(slot.model):
             return 0
-        return self._state.joinable(slot, owner, want.amounts, self._workload.priority)
+        priority = self._workload.priority
+        return slot.good & self._state.joinable(slot, owner, want.amounts, priority)
 
     def _place_one(self, layers: Iterable[Layer], want: Want, pod: str) -> bool:
         """The nearest leaves first; of the same nearness in cells that are bound."""
@@ -267,7 +268,7 @@ class Placer:
         charge: int | None = None
         if ports is not None:
             joined = 0 if want.gpus else self.joinable(want, slot)
-            charge = joined or self._charge(slot, view, leaves)
+            charge = joined & -joined or self._charge(slot, view, leaves)
         if ports is None or charge is None:
             return False
         gpus = charge

@@ -160,8 +160,8 @@ def _may_take(state: State, workload: Workload, place: Place, phase: Phase) -> b
     if workload.is_opportunistic or phase is Phase.PREEMPTED:
         return True
     if place.charge & slot.charged:
-        joins = state.joinable(slot, place.owner, place.amounts, workload.priority)
-        return place.is_shared and joins & place.charge != 0
+        is_mine = slot.bound.get(place.owner, 0) & place.charge != 0
+        return place.is_shared and is_mine and state.has_room(slot, place.charge, place.amounts)
     return state.bind_around(place.owner, slot, place.charge)
 
 

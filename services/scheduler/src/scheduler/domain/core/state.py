@@ -112,15 +112,21 @@ class State:
         return spare
 
     def joinable(self, slot: Slot, owner: str, amounts: tuple[int, ...], priority: int) -> int:
-        """A leaf with which a pod without GPUs may share what is charged; 0: there is none. Pods
-        that others may reclaim share nothing.
+        """Leaves of which a pod without GPUs may share one that is charged. Pods that others may
+        reclaim share nothing.
         """
-        mine = slot.bound.get(owner, 0) & slot.good
-        for leaf, shares in sorted(slot.shares.items()) if priority >= 0 else ():
-            both = tuple(map(add, shares.amounts, amounts))
-            if leaf & mine and _may_join(shares) and slot.model.goes_with_leaf(both):
-                return leaf
-        return 0
+        mine, leaves = slot.bound.get(owner, 0), 0
+        for leaf, shares in slot.shares.items() if priority >= 0 else ():
+            if leaf & mine and _may_join(shares) and self.has_room(slot, leaf, amounts):
+                leaves |= leaf
+        return leaves
+
+    def has_room(self, slot: Slot, leaf: int, amounts: tuple[int, ...]) -> bool:
+        """A leaf that pods without GPUs are charged goes with so much more."""
+        shares = slot.shares.get(leaf)
+        return shares is not None and slot.model.goes_with_leaf(
+            tuple(map(add, shares.amounts, amounts))
+        )
 
     def is_sharing(self, slot: Slot, owner: str) -> bool:
         """Some pod may share a leaf of a slot that an owner is charged."""
