@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
+import pytest
 from scenes import RACKS, Scene, config, gang, nodes_of, owning, racks
-from scheduler.domain.core.config import PhysicalCell, VirtualCluster
+from scheduler.domain.core.config import NodeLimits, PhysicalCell, VirtualCluster
 from scheduler.domain.core.model import Gang, Role
 
 SWITCH = "rack/node/switch"
@@ -106,3 +107,12 @@ def test_a_type_of_gpu_that_there_is_not_is_passed_over() -> None:
     scene = Scene(config(x=owning(("rack", 1))))
     wish = gang("guest", "x", 4, pods=2, priority=-1, gpu_types=("h100", "v100"))
     assert nodes_of(scene.places(wish)) == {"n0", "n1"}
+
+
+@pytest.mark.parametrize("priority", [0, -1])
+def test_pods_without_gpus_leave_a_wholly_free_rack_whole(priority: int) -> None:
+    """The other node of the rack in use is as free as those of the free one."""
+    limits = {name: NodeLimits(cpu=8) for name in ("n0", "n1", "n2", "n3")}
+    scene = Scene(config(nodes=limits, x=owning(("rack", 1)), y=owning(("rack", 1))))
+    scene.places(gang("trains", "y", 4, cpu=8, allowed_nodes=frozenset({"n2"})))
+    assert nodes_of(scene.places(gang("etl", "y", 0, cpu=1, priority=priority))) == {"n3"}

@@ -171,7 +171,7 @@ class View:
             if rank is not None:
                 by_rank.setdefault(rank, []).append(key)
         ranks = sorted(by_rank)
-        wholes = self.by_whole[::-1] if is_opportunistic else self.by_whole
+        wholes = self.by_whole[::-1] if is_opportunistic and want.gpus else self.by_whole
         for part in (near, ~near) if near else (EVERYWHERE,):
             for rank in ranks:
                 keys = by_rank[rank]
