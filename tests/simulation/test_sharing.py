@@ -128,6 +128,18 @@ def test_who_needs_the_gpu_preempts_all_who_share_it_and_nobody_else() -> None:
     assert of(decided, Preempted) == ["c4", "c5"]
 
 
+def test_one_of_those_who_share_leaves_for_a_pod_that_may_take_its_part() -> None:
+    """It alone, though the four together count more than the training."""
+    scene = one_node()
+    scene.places(gang("trains", "x", 3, cpu=12))
+    for number in range(4):
+        scene.places(small(f"c{number}"))
+    assert of(scene.asks(small("urgent", priority=1)), Preempted) == ["c3"]
+    scene.leave("c3")
+    (placed,) = [each for each in scene.cycle() if isinstance(each, Placed)]
+    assert (placed.gang, placed.pods[0].charged) == ("urgent", (3,))
+
+
 def test_a_gpu_counts_at_the_highest_priority_of_those_who_share_it() -> None:
     scene = one_node()
     scene.places(gang("trains", "x", 3, cpu=3, priority=2))

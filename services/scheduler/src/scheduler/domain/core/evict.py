@@ -273,7 +273,25 @@ class _Chooser:
                     best = found
             if best is not None and not best.protected:
                 break
-        return best
+        beside = self._beside(slot, want, others) if need else []
+        return min((*beside, *([best] if best else [])), key=lambda each: each[:3], default=None)
+
+    def _beside(self, slot: Slot, want: Want, others: "list[_Other]") -> list[_Price]:
+        """The pod shares a leaf of which the cheapest others leave, and not all."""
+        found: list[_Price] = []
+        for leaf in tuple(slot.shares) if want.may_share(slot.model) else ():
+            with self._state.trial():
+                gone: list[_Other] = []
+                for each in others:
+                    if not any(p.slot is slot and p.charge == leaf for p in each.workload.places):
+                        continue
+                    self._state.evict(each.workload)
+                    gone.append(each)
+                    if self._placer.joinable(want, slot) & leaf and _has_amounts(slot, want, []):
+                        priced = self._priced(want.nearest(slot.shape), gone)
+                        found += [priced] if priced else []
+                        break
+        return found
 
     def _priced(self, level: int, victims: "list[_Other] | None") -> _Price | None:
         if victims is None:
