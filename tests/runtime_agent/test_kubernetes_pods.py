@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import os
 import shlex
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -162,9 +163,28 @@ async def test_the_answer_to_a_permit_has_environment_and_command(world: World) 
     await world.created()
     text = (await world.permit()).text
     assert "export MUSTER_POD=pod-1\n" in text
-    assert f"printf %s {shlex.quote(a_run().command)} > /muster/run/command" in text
+    assert f" {shlex.quote(a_run().command)} > /muster/run/command" in text
     assert "PAI_TASK_ROLE_TASK_COUNT_w-1=1" in text  # no shell exports such a name
     assert "export PAI_TASK_ROLE_TASK_COUNT_w-1" not in text
+
+
+async def test_the_commands_options_do_not_bind_what_the_images_bash_reads_first(
+    world: World, tmp_path: Path
+) -> None:
+    """NVIDIA's images have bash read a file that uses variables that may not be set."""
+    first = tmp_path / "bashrc"
+    first.write_text("PATHS=$UNSET:/opt\nfalse | true\nexport NAME=value\n")
+    command = "echo $NAME\nfalse | echo on\necho over"
+    await world.created(run=a_run().model_copy(update={"command": command}))
+    text = (await world.permit()).text.replace("/muster/bin/busybox ", "")
+    begun = await asyncio.create_subprocess_exec(
+        *("sh", "-c", text.replace("/muster/run", str(tmp_path))),
+        env={"BASH_ENV": str(first), "PATH": os.environ["PATH"]},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    output, _ = await begun.communicate()
+    assert (output, begun.returncode) == (b"value\non\n", 1)
 
 
 async def test_one_nonce_gets_the_same_answer_and_another_one_none(world: World) -> None:

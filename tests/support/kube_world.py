@@ -160,8 +160,8 @@ class World:
             self.watch.look(None)
             await asyncio.sleep(0.005)
 
-    async def created(self, name: str = "pod-1") -> dict[str, Any]:
-        self.accept(name)
+    async def created(self, name: str = "pod-1", run: PodRun | None = None) -> dict[str, Any]:
+        self.accept(name, run=run)
         await self.until(lambda: self.api.objects and not self.runner._works[name].request)
         return self.api.only()
 

@@ -24,7 +24,13 @@ _COMMAND = f"{RUN_DIR}/command"
 _OPTIONS = "-o errexit -o nounset -o pipefail"
 _SHELL_OPTIONS = "-o errexit -o nounset"
 """Not every shell knows pipefail."""
-_SHELLS = ("/bin/bash", "/usr/bin/bash")
+_SHELLS = (
+    (f"{BIN_DIR}/bin/sh", _OPTIONS),
+    ("/bin/sh", _SHELL_OPTIONS),
+    ("/usr/bin/bash", _OPTIONS),
+    ("/bin/bash", _OPTIONS),
+)
+"""The last one that there is runs the command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +107,13 @@ def script(key: str, environment: Mapping[str, str], command: str) -> str:
     lines = [first_line(key), f"unset {TICKET} {PROOF}"]
     lines += [f"export {name}={shlex.quote(each)}" for name, each in plain.items()]
     lines.append('export PAI_WORK_DIR="$PWD"')  # the image's, as OpenPAI has it
-    lines.append(f"printf %s {shlex.quote(command)} > {_COMMAND}")
+    for shell, options in _SHELLS:
+        lines.append(f"if [ -x {shell} ]; then set -- {shell} {shlex.quote(options)}; fi")
+    # In the file: as arguments they would bind what the image's BASH_ENV names, too.
+    lines.append(f"printf 'set %s; %s' \"$2\" {shlex.quote(command)} > {_COMMAND}")
+    lines.append(f"{_BUSYBOX} rm -f {RUN_DIR}/reply {RUN_DIR}/request {RUN_DIR}/status")
     # Names that no shell can export, as of a role with a hyphen.
     odd = [shlex.quote(f"{name}={each}") for name, each in environment.items() if name not in plain]
     begin = f"exec {_BUSYBOX} env {' '.join(odd)}" if odd else "exec"
-    lines.append(f"{_BUSYBOX} rm -f {RUN_DIR}/reply {RUN_DIR}/request {RUN_DIR}/status")
-    for shell in _SHELLS:
-        lines.append(f"if [ -x {shell} ]; then {begin} {shell} {_OPTIONS} {_COMMAND}; fi")
-    lines.append(f"if [ -x /bin/sh ]; then {begin} /bin/sh {_SHELL_OPTIONS} {_COMMAND}; fi")
-    lines.append(f"{begin} {BIN_DIR}/bin/sh {_OPTIONS} {_COMMAND}")
+    lines.append(f'{begin} "$1" {_COMMAND}')
     return "\n".join(lines) + "\n"
