@@ -214,3 +214,14 @@ async def test_the_rules_that_are_shown_can_be_set_again(
     assert newest.split()[0] == "4"
     assert newest.endswith("admin  rollback to 1  too quiet")
     assert first.split()[0] == "3"
+
+
+@pytest.mark.postgres
+@pytest.mark.kafka
+async def test_a_refusal_of_the_whole_file_names_no_empty_field(
+    with_rest: Callable[..., Any],
+) -> None:
+    async with with_rest() as api:
+        refused = await api.admin.put("/api/v2/alerts/rules", content="rules: [")
+    assert refused.status_code == 400
+    assert "Line 1: This is not YAML" in refused.json()["message"]

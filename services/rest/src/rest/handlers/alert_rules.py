@@ -133,5 +133,6 @@ def _invalid(problems: list[Problem]) -> Rejected:
     first = problems[0] if problems else Problem("", "can't be used")
     line = f"Line {first.line}: " if first.line else ""
     count = "one problem" if len(problems) == 1 else f"{len(problems)} problems"
-    message = f"The rules have {count}. {line}`{first.path}` {first.message}"
+    path = f"`{first.path}` " if first.path else ""
+    message = f"The rules have {count}. {line}{path}{first.message}"
     return Rejected("InvalidConfigError", message, tuple(problems))
