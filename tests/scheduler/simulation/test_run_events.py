@@ -142,6 +142,25 @@ def test_the_last_pod_ends_its_gang(simulate: Simulate, say: Any) -> None:
     assert outcome.when("placed", "gang") == [0, 4]
 
 
+def test_an_elastic_gang_whose_needed_pod_is_over_starts_again_with_another(
+    simulate: Simulate, say: Any
+) -> None:
+    wanted = say.wants(0, "gang", pods=2)
+    wanted["gang"]["pods"][0]["min"] = 1
+    outcome = simulate(
+        [
+            wanted,
+            say.wants(0, "other", pods=2),
+            say.told(1, "pod-released", "gang", pod="w-0"),
+            say.node(2, "node-drained", "n0"),
+            say.node(3, "node-drained", "n1"),
+            say.told(90, "gang-released", "other"),
+        ]
+    )
+    assert outcome.when("preempted", "gang") == [3]
+    assert outcome.when("placed", "gang") == [0, 90]
+
+
 def test_releasing_twice_or_somebody_unknown_is_ignored(simulate: Simulate, say: Any) -> None:
     outcome = simulate(
         [

@@ -152,8 +152,11 @@ class GangRun:
         self.gang = replace(self.gang, roles=joined(self.gang.roles, roles))
 
     def remove(self, pod: str) -> PodPlace | None:
-        """A pod is over; returns its place, if it ran."""
-        self.gang = replace(self.gang, roles=without(self.gang.roles, (pod,)))
+        """A pod is over; returns its place, if it ran. It goes on to need one of the others."""
+        roles = without(self.gang.roles, (pod,))
+        if roles and all(role.least == 0 for role in roles):
+            roles = (replace(roles[0], least=1), *roles[1:])
+        self.gang = replace(self.gang, roles=roles)
         return self.places.pop(pod, None)
 
     def without_place(self) -> list[str]:
