@@ -86,12 +86,28 @@ def test_a_dry_run_takes_no_node_and_a_loop_is_held() -> None:
     dry = replace(RULE, is_dry_run=True)
     found = decided(*(xid(f"n{it}") for it in range(3)), rules=(dry,), bounds=Bounds(1, 1, 100))
     assert [(it.state, it.is_dry_run) for it in found] == [(State.REQUESTED, True)] * 3
-    (first,) = done(*decided(xid("n1")))
-    again = replace(xid("n1"), starts_at=NOW + timedelta(minutes=5))
-    changed = decided(again, known=(first,), now=NOW + timedelta(minutes=5))
+    stop = replace(RULE, do=Do.STOP_JOB)
+    alert = Alert("GpuXid", Severity.CRITICAL, "bad", {"user": "ada", "jobName": "j"}, NOW)
+    (first,) = done(*decided(alert, rules=(stop,)))
+    again = replace(alert, starts_at=NOW + timedelta(minutes=5))
+    changed = decided(again, rules=(stop,), known=(first,), now=NOW + timedelta(minutes=5))
     (held,) = [it for it in changed if it.starts_at == again.starts_at]
     assert held.state is State.HELD
     assert "loop" in held.reason
+
+
+def test_a_node_that_turns_bad_again_is_taken_at_once_and_kept_for_an_hour() -> None:
+    (first,) = done(*decided(xid("n1")))
+    (back,) = decided(known=(first,))
+    undone = answered(back, Outcome.UNDONE, "back", now=NOW)
+    at = NOW + timedelta(minutes=5)
+    other = replace(xid("n1"), labels={"node": "n1", "gpu": "1"}, starts_at=at)
+    (again,) = decided(other, known=(undone,), now=at)
+    assert (again.state, again.target) == (State.REQUESTED, "n1")
+    known = (undone, answered(again, Outcome.DONE, "done", now=at))
+    assert decided(known=known, now=NOW + timedelta(minutes=59)) == ()
+    (later,) = decided(known=known, now=NOW + timedelta(minutes=61))
+    assert (later.action, later.state) == (again.action, State.UNDO_REQUESTED)
 
 
 def test_a_node_with_two_bad_gpus_is_held_until_both_are_good() -> None:

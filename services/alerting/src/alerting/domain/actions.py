@@ -196,6 +196,11 @@ class _Look:
     def _comes_back(self, action: Action) -> bool:
         return _holds_a_node(action) and self._takes_back(action)
 
+    def _flaps(self, node: str) -> bool:
+        """It was given back within the last hour, so it is not given back again yet."""
+        back = (it for it in self._of(node) if it.do in ORDERS and it.state is State.UNDONE)
+        return any(it.at > self.now - HOUR for it in back)
+
     def _takes_back(self, action: Action) -> bool:
         return any(it.name == action.rule and it.takes_back for it in self.rules)
 
@@ -210,6 +215,8 @@ class _Look:
                 continue
             elif action.state is State.HELD:
                 self._note(_now(action, State.REFUSED, over, self.now))
+            elif self._flaps(action.target):
+                continue
             elif self._comes_back(action) and action.target not in kept_out:
                 self._note(_now(action, State.UNDO_REQUESTED, over, self.now))
 
@@ -306,6 +313,8 @@ class _Look:
             reason = f"The action {other.action} ({other.do}) goes on."
         elif node in self.bounds.on_gpus:
             reason = f"{node} runs pods with GPUs still."
+        elif self._flaps(node):
+            reason = f"{node} was given back within the last hour."
         if reason is not None:
             return _now(action, State.HELD, reason, now)
         asked = _now(action, State.REQUESTED, "Requested.", now)
@@ -317,11 +326,10 @@ class _Look:
             return None
         if rule.do is Do.REMEDIATE and (busy := self._is_busy(target)) is not None:
             return busy
-        acted = [it for it in self._of(target) if it.state in ACTED]
-        own = [it for it in acted if it.rule == rule.name]
-        # Under an order that stands, another alert of the node adds a reason to keep it.
-        is_free = not any(_takes_a_node(it) for it in own)
-        if is_free and any(it.asked_at > self.now - HOUR for it in own):
+        own = [it for it in self._of(target) if it.rule == rule.name and it.state in ACTED]
+        # A bad node is taken however often: that it is given back at once would be the loop.
+        is_bound = rule.do not in ORDERS
+        if is_bound and any(it.asked_at > self.now - HOUR for it in own):
             return (
                 f"The rule acted on {target} within the last hour. If the alert comes of the action"
                 " itself, change the rule: this is a loop."
