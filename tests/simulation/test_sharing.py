@@ -14,7 +14,9 @@ from scheduler.domain.core.config import NodeLimits, PhysicalCell, Policy
 from scheduler.domain.core.model import (
     Decision,
     Deferred,
+    Downgraded,
     Gang,
+    GangClass,
     Kind,
     Placed,
     Preempted,
@@ -207,3 +209,17 @@ def test_a_restart_changes_nothing_though_several_may_be_shared() -> None:
     assert [again.core.exported(name) for name in scene.core.gang_ids()] == [
         scene.core.exported(name) for name in scene.core.gang_ids()
     ]
+
+
+def test_all_who_were_downgraded_share_their_gpu_again() -> None:
+    scene = one_node(replace(FREE, is_lazy=True))
+    scene.places(gang("trains", "x", 3, cpu=3, priority=5))
+    for number in range(4):
+        scene.places(small(f"c{number}"))
+    decided = scene.asks(gang("gpu", "x", 1, cpu=1, priority=2))
+    assert sorted(e.gang for e in decided if isinstance(e, Downgraded)) == ["c0", "c1", "c2", "c3"]
+    scene.leave("gpu")
+    scene.cycle()
+    classes = [scene.core.gang(f"c{number}").gang_class for number in range(4)]
+    assert classes == [GangClass.GUARANTEED] * 4
+    assert left(scene) == 0
