@@ -197,7 +197,7 @@ class _Look:
         return _holds_a_node(action) and self._takes_back(action)
 
     def _flaps(self, node: str) -> bool:
-        """It was given back within the last hour, so it is not given back again yet."""
+        """It was released within the last hour, so it is not released again yet."""
         back = (it for it in self._of(node) if it.do in ORDERS and it.state is State.UNDONE)
         return any(it.at > self.now - HOUR for it in back)
 
@@ -314,7 +314,7 @@ class _Look:
         elif node in self.bounds.on_gpus:
             reason = f"{node} runs pods with GPUs still."
         elif self._flaps(node):
-            reason = f"{node} was given back within the last hour."
+            reason = f"{node} was released within the last hour."
         if reason is not None:
             return _now(action, State.HELD, reason, now)
         asked = _now(action, State.REQUESTED, "Requested.", now)
@@ -327,7 +327,7 @@ class _Look:
         if rule.do is Do.REMEDIATE and (busy := self._is_busy(target)) is not None:
             return busy
         own = [it for it in self._of(target) if it.rule == rule.name and it.state in ACTED]
-        # A bad node is taken however often: that it is given back at once would be the loop.
+        # A bad node is taken however often: to release it at once again would be the loop.
         is_bound = rule.do not in ORDERS
         if is_bound and any(it.asked_at > self.now - HOUR for it in own):
             return (

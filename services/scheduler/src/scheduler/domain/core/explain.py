@@ -28,6 +28,7 @@ from scheduler.domain.core.wording import counted, wanted_of, words_of
 
 SHAPE, RESOURCE, RESERVATION = "shape", "resource", "reservation"
 LENDER = "lender"
+KEPT_UNTIL = "keptUntil"
 
 NODES_NAMED = 5
 
@@ -227,7 +228,7 @@ def _reservation(head: Workload, before: Sequence[Reservation]) -> Reason:
     if before[0].is_kept:
         kept = f"Cells are kept until {at:.15g} for its next attempt."
         text = f"The platform failed a job of {gang.user}. {kept}"
-        return Reason(RESERVATION, text, numbers | {"keptUntil": at})
+        return Reason(RESERVATION, text, numbers | {KEPT_UNTIL: at})
     gangs = counted(len(before), "gang")
     text = f"Cells are kept for {gangs} before it ({gang.id}, from {at:.15g} on)."
     return Reason(RESERVATION, text, numbers | {"startsAt": at})
@@ -284,9 +285,11 @@ def with_kept(reason: Reason, reservation: Reservation | None) -> Reason:
     """The same, and until when cells of its job's last attempt are kept for it, if some are."""
     if reservation is None or not reservation.is_kept:
         return reason
+    if KEPT_UNTIL in reason.numbers:  # it waits for this moment of another job
+        return replace(reason, text=f"{reason.text} Cells of its last attempt are kept for it.")
     until = reservation.starts_at
     text = f"{reason.text} Cells of its last attempt are kept until {until:.15g} for it."
-    return Reason(reason.code, text, {**reason.numbers, "keptUntil": until})
+    return Reason(reason.code, text, {**reason.numbers, KEPT_UNTIL: until})
 
 
 # Preemptions.
