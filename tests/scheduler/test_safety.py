@@ -426,7 +426,7 @@ class History(Invariants):
         assert not self.store.holds
 
 
-HISTORIES = how_many(12, deep=60)
+HISTORIES = how_many(30, deep=60)
 
 
 FILES = {"made by nodes": None, "by file": FILE, "cells are kept": KEEPING, "strict": STRICT}
