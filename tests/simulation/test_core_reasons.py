@@ -170,3 +170,11 @@ def test_what_can_never_start_waits_for_health_before_all_nodes_are_known() -> N
     reason = scene.reason(gang("huge", "x", 4, pods=9))
     assert reason.code == "health"
     assert "Not all nodes may be known yet." in reason.text
+
+
+def test_who_waits_without_gpus_is_told_of_protected_gangs() -> None:
+    scene = Scene(config(nodes={"m0": NodeLimits(cpu=8)}, x=owning(("rack", 1))))
+    only = frozenset({"m0"})
+    scene.asks(gang("low", "x", 0, cpu=8, min_run_s=100.0, allowed_nodes=only))
+    reason = scene.reason(gang("high", "x", 0, cpu=8, priority=1, allowed_nodes=only))
+    assert (reason.code, reason.numbers["protected"]) == ("resource", 1)

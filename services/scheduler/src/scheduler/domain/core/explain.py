@@ -169,7 +169,7 @@ class _Explainer:
             other
             for place in claim(self._state, head)
             for other, (gpus, charge) in place.slot.pods.items()
-            if (gpus | charge) & place.charge
+            if not place.charge or (gpus | charge) & place.charge
         }
         if not self._costs.protected(head, there):
             return reason
