@@ -2,16 +2,14 @@
 
 import asyncio
 import json
-import sys
-from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
+from consumer_example import first_event
 from muster.contracts.jobs import JobState
 from muster.contracts.nodes import NodeLost
 from rest.domain.event_stream import format_positions, parse_positions
@@ -19,7 +17,6 @@ from rest.domain.event_stream import format_positions, parse_positions
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
 
 EVENTS = "/api/v2/events"
-EXAMPLE = Path(__file__).parents[2] / "examples" / "consume_events.py"
 DEADLINE_S = 60.0
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NO_ALERTS_S = 1e9
@@ -146,18 +143,10 @@ async def test_a_partition_that_is_new_since_then_is_read_from_its_start(
 
 
 async def test_the_example_follows_events_with_a_plain_kafka_client(cluster: Any) -> None:
-    command = (sys.executable, str(EXAMPLE), cluster.broker.bootstrap, "alert-raised")
     async with cluster.alerting(stuck_after_s=0.2):
         await cluster.job("j1", 1, JobState.STOPPING)
         await cluster.received("alert-raised", 1)
-        process = await asyncio.create_subprocess_exec(*command, stdout=PIPE)
-        assert process.stdout is not None
-        try:
-            async with asyncio.timeout(DEADLINE_S):
-                line = (await process.stdout.readline()).decode()
-        finally:
-            process.kill()
-            await process.wait()
+        line = await first_event(cluster.broker.bootstrap, "alert-raised")
     assert line.startswith("muster.alert-raised.v1 ")
     assert "'job': 'j1'" in line
 

@@ -3,8 +3,6 @@
 import asyncio
 import contextlib
 import ssl
-import sys
-from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -35,6 +33,7 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
+from consumer_example import first_event
 from listening import listens_on
 from muster.bus import Outgoing
 from muster.contracts.acls import (
@@ -53,7 +52,6 @@ from muster.service import Runtime, running
 from muster.settings import ServiceSettings
 from toy_services import eventually
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "consume_events.py"
 WAIT_S = 60
 USERS = {service.value: service for service in Service if service is not Service.RUNTIME_AGENT} | {
     AGENT: Service.RUNTIME_AGENT
@@ -259,18 +257,8 @@ async def test_the_example_logs_in_with_the_settings_of_services(apache_kafka: A
         attributes = [("ce_type", b"muster.job-updated.v1"), ("ce_id", b"launcher/job/j/1")]
         await producer.send_and_wait("job-updated", b'{"job": "j"}', b"j", headers=attributes)
     settings = bus_settings(apache_kafka.bootstrap, OPERATOR)
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, EXAMPLE, apache_kafka.bootstrap, "job-updated"),
-        env={f"MUSTER_{name.upper()}": str(value) for name, value in settings.items()},
-        stdout=PIPE,
-    )
-    assert process.stdout is not None
-    try:
-        async with asyncio.timeout(WAIT_S):
-            line = (await process.stdout.readline()).decode()
-    finally:
-        process.kill()
-        await process.wait()
+    env = {f"MUSTER_{name.upper()}": str(value) for name, value in settings.items()}
+    line = await first_event(apache_kafka.bootstrap, "job-updated", env)
     assert line == "muster.job-updated.v1 launcher/job/j/1 {'job': 'j'}\n"
 
 

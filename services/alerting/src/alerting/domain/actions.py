@@ -194,7 +194,7 @@ class _Look:
         return self.of_targets.get(target, {}).values()
 
     def _comes_back(self, action: Action) -> bool:
-        return _holds_a_node(action) and self._takes_back(action)
+        return _holds_a_node(action) and self._takes_back(action) and not self._flaps(action.target)
 
     def _flaps(self, node: str) -> bool:
         """It was released within the last hour, so it is not released again yet."""
@@ -215,8 +215,6 @@ class _Look:
                 continue
             elif action.state is State.HELD:
                 self._note(_now(action, State.REFUSED, over, self.now))
-            elif self._flaps(action.target):
-                continue
             elif self._comes_back(action) and action.target not in kept_out:
                 self._note(_now(action, State.UNDO_REQUESTED, over, self.now))
 
@@ -328,8 +326,7 @@ class _Look:
             return busy
         own = [it for it in self._of(target) if it.rule == rule.name and it.state in ACTED]
         # A bad node is taken however often: to release it at once again would be the loop.
-        is_bound = rule.do not in ORDERS
-        if is_bound and any(it.asked_at > self.now - HOUR for it in own):
+        if rule.do not in ORDERS and any(it.asked_at > self.now - HOUR for it in own):
             return (
                 f"The rule acted on {target} within the last hour. If the alert comes of the action"
                 " itself, change the rule: this is a loop."

@@ -274,7 +274,9 @@ class _Chooser:
             if best is not None and not best.protected:
                 break
         beside = self._beside(slot, want, others) if need else []
-        return min((*beside, *([best] if best else [])), key=lambda each: each[:3], default=None)
+        if best is not None:
+            beside.append(best)
+        return min(beside, key=lambda each: each[:3], default=None)
 
     def _beside(self, slot: Slot, want: Want, others: "list[_Other]") -> list[_Price]:
         """The pod shares a leaf of which the cheapest others leave, and not all."""

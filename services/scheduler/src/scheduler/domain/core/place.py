@@ -208,7 +208,7 @@ class Placer:
     def joinable(self, want: Want, slot: Slot) -> int:
         """Good leaves of a slot of which a pod may share one."""
         owner = self._workload.owner
-        if want.gpus or owner is None or not want.may_share(slot.model):
+        if owner is None or not want.may_share(slot.model):
             return 0
         priority = self._workload.priority
         return slot.good & self._state.joinable(slot, owner, want.amounts, priority)
@@ -267,7 +267,7 @@ class Placer:
         ports = slot.node.choose_ports(want.kind.ports) if self._when is When.NOW else 0
         charge: int | None = None
         if ports is not None:
-            joined = 0 if want.gpus else self.joinable(want, slot)
+            joined = self.joinable(want, slot)
             charge = joined & -joined or self._charge(slot, view, leaves)
         if ports is None or charge is None:
             return False
@@ -277,7 +277,7 @@ class Placer:
             assert inner is not None
             gpus = inner.leaves
         owner = self._owner
-        is_shared = not want.gpus and owner is not None and want.may_share(slot.model)
+        is_shared = owner is not None and want.may_share(slot.model)
         charged = charge if owner else 0
         place = Place(pod, slot, gpus, want.amounts, charged, owner or "", ports, is_shared)
         state.take(workload, place, self._phase)

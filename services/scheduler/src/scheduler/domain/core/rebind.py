@@ -27,11 +27,8 @@ def rebind(state: State, workload: Workload, owner: str, priority: int) -> bool:
             slot, charge = place.slot, place.charge | place.gpus  # it may have grown without cells
             others = charge & slot.charged
             if place.is_shared:  # its own pods may share it too
-                before = shared.get((slot, charge))
-                amounts = (
-                    place.amounts if before is None else tuple(map(add, before, place.amounts))
-                )
-                shared[slot, charge] = amounts
+                before = shared.get((slot, charge), (0,) * len(place.amounts))
+                amounts = shared[slot, charge] = tuple(map(add, before, place.amounts))
                 others &= ~state.joinable(slot, mine, amounts, priority)
             if others or not state.bind_around(mine, slot, charge):
                 return False

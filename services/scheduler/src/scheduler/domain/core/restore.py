@@ -285,9 +285,8 @@ def class_of(record: Record) -> GangClass:
     if not workload.is_opportunistic:
         return GangClass.GUARANTEED
     had_cells = record.orphaned or any(place.charge for place in workload.places)
-    had_cells = had_cells or (
-        workload.gpus > 0 and not workload.is_surplus
-    )  # of pods that are over
+    if workload.gpus and not workload.is_surplus:
+        had_cells = True  # those of pods that are over
     is_opportunistic = workload.gang.priority == OPPORTUNISTIC or not had_cells
     return GangClass.OPPORTUNISTIC if is_opportunistic else GangClass.DOWNGRADED
 

@@ -41,7 +41,7 @@ def wanted(state: State, workload: Workload) -> Wanted:
         if owner is None or least == NEVER:
             continue
         alone, shared = least * len(pods), 0
-        if least == 1 and not want.gpus and want.kind.costs_nothing:
+        if least == 1 and want.kind.costs_nothing:
             alone, shared = 0, -(-len(pods) // want.most_in_leaf(state.models))
         _add(total, (owner, every), alone, shared)
         if want.gpu_types and want.gpu_types != every:

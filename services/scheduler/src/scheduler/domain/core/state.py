@@ -675,7 +675,7 @@ class State:
     def _discharge(self, workload: Workload, place: Place) -> None:
         slot, charge = place.slot, place.charge
         self._account(workload, place, -1)
-        if not place.is_shared or charge not in slot.shares:
+        if charge not in slot.shares:
             self.journal.set(slot, "charged", slot.charged & ~charge)
         for mask, binding in slot.bindings:
             if mask & charge:
@@ -693,28 +693,23 @@ class State:
     def _share(self, workload: Workload, place: Place, sign: int) -> None:
         """One pod more or less is charged a leaf, which counts at the highest priority of all."""
         slot, leaf = place.slot, place.charge
-        before = slot.shares.get(leaf)
-        priorities = [] if before is None else [*before.priorities]
-        if before is not None:
-            self._count(place, priorities[-1], -1)
+        before = slot.shares.get(leaf, Shares((), (0,) * len(place.amounts), 0))
+        priorities = [*before.priorities]
         if sign > 0:
             insort(priorities, workload.priority)
         else:
             priorities.remove(workload.priority)
-        after: Shares = MISSING
-        if priorities:
-            amounts, holds = place.amounts, int(not place.pod)
-            if before is not None:
-                amounts = tuple(map(add if sign > 0 else sub, before.amounts, amounts))
-                holds = before.holds + sign * holds
-            after = Shares(tuple(priorities), amounts, holds)
-            self._count(place, priorities[-1], 1)
-        self.journal.put(slot.shares, leaf, after)
+        amounts = tuple(map(add if sign > 0 else sub, before.amounts, place.amounts))
+        after = Shares(tuple(priorities), amounts, before.holds + sign * (not place.pod))
+        for shares, leaves in ((before, -1), (after, 1)):
+            if shares.priorities:
+                self._count(place, shares.priorities[-1], leaves)
+        self.journal.put(slot.shares, leaf, after if priorities else MISSING)
         key, bit = (slot.pool, place.owner), 1 << slot.number
         slots = self.sharing.get(key, 0) & ~bit
-        self.journal.put(
-            self.sharing, key, slots | bit if self.is_sharing(slot, place.owner) else slots
-        )
+        if self.is_sharing(slot, place.owner):
+            slots |= bit
+        self.journal.put(self.sharing, key, slots)
 
     def _count(self, place: Place, priority: int, leaves: int) -> None:
         chain = place.slot.model.chain
