@@ -53,6 +53,23 @@ async def test_jobs_run_as_pods_show_how_they_end_and_leave_nothing(kube: KubeMu
     await until(lambda: not kube.pods())
 
 
+async def test_kubectl_shows_and_finds_whose_a_pod_is(kube: KubeMuster, tmp_path: Path) -> None:
+    """Also where a label can't hold the job's name."""
+    long = "n" * 80 + "_"
+    for name in ("plain", long):
+        await kube.muster.submit(a_job(name, until_there(tmp_path / "gate")))
+    await until(lambda: len(kube.pods()) == 2)
+    columns = ("user", "job-name", "virtual-cluster", "task-role", "task-index", "job-attempt")
+    shown = [f"--label-columns={','.join(f'muster/{each}' for each in columns)}", "--no-headers"]
+    select = ("get", "pods", "--namespace=muster-jobs", "--selector")
+    line = kube.plane.kubectl(*select, "muster/user=admin,muster/job-name=plain", *shown)
+    assert line.split()[-6:] == ["admin", "plain", "default", "worker", "0", "0"]
+    others = kube.plane.kubectl(*select, "muster/job-name!=plain", "--output=json")
+    ((metadata),) = [each["metadata"] for each in json.loads(others)["items"]]
+    assert metadata["annotations"]["muster/job-name"] == long
+    (tmp_path / "gate").touch()
+
+
 async def test_the_agent_did_what_its_rights_name_and_nothing_else(
     kube_plane: KubePlane, database_url: str, fresh_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:

@@ -751,6 +751,19 @@ async def test_an_agent_that_was_killed_adopts_what_it_finds(
     assert [verb for verb, _name in api.calls].count("create") == 1
 
 
+async def test_a_pod_of_an_older_agent_runs_on_though_its_labels_differ(
+    world: World, api: PodApiDouble
+) -> None:
+    body = await world.running()
+    body["metadata"]["labels"] = {"app.kubernetes.io/managed-by": "muster", "muster/job": JOB}
+    api.put(body)
+    await world.restart()
+    await world.until(world.runner._mirror.pods_known.is_set)
+    api.ended(body, 0)
+    await world.until(lambda: world.rule() == "succeeded" and not api.objects)
+    assert [verb for verb, _name in api.calls] == ["create", "delete"]
+
+
 async def test_objects_that_the_journal_does_not_know_are_deleted(
     world: World, api: PodApiDouble
 ) -> None:

@@ -14,6 +14,7 @@ from muster.contracts.node_access import is_permitted, needs_host, uses_node_net
 from muster.contracts.pods import PodRun
 from muster.contracts.secrets import PullCredentials
 
+from runtime_agent.domain.kubernetes.labels import labels, names_of, unlabelled
 from runtime_agent.domain.pods import Pod
 
 Json = dict[str, Any]
@@ -144,7 +145,7 @@ def manifest(pod: Pod, run: PodRun, who: Identity, rules: PodRules, given: Given
     """The whole object. Requests equal limits. It names its own pull secret where the pod has
     secrets, for the image may be private; without that secret kubelet pulls as anybody.
     """
-    host = is_on_host_network(run)
+    host, names = is_on_host_network(run), names_of(run)
     volumes, mounts = _volumes(run)
     locking: Json = {"add": ["IPC_LOCK"]} if uses_rdma(run.resources) else {}
     main: Json = {
@@ -194,8 +195,9 @@ def manifest(pod: Pod, run: PodRun, who: Identity, rules: PodRules, given: Given
         "metadata": {
             "name": object_name(pod),
             "namespace": namespace_of(run, rules),
-            "labels": {**MANAGED_BY, "muster/job": pod.job},
+            "labels": {**MANAGED_BY, "muster/job": pod.job, **labels(names)},
             "annotations": {
+                **unlabelled(names),
                 NODE_ANNOTATION: who.node,
                 POD_ANNOTATION: pod.pod,
                 JOURNAL_ANNOTATION: who.journal,
