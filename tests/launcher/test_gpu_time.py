@@ -1,6 +1,7 @@
 """GPU time: from a pod's placement to its end; refunded where the platform's fault lost it."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -62,6 +63,28 @@ def test_neither_is_a_preemption_nor_a_stop(new_story: NewStory) -> None:
     assert gpu_time(story) == (220, 0)
     story = run(a_story(new_story)).stop().end_stopped()
     assert gpu_time(story) == (220, 0)
+
+
+def test_a_drained_attempt_is_refunded_whole_and_its_next_one_counts(new_story: NewStory) -> None:
+    story = run(a_story(new_story)).preempt(preemptor=None).end_stopped()
+    assert (story.status().verdict.rule, gpu_time(story)) == ("drained", (220, 220))
+    run(story.again()).preempt().end_stopped()
+    assert (story.status().verdict.rule, gpu_time(story)) == ("preempted", (440, 220))
+
+
+def test_what_was_preempted_before_its_node_is_drained_is_not_refunded(new_story: NewStory) -> None:
+    story = run(a_story(new_story)).preempt().preempt(preemptor=None).end_stopped()
+    assert (story.status().verdict.rule, gpu_time(story)) == ("preempted", (220, 0))
+
+
+def test_of_tasks_that_started_singly_the_drained_ones_are_refunded(new_story: NewStory) -> None:
+    story = run(a_story(new_story, gang=False))
+    until = story.now + timedelta(seconds=10)
+    story.receive(story.scheduler.preempt("j1-0-worker-0-0", until, None))
+    story.receive(story.scheduler.preempt("j1-0-worker-1-0", until)).end_stopped()
+    assert gpu_time(story) == (220, 110)
+    run(story.again()).stop().end_stopped()  # the next attempts of both
+    assert story.job.job.gpu_time.refunded_s == 110
 
 
 def test_lost_tasks_that_started_singly_are_refunded(new_story: NewStory) -> None:

@@ -231,7 +231,7 @@ async def test_a_preempted_gang_is_requested_again_after_a_restart_in_between(
         (w for w in story if isinstance(w, JobStatus)), key=lambda message: message.revision
     )
     assert ended.verdict is not None
-    assert ended.verdict.rule == "preempted"
+    assert ended.verdict.rule == "drained"
 
     launcher = new_launcher(pool)
     await launcher.receive([preempt])

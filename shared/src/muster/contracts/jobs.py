@@ -147,7 +147,7 @@ class Retries(Model):
 
 class GpuTime(Model):
     """GPU seconds that pods held which have ended: ``held_s`` in all; of these ``refunded_s`` in
-    attempts that failed by the platform's fault. A preemption is none.
+    attempts that failed by the platform's fault, or for a drain. A preemption is none.
     """
 
     held_s: float = 0.0

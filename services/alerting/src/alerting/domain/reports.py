@@ -17,7 +17,7 @@ def event_of(report: UsageReported) -> Event:
     share = f", {total.used / total.held:.0%} used" if total.held > total.unknown else ""
     lines = [
         "GPU-hours that jobs held, and what of them was used (a kernel ran), idle (at 0 percent),"
-        " of unknown use, or refunded (lost by the platform's fault).",
+        " of unknown use, or refunded (lost by the platform's fault or to a drain).",
         "",
     ]
     for heading, found in (

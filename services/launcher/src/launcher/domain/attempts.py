@@ -31,6 +31,7 @@ from launcher.domain.policy import (
 from launcher.domain.states import JobEvent, JobPhase, TaskEvent, TaskPhase
 from launcher.domain.turn import Turn
 from launcher.domain.verdicts import (
+    DRAINED,
     UNEXPLAINED,
     end_by,
     is_loss,
@@ -93,6 +94,7 @@ def begin_task(turn: Turn, task: Task) -> None:
         placement=None,
         placed_at=None,
         stop=None,
+        is_drained=False,
         launched_at=None,
         completed_at=None,
         retry_at=None,
@@ -183,6 +185,8 @@ def _judge(turn: Turn, task: Task, end: End) -> tuple[TaskEvent, Verdict | None]
     if task.stop is None or is_loss(end.verdict):
         return TaskEvent.FAILED, verdict
     stop = stop_verdict(task.stop, turn.job.stop_requested_by, verdict.symptom)
+    if task.is_drained:
+        return TaskEvent.FAILED, DRAINED.model_copy(update={"symptom": verdict.symptom})
     if task.stop is StopCause.PREEMPTION:
         return TaskEvent.FAILED, stop
     if end.verdict is not None and verdict.fault is not Fault.STOP:

@@ -240,12 +240,16 @@ def _on_preempted(turn: Turn, message: GangDecision, marked: Iterable[Task]) -> 
     if message.preemption is not None:
         turn.set_job(reason=message.preemption.reason)
     is_whole = turn.job.spec.gang and not all(map(turn.job.is_surplus, tasks))
+    is_drained = message.preemption is not None and message.preemption.gang is None
     for mark in turn.tasks() if is_whole else tasks:
         task = _still(turn, mark)
-        if task is not None and task.phase in LIVE:
-            stop_task(turn, task, StopCause.PREEMPTION, grace)
-        elif task is not None:
-            stopped = replace(task, stop=StopCause.PREEMPTION)
+        if task is None:
+            continue
+        stopped = replace(task, is_drained=is_drained)
+        if task.phase in LIVE:
+            stop_task(turn, stopped, StopCause.PREEMPTION, grace)
+        else:
+            stopped = replace(stopped, stop=StopCause.PREEMPTION)
             pod_ended(turn, stopped, End(succeeded=False, verdict=None))
 
 

@@ -62,7 +62,7 @@ class Task:
     ``release``: from when on what its ended pod held is free. ``checkpointed_at``: when its pod
     last reported that its gang's work is saved. ``reason``: why its placed pod does not run yet.
     ``placed_at``: since when it holds its GPUs. ``address``: of its pod, where that has one of its
-    own.
+    own. ``is_drained``: it was preempted for no other gang, but for the drain of a node.
     """
 
     role: str
@@ -85,6 +85,7 @@ class Task:
     reason: Reason | None = None
     placed_at: datetime | None = None
     address: str | None = None
+    is_drained: bool = False
 
     @property
     def key(self) -> TaskKey:

@@ -84,6 +84,12 @@ _PREEMPTED = _verdict(
     "The Scheduler preempted the task.",
     "The task was stopped, to be retried.",
 )
+DRAINED = _verdict(
+    (-1003, "PodPreemptedForCriticalPod", "drained"),
+    (Fault.PLATFORM, Behavior.TRANSIENT),
+    "An operator or an alert rule drained a node of the attempt.",
+    "The task was stopped, to be retried.",
+)
 _STOPPED = _verdict(
     (-210, "StopFrameworkRequested", "stopped"),
     (Fault.STOP, Behavior.PERMANENT),
@@ -156,11 +162,12 @@ def waits_again(verdict: Verdict | None) -> bool:
     """It was preempted for another job or a drain, or was forgotten: it is requested again at once,
     and waits in the Scheduler's queue.
     """
-    return verdict is not None and verdict.rule in (_PREEMPTED.rule, FORGOTTEN.rule)
+    again = (_PREEMPTED.rule, DRAINED.rule, FORGOTTEN.rule)
+    return verdict is not None and verdict.rule in again
 
 
 def is_refunded(verdict: Verdict | None) -> bool:
-    """The platform's own fault ended it. A preemption is what the policy wants."""
+    """The platform's own fault ended it, or a drain. A preemption is what the policy wants."""
     if verdict is None or verdict.fault is not Fault.PLATFORM:
         return False
     return verdict.rule != _PREEMPTED.rule

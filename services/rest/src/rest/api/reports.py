@@ -36,7 +36,7 @@ async def get_usage_report(
 ) -> Response:
     """GPU-hours of a week; of the week that has not ended, so far. `used` and `idle` are what
     agents measured, `unknown` is the rest of `held` without figures. `refunded` was lost by the
-    platform's fault.
+    platform's fault or to a drain.
     """
     now = datetime.fromtimestamp(time.time(), UTC)
     chosen = week_of(now - WEEK) if week is None else week_of(_noon(week))

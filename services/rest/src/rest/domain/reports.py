@@ -2,7 +2,7 @@
 
 All numbers are of GPUs that jobs held in the week: ``used``, with a kernel running; ``idle``, at
 looks that found 0 percent; ``unknown``, of which no agent told. ``refunded`` is what attempts had
-held that ended in the week by the platform's fault; it may reach back before the week.
+held that ended in the week by the platform's fault or for a drain; it may reach back before it.
 """
 
 import csv
