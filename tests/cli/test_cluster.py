@@ -48,6 +48,12 @@ QUEUE = {
     ],
 }
 
+
+def ordered(order: str, by: str, reason: str | None = None) -> dict[str, Any]:
+    at = "2026-01-31T13:00:05+00:00"
+    return {"order": order, "orderedBy": by, "orderedAt": at, "orderReason": reason}
+
+
 CLUSTER = {
     "asOf": 7,
     "gpuTotal": 128,
@@ -77,7 +83,7 @@ CLUSTER = {
             {
                 "name": "n3",
                 "state": "lost",
-                "order": "drain",
+                **ordered("drain", "ada"),
                 "problem": None,
                 "badGpus": [],
                 "gpus": 8,
@@ -130,7 +136,7 @@ def test_the_cluster_shows_what_each_virtual_cluster_owns_and_uses(
     assert ["vision", "80", "60", "8", "16", "4", "2", "a100", "v100", "lab"] in words
     assert ["vision", "v100-rack", "1", "1"] in words
     assert ["vision", "v100-rack/v100-node", "2", "0"] in words
-    assert ["n3", "lost,", "draining", "1"] in words
+    assert ["n3", "lost,", "draining", "1", "drained", "since"] in [it[:6] for it in words]
     assert any(line.startswith("n4") and "2 of 8" in line for line in lines)
     assert lines[-1] == "as of cycle 7"
     assert json.loads(muster(rest, tmp_path, "cluster", "-o", "json").out) == CLUSTER
@@ -259,8 +265,8 @@ def node(name: str, **more: Any) -> dict[str, Any]:
 def test_nodes_are_shown_with_the_orders_that_stand(rest: Rest, tmp_path: Path) -> None:
     nodes = [
         node("n1"),
-        node("n2", order="cordon"),
-        node("n3", order="drain"),
+        node("n2", **ordered("cordon", "ada")),
+        node("n3", **ordered("drain", "(alerting)", "rule empty: GPU 3 is bad")),
         node("n4", order="drain", pods=[{"pod": "p"}]),
         node("n5", order="cordon", state="unhealthy"),
     ]
@@ -274,6 +280,8 @@ def test_nodes_are_shown_with_the_orders_that_stand(rest: Rest, tmp_path: Path) 
         "draining",
         "unhealthy, cordoned",
     ]
+    assert lines[1].endswith("cordoned since 2026-01-31 13:00:05 UTC by ada")
+    assert lines[2].endswith("drained since 2026-01-31 13:00:05 UTC by rule empty: GPU 3 is bad")
 
 
 def test_nodes_and_status_say_where_users_are_not_separated(rest: Rest, tmp_path: Path) -> None:

@@ -51,7 +51,10 @@ async def test_a_start_carries_out_no_old_request(start_rest: Any, fresh_broker:
 
         await rest.eventually(answered, ["n2"])
         async with transaction(rest.runtime.pool) as conn:
-            assert await node_orders.standing_orders(conn) == {"n2": Order.CORDON}
+            (standing,) = (await node_orders.standing_orders(conn)).items()
+        assert standing[0] == "n2"
+        assert (standing[1].order, standing[1].by) == (Order.CORDON, "(alerting)")
+        assert standing[1].reason == "rule r: it is bad"
 
 
 async def test_a_rule_tags_a_job_with_its_name(start_rest: Any, fresh_broker: Any) -> None:
@@ -84,10 +87,16 @@ async def test_a_persons_order_stands_although_an_action_gave_the_same(
             found: str | None = await pool.fetchval("SELECT outcome FROM alert_action")
             return found
 
+        async def reason() -> str | None:
+            async with transaction(pool) as conn:
+                return (await node_orders.standing_orders(conn))["n1"].reason
+
         await send_now(Do.CORDON)
         await rest.eventually(outcome, "done")
+        assert await reason() == "rule r: it is bad"
         path = "/api/v2/cluster/nodes/n1/order"
         assert (await rest.client.put(path, json={"value": "cordon"})).status_code == 202
+        assert await reason() is None
         await send_now(Do.UNDO)
         await rest.eventually(outcome, "undone")
         async with transaction(pool) as conn:

@@ -82,14 +82,16 @@ async def test_an_order_stands_is_shown_published_and_revoked(
         for value in ("cordon", "drain", "none"):
             answer = await rest.client.put(order("n1"), json={"value": value})
             assert answer.status_code == 202
-            shown = (await rest.client.get("/api/v2/cluster/nodes/n1")).json()["order"]
-            assert shown == (None if value == "none" else value)
+            shown = (await rest.client.get("/api/v2/cluster/nodes/n1")).json()
+            stands = (None, None) if value == "none" else (value, "admin")
+            assert (shown["order"], shown["orderedBy"]) == stands
+            assert (shown["orderedAt"] is None) is (value == "none")
             listed = (await rest.client.get("/api/v2/cluster/nodes")).json()["nodes"]
-            assert listed[0]["order"] == shown
+            assert listed[0] == shown
             while (published := await next_value()) is None or published.value["order"] != value:
                 pass
-            stands = NodeOrder.model_validate(published.value)
-            assert (stands.node, stands.order, stands.by) == ("n1", Order(value), "admin")
+            given = NodeOrder.model_validate(published.value)
+            assert (given.node, given.order, given.by) == ("n1", Order(value), "admin")
             again = await next_value()
             assert again == published
             revisions.append(published.revision)
@@ -171,7 +173,8 @@ async def test_only_admins_order_and_only_nodes_that_there_are(rest: Any) -> Non
 async def test_an_order_about_a_node_that_is_gone_can_be_taken_back(rest: Any) -> None:
     async with transaction(rest.runtime.pool) as conn:
         await node_orders.give_order(conn, "gone", Order.DRAIN, "admin")
-        assert await node_orders.standing_orders(conn) == {"gone": Order.DRAIN}
+        standing = (await node_orders.standing_orders(conn))["gone"]
+        assert (standing.order, standing.by, standing.reason) == (Order.DRAIN, "admin", None)
     answer = await rest.client.put(order("gone"), json={"value": "none"})
     assert answer.status_code == 202
     assert answer.json()["message"] == "gone: order none (was drain); the node has not reported."
@@ -224,4 +227,5 @@ async def test_nodes_in_trouble_or_under_orders_are_listed(
         assert (found["ready"], found["troubled"]) == (3, 2)
         n2, n3 = found["inTrouble"]
         assert (n2["name"], n2["badGpus"], n2["problem"], n2["order"]) == ("n2", [0], "hot", None)
-        assert (n3["name"], n3["badGpus"], n3["order"]) == ("n3", [], "drain")
+        assert (n3["name"], n3["badGpus"]) == ("n3", [])
+        assert (n3["order"], n3["orderedBy"]) == ("drain", "admin")

@@ -16,11 +16,13 @@ from cli.output import (
     print_json,
     print_line,
     print_table,
+    when,
 )
 from cli.reasons import numbers, until
 
 BORROWING = ("lent", "borrowed")
 """Of GPUs: columns that are only shown where there are any."""
+_ORDERS = {"cordon": "cordoned", "drain": "drained"}
 
 
 def queue(
@@ -174,7 +176,7 @@ def _state_of(cell: dict[str, Any]) -> str:
 
 
 def _condition(cell: dict[str, Any]) -> str:
-    order = {"cordon": "cordoned", "drain": "drained"}.get(cell["order"] or "")
+    order = _ORDERS.get(cell["order"] or "")
     if cell["health"] == "healthy":
         return order or "healthy"
     bad = f"{cell['gpus'] - cell['gpusHealthy']} bad"
@@ -203,17 +205,25 @@ def _print_trouble(nodes: list[dict[str, Any]]) -> None:
                 state(node),
                 f"{len(node['badGpus'])} of {node['gpus']}" if node["badGpus"] else "",
                 node["pods"],
-                node["problem"],
+                "; ".join(filter(None, (node["problem"], order_given(node)))),
             )
             for node in nodes
         ],
     )
 
 
+def order_given(node: dict[str, Any]) -> str | None:
+    """Since when the order in force stands, and who gave it: a person, or a rule with its alert."""
+    if node.get("orderedAt") is None:
+        return None
+    by = node["orderReason"] or node["orderedBy"]
+    return f"{_ORDERS[node['order']]} since {when(milliseconds(node['orderedAt']))} UTC by {by}"
+
+
 def state(node: dict[str, Any]) -> str:
     """A node's state with the order in force. For a node that is ready the order alone is shown."""
-    orders = {"cordon": "cordoned", "drain": "draining" if node["pods"] else "drained"}
-    order = orders.get(node.get("order") or "")
+    order = _ORDERS.get(node.get("order") or "")
+    order = "draining" if order == "drained" and node["pods"] else order
     if order is None:
         return str(node["state"])
     return order if node["state"] == "ready" else f"{node['state']}, {order}"

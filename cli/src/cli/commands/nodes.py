@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 from cyclopts import App, Parameter
 
-from cli.commands.cluster import state
+from cli.commands.cluster import order_given, state
 from cli.commands.session import Output, client
 from cli.output import Format, print_json, print_line, print_table
 
@@ -57,7 +57,7 @@ def _remarks(node: dict[str, Any]) -> str:
     missing = ", ".join(node["missingLimits"])
     limits = f"can't limit {missing}" if missing else None
     users = f"users not separated: {node['singleUser']}" if node["singleUser"] else None
-    return "; ".join(filter(None, (node["problem"], limits, users)))
+    return "; ".join(filter(None, (order_given(node), node["problem"], limits, users)))
 
 
 @app.command

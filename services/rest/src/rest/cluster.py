@@ -6,11 +6,11 @@ from datetime import datetime
 from typing import Any
 
 from muster.contracts.model import Model
-from muster.contracts.node_orders import Order
 from muster.contracts.nodes import NodeLost, NodeReport, NodeReturned
 from muster.records import Received
 
 from rest.domain.times import iso
+from rest.store.node_orders import StandingOrder
 
 TOPICS = ("node-reported", "node-lost", "node-returned")
 
@@ -75,14 +75,14 @@ class Cluster:
         return report.log_url if report else None
 
 
-def node_json(node: KnownNode, order: Order | None = None) -> dict[str, Any]:
+def node_json(node: KnownNode, order: StandingOrder | None = None) -> dict[str, Any]:
     """A node as answers show it; ``order`` is the one that stands for it."""
     report = node.report
     return {
         "name": report.node,
         "address": report.address,
         "state": _state(node),
-        "order": order.value if order else None,
+        **_order_json(order),
         "problem": report.problem,
         "lostSince": iso(node.lost_since),
         "reportedAt": iso(report.at),
@@ -102,6 +102,16 @@ def node_json(node: KnownNode, order: Order | None = None) -> dict[str, Any]:
     }
 
 
+def _order_json(order: StandingOrder | None) -> dict[str, Any]:
+    """What is ordered of a node, by whom, since when and why."""
+    return {
+        "order": order.order.value if order else None,
+        "orderedBy": order.by if order else None,
+        "orderedAt": iso(order.at) if order else None,
+        "orderReason": order.reason if order else None,
+    }
+
+
 def _state(node: KnownNode) -> str:
     if node.lost_since is not None:
         return "lost"
@@ -116,7 +126,7 @@ def gpus_in_sight(nodes: Sequence[KnownNode]) -> int:
 
 
 def nodes_summary(
-    nodes: Sequence[KnownNode], orders: Mapping[str, Order], most: int
+    nodes: Sequence[KnownNode], orders: Mapping[str, StandingOrder], most: int
 ) -> dict[str, Any]:
     """How many nodes there are, and the first ``most`` of those that something is wrong with, or
     that an order stands for.
@@ -134,13 +144,13 @@ def _is_troubled(node: KnownNode) -> bool:
     return _state(node) != READY or any(not gpu.is_healthy for gpu in node.report.gpus)
 
 
-def _trouble(node: KnownNode, order: Order | None) -> dict[str, Any]:
+def _trouble(node: KnownNode, order: StandingOrder | None) -> dict[str, Any]:
     bad = [gpu for gpu in node.report.gpus if not gpu.is_healthy]
     problem = node.report.problem or next((gpu.problem for gpu in bad if gpu.problem), None)
     return {
         "name": node.report.node,
         "state": _state(node),
-        "order": order.value if order else None,
+        **_order_json(order),
         "problem": problem,
         "badGpus": [gpu.index for gpu in bad],
         "gpus": len(node.report.gpus),

@@ -250,7 +250,8 @@ class ShownGpu(BaseModel):
 
 
 class ShownNode(BaseModel):
-    """A node as it was last reported. ``order``: cordon or drain, where an operator wants it.
+    """A node as it was last reported. ``order``: cordon or drain, where an operator or a rule wants
+    it. ``orderReason``: the rule and its alert; null where a person has ordered it.
     ``missingLimits``: memory, swap, cpu or processes, where the node can't limit a pod's.
     ``singleUser``: why users are not separated from one another; null: they are.
     """
@@ -260,6 +261,9 @@ class ShownNode(BaseModel):
     name: str
     state: str
     order: str | None
+    orderedBy: str | None
+    orderedAt: str | None
+    orderReason: str | None
     simulated: bool
     missingLimits: list[str]
     singleUser: str | None
@@ -308,6 +312,9 @@ class TroubledNode(BaseModel):
     name: str
     state: str
     order: str | None
+    orderedBy: str | None
+    orderedAt: str | None
+    orderReason: str | None
     problem: str | None
     badGpus: list[int]
     gpus: int

@@ -71,14 +71,16 @@ async def done_to(conn: Connection, target: str, but: str) -> list[Do]:
 async def take(conn: Connection, request: ActionRequested) -> bool:
     """Write that an action is being carried out; False where it was before."""
     done: str = await conn.execute(
-        'INSERT INTO alert_action (action, "do", target, outcome, reason, rule, takes_back)'
-        " VALUES ($1, $2, $3, $4, '', $5, $6) ON CONFLICT (action) DO NOTHING",
+        "INSERT INTO alert_action"
+        ' (action, "do", target, outcome, reason, rule, takes_back, summary)'
+        " VALUES ($1, $2, $3, $4, '', $5, $6, $7) ON CONFLICT (action) DO NOTHING",
         request.action,
         request.do.value,
         request.target,
         Outcome.REFUSED.value,
         request.rule,
         list(request.takes_back),
+        request.summary,
     )
     return done == "INSERT 0 1"
 

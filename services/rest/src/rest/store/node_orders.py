@@ -1,6 +1,8 @@
 """What operators ordered of nodes."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
 
 from muster.contracts.node_orders import Order
 from muster.db import Connection
@@ -17,10 +19,27 @@ async def give_order(conn: Connection, node: str, order: Order, by: str) -> bool
     return changed is not None
 
 
-async def standing_orders(conn: Connection) -> Mapping[str, Order]:
+@dataclass(frozen=True, slots=True)
+class StandingOrder:
+    """An order that is not over; ``reason``: the rule that gave it and its alert, None: a person
+    gave it.
+    """
+
+    order: Order
+    by: str
+    at: datetime
+    reason: str | None = None
+
+
+async def standing_orders(conn: Connection) -> Mapping[str, StandingOrder]:
     """The orders that are not over, by node."""
-    rows = await conn.fetch('SELECT node, "order" FROM node_order WHERE "order" <> $1', Order.NONE)
-    return {row["node"]: Order(row["order"]) for row in rows}
+    rows = await conn.fetch(_STANDING, Order.NONE.value, ALERTING)
+    return {
+        row["node"]: StandingOrder(
+            Order(row["order"]), row["ordered_by"], row["ordered_at"], row["reason"]
+        )
+        for row in rows
+    }
 
 
 async def order_of(conn: Connection, node: str) -> Order | None:
@@ -45,6 +64,18 @@ async def forget_over(conn: Connection, days: int) -> None:
         float(days),
     )
 
+
+# Of the actions that hold a node, the first one with the order that stands is its reason.
+_STANDING = """
+    SELECT o.node, o."order", o.ordered_by, o.ordered_at, (
+        SELECT concat_ws(': ', 'rule ' || a.rule, nullif(a.summary, ''))
+        FROM alert_action AS a
+        WHERE a.target = o.node AND a.outcome = 'done' AND a."do" IN ('cordon', 'drain')
+          AND o.ordered_by = $2
+        ORDER BY a."do" = o."order" DESC, a.answered_at, a.action LIMIT 1
+    ) AS reason
+    FROM node_order AS o WHERE o."order" <> $1
+"""
 
 # A first revision is above all of a row that was forgotten: who has read those takes no lower one.
 _GIVE = """
