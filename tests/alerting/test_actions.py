@@ -119,6 +119,9 @@ def test_a_node_with_two_bad_gpus_is_held_until_both_are_good() -> None:
     known = (*first, *done(second))
     (back,) = decided(gpus[1], known=known, now=later)
     assert (back.action, back.state) == (first[0].action, State.UNDO_REQUESTED)
+    undone = answered(back, Outcome.UNDONE, "n1: order cordon.", now=later)
+    (last,) = decided(known=(undone, known[1]), now=later + timedelta(minutes=1))
+    assert (last.action, last.state) == (second.action, State.UNDO_REQUESTED)  # it did not wait
     asked = decided(*gpus)
     assert [it.state for it in asked] == [State.REQUESTED] * 2
 
@@ -332,9 +335,20 @@ KNOWN = "SELECT count(*) FROM subscription WHERE setting NOT LIKE '%/account/%'"
 @pytest.mark.postgres
 @pytest.mark.kafka
 async def test_a_bad_gpu_is_quarantined_dry_then_really_and_undone(
-    cluster: Any, with_rest: Callable[..., Any]
+    cluster: Any, with_rest: Callable[..., Any], start_receiver: Callable[..., Any]
 ) -> None:
+    receiver = await start_receiver()
     async with with_rest() as api:
+        wanted = {"events": ["alert-raised", "alert-resolved"], "webhookUrl": receiver.url}
+        assert (await api.admin.post("/api/v2/alerts/subscriptions", json=wanted)).status_code < 300
+        await cluster.until(KNOWN, [(1,)])
+
+        async def until_told(*wanted: str) -> None:
+            """The receiver has got this of alerts, each once."""
+            async with asyncio.timeout(60):
+                while not set(wanted) <= set(told := told_by(receiver)):
+                    await asyncio.sleep(0.05)
+            assert len(told) == len(set(told))
 
         async def until(wanted: Callable[[Any], Any]) -> Any:
             async with asyncio.timeout(60):
@@ -364,12 +378,16 @@ async def test_a_bad_gpu_is_quarantined_dry_then_really_and_undone(
         dry = {"quarantine/cordon/n1/dry-run", "empty/drain/n1/dry-run"}
         await until(lambda it: dry <= it.keys())
         assert await order("n1") is None
+        would = ("raised ActionDryRun n1 quarantine", "raised ActionDryRun n1 empty")
+        await until_told("raised GpuXid n1", *would)
         assert (await api.admin.put(PATH, content=RULES % '"on"')).status_code == 202
         await until(lambda it: it.get("quarantine/cordon/n1/done"))
         await until_order("n1", "cordon")
+        await until_told("raised NodeCordoned n1", "resolved ActionDryRun n1 quarantine")
         await cluster.publish("node-reported", "n1", report("n1", 2, None))
         await until(lambda it: it.get("quarantine/cordon/n1/undone"))
         await until_order("n1", None)
+        await until_told("resolved GpuXid n1", "resolved NodeCordoned n1")
         await cluster.publish("node-reported", "n2", report("n2", 1, "xid"))
         action = await until(lambda it: it.get("quarantine/cordon/n2/done"))
         undone = await api.admin.post(f"/api/v2/alerts/actions/{action['action']}/undo")
@@ -394,6 +412,23 @@ async def test_a_bad_gpu_is_quarantined_dry_then_really_and_undone(
         ("admin", "alert-rules.set", "alert-rules"),
         ("admin", "alert-rules.rollback", "alert-rules"),
     } <= done_by
+
+
+def told_by(receiver: Any) -> list[str]:
+    """Of each alert in a receiver's messages: begin or end, name, node, rule."""
+    keys = ("node", "rule")
+    return [
+        " ".join(
+            (
+                message["type"].partition(".")[2],
+                it["name"],
+                *(it["labels"][key] for key in keys if key in it["labels"]),
+            )
+        )
+        for request in receiver.requests
+        for message in [json.loads(request.body)]
+        for it in message["data"]["alerts"]
+    ]
 
 
 PREFLIGHT = repairing(

@@ -24,6 +24,7 @@ from opentelemetry.trace import SpanKind
 from pydantic import ValidationError
 
 from alerting.domain import (
+    action_alerts,
     actions,
     clashes,
     deadletters,
@@ -98,6 +99,12 @@ class Notified:
         trace = current_traceparent()
         self.events += [(event, trace) for event in events]
         self.alerts += [(alert, trace) for alert in alerts]
+
+    def join(self, other: "Notified") -> None:
+        """Take what the same transaction notifies besides."""
+        self.events += other.events
+        self.alerts += other.alerts
+        self.deliveries += other.deliveries
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,16 +183,17 @@ class Listener:
         await self._save(opened, batch)
         is_last = len(batch.notified.seen) < NODES_AT_ONCE
         if nodes is not None and is_last:
-            await self._act(opened, nodes.reports())
+            batch.notified.join(await self._act(opened, nodes.reports()))
         return batch.notified
 
-    async def _act(self, opened: Transaction, nodes: Mapping[str, NodeReport]) -> None:
-        """Request what rules do because of alerts."""
+    async def _act(self, opened: Transaction, nodes: Mapping[str, NodeReport]) -> Notified:
+        """Request what rules do because of alerts, and notify people of it."""
+        told = _Batch(self._policy, opened.now)
         known = await action_store.known_actions(opened.conn)
         rules = self._rules.now
         if known is None or not (known or rules.actions):
-            return
-        firing = await alert_store.firing_alerts(opened.conn) if rules.actions else []
+            return told.notified
+        firing = await alert_store.firing_alerts(opened.conn)
         pods = {name: len(report.pods) for name, report in nodes.items()}
         on_gpus = {it for it, report in nodes.items() if any(pod.gpus for pod in report.pods)}
         bounds = rules.limits.of(pods, self._policy.order_settles_s, on_gpus)
@@ -201,6 +209,18 @@ class Listener:
                 state=each.state,
                 reason=each.reason,
             )
+        told.notify(
+            action_alerts.changes(
+                rules.actions,
+                {it.action: it for it in (*known, *changed)}.values(),
+                {(it.fingerprint, it.starts_at): it for it in firing},
+                now=opened.now,
+                off=rules.off,
+            )
+        )
+        if told.notified.alerts:
+            await self._save(opened, told)
+        return told.notified
 
     async def _follow_rules(self, opened: Transaction, batch: "_Batch") -> None:
         """Let new events count for the alerts of rules. Alerts' own events do not: no rule can make

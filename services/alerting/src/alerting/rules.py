@@ -29,7 +29,7 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from alerting.conditions import EVENT, Condition
 from alerting.domain import clashes, deadletters, drifts, health, jobs, nodes
-from alerting.domain.actions import ActionRule, Limits
+from alerting.domain.actions import ABOUT_ACTIONS, ActionRule, Limits
 from alerting.domain.deliveries import ALERTS
 from alerting.domain.event_rules import MOST_AN_HOUR, PRESETS, By, EventRule, Trial
 from alerting.domain.events import Severity
@@ -45,14 +45,18 @@ JOB = ("job",)
 MOST_OF_JOB = 20
 """Faults of a preflight job that are named."""
 
-OWN_ALERTS = health.NAMES | {
-    jobs.STUCK,
-    jobs.WAITS_LONG,
-    nodes.LOST,
-    drifts.DRIFTED,
-    clashes.CLASHED,
-    deadletters.RECORDS_REJECTED,
-}
+OWN_ALERTS = (
+    health.NAMES
+    | ABOUT_ACTIONS
+    | {
+        jobs.STUCK,
+        jobs.WAITS_LONG,
+        nodes.LOST,
+        drifts.DRIFTED,
+        clashes.CLASHED,
+        deadletters.RECORDS_REJECTED,
+    }
+)
 """Alerts that Muster raises without a rule."""
 CAN_BE_OFF = OWN_ALERTS | {it.name for it in PRESETS}
 
@@ -242,6 +246,9 @@ def _faults(root: Node, text: RulesText) -> list[Problem]:
         ]
         if action.mode == "on" and any(not it.strip("*?") for it in action.alerts):
             fault = "matches every alert; name the alerts, or leave the mode at dry-run"
+            found.append(problem_at(root, (*place, "alerts"), fault))
+        if own := ABOUT_ACTIONS & set(action.alerts):
+            fault = f"{min(own)} is about actions, and no rule acts on it: this would be a loop"
             found.append(problem_at(root, (*place, "alerts"), fault))
     return found
 

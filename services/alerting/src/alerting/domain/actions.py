@@ -21,6 +21,9 @@ ORDERS = frozenset({Do.CORDON, Do.DRAIN})
 """They take a node away from jobs."""
 ON_NODES = ORDERS | REPAIRS
 FAILURES = {Do.REMEDIATE: "RemediationFailed", Do.RELEASE: "PreflightFailed"}
+CORDONED, DRAINED, HELD, DRY_RUN = "NodeCordoned", "NodeDrained", "ActionHeld", "ActionDryRun"
+ABOUT_ACTIONS = frozenset({CORDONED, DRAINED, HELD, DRY_RUN})
+"""Alerts about what rules do. No rule acts on them, or it would act because it has acted."""
 RUNBOOK = "docs/runbook.md#nodes"
 FIRES = "An alert of the node fires still."
 HOUR = timedelta(hours=1)
@@ -69,8 +72,10 @@ class ActionRule:
 
     def fits(self, alert: Alert) -> bool:
         """Whether an alert is of its kind."""
-        return any(fnmatchcase(alert.name, it) for it in self.alerts) and all(
-            fnmatchcase(alert.labels.get(name, ""), it) for name, it in self.labels.items()
+        return (
+            alert.name not in ABOUT_ACTIONS
+            and any(fnmatchcase(alert.name, it) for it in self.alerts)
+            and all(fnmatchcase(alert.labels.get(name, ""), it) for name, it in self.labels.items())
         )
 
 
@@ -197,9 +202,13 @@ class _Look:
         return _holds_a_node(action) and self._takes_back(action) and not self._flaps(action.target)
 
     def _flaps(self, node: str) -> bool:
-        """It was released within the last hour, so it is not released again yet."""
-        back = (it for it in self._of(node) if it.do in ORDERS and it.state is State.UNDONE)
-        return any(it.at > self.now - HOUR for it in back)
+        """It was released within the last hour, so it is not released again yet. The end of one
+        action is no release while another one holds the node.
+        """
+        here = self._of(node)
+        held = min((it.at for it in here if _holds_a_node(it)), default=self.now)
+        back = (it for it in here if it.do in ORDERS and it.state is State.UNDONE)
+        return any(self.now - HOUR < it.at < held for it in back)
 
     def _takes_back(self, action: Action) -> bool:
         return any(it.name == action.rule and it.takes_back for it in self.rules)
@@ -375,16 +384,22 @@ class _Room:
     def over_nodes(self, node: str) -> str | None:
         """Why a node can't be taken now."""
         if node not in self.nodes and len(self.nodes) >= self.bounds.per_hour:
-            return f"{len(self.nodes)} nodes were taken within the last hour, the limit."
+            return f"{_were(self.nodes, 'node')} taken within the last hour, the limit."
         if node not in self.taken and len(self.taken) >= self.bounds.at_once:
-            return f"{len(self.taken)} nodes are taken, the limit: release one."
+            taken = len(self.taken)
+            nodes = "1 node is" if taken == 1 else f"{taken} nodes are"
+            return f"{nodes} taken, the limit: release one."
         return None
 
     def over_jobs(self, job: str) -> str | None:
         """Why a job can't be stopped now."""
         if job not in self.jobs and len(self.jobs) >= self.bounds.jobs_per_hour:
-            return f"{len(self.jobs)} jobs were stopped within the last hour, the limit."
+            return f"{_were(self.jobs, 'job')} stopped within the last hour, the limit."
         return None
+
+
+def _were(counted: Collection[str], noun: str) -> str:
+    return f"1 {noun} was" if len(counted) == 1 else f"{len(counted)} {noun}s were"
 
 
 def answered(action: Action, outcome: Outcome, reason: str, *, now: datetime) -> Action:

@@ -1,0 +1,92 @@
+"""The alerts about actions: a rule holds a node, waits for a limit, or only says what it would do.
+
+They follow from the actions as they are, so a restart or a repeat begins none twice.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+
+from muster.contracts.alerts import Do
+
+from alerting.domain.actions import (
+    ABOUT_ACTIONS,
+    CORDONED,
+    DRAINED,
+    DRY_RUN,
+    HELD,
+    ON_NODES,
+    ORDERS,
+    RUNBOOK,
+    Action,
+    ActionRule,
+    State,
+)
+from alerting.domain.events import Alert, Severity
+
+WORDS = {
+    Do.CORDON: "cordon",
+    Do.DRAIN: "drain",
+    Do.REMEDIATE: "remediate",
+    Do.RELEASE: "release",
+    Do.STOP_JOB: "stop",
+    Do.TAG_JOB: "tag",
+}
+LIMITED = ORDERS | {Do.STOP_JOB}
+"""Where these wait, they wait for a limit; other actions wait for earlier stages."""
+HOLDS = frozenset({State.DONE, State.UNDO_REQUESTED})
+"""An order in these states keeps jobs away from its node."""
+
+
+def changes(
+    rules: Sequence[ActionRule],
+    actions: Iterable[Action],
+    firing: Mapping[tuple[str, datetime], Alert],
+    *,
+    now: datetime,
+    off: Collection[str] = (),
+) -> tuple[Alert, ...]:
+    """The alerts that begin or end. ``off``: the names of alerts that do not begin."""
+    standing = {(it.name, it.is_dry_run) for it in rules}
+    wanted: dict[str, Alert] = {}
+    for action in sorted(actions, key=lambda it: (it.at, it.action)):
+        cause = firing.get((action.fingerprint, action.starts_at))
+        alert = _alert(action, cause, is_standing=(action.rule, action.is_dry_run) in standing)
+        if alert is not None:
+            wanted.setdefault(alert.fingerprint, alert)
+    known = {it.fingerprint: it for it in firing.values() if it.name in ABOUT_ACTIONS}
+    begun = [it for ident, it in wanted.items() if ident not in known and it.name not in off]
+    ended = [
+        it.resolved(max(now, it.starts_at)) for ident, it in known.items() if ident not in wanted
+    ]
+    return (*begun, *ended)
+
+
+def _alert(action: Action, cause: Alert | None, *, is_standing: bool) -> Alert | None:
+    """What an action is to be told of now; ``cause``: its alert, while that fires."""
+    rule, word = action.rule, WORDS.get(action.do, action.do.value)
+    kind = "node" if action.do in ON_NODES else "job"
+    target, of_rule = f"{kind} {action.target}", {"rule": rule}
+    if action.do in ORDERS and action.state in HOLDS and not action.is_dry_run:
+        is_drain = action.do is Do.DRAIN
+        name, severity, of_rule = DRAINED if is_drain else CORDONED, Severity.WARNING, {}
+        done = "drains" if is_drain else "has cordoned"
+        text = f"Rule {rule} {done} {target}. {action.summary}"
+    elif cause is None or not is_standing or action.state is State.REFUSED:
+        return None
+    elif action.is_dry_run:
+        name, severity = DRY_RUN, Severity.INFO
+        text = f"A dry run: rule {rule} would {word} {target}. {action.summary}"
+    elif action.state is State.HELD and action.do in LIMITED:
+        name, severity = HELD, Severity.WARNING
+        text = f"Rule {rule} does not {word} {target} yet. {action.reason}"
+    else:
+        return None
+    return Alert(
+        name=name,
+        severity=severity,
+        summary=text[:500].rstrip("."),
+        labels={kind: action.target} | of_rule,
+        starts_at=action.at,
+        runbook=RUNBOOK,
+        cause=cause.cause if cause is not None else None,
+    )
