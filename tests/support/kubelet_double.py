@@ -62,6 +62,7 @@ PULL_PROBLEMS = {
     "forbidden": "pull access denied, repository does not exist or may require authorization",
     "unreachable": "failed to do request: Head: dial tcp 192.0.2.1:443: i/o timeout",
 }
+PULL_DOUBLINGS = 8
 DISRUPTIONS = {
     "evict": verdict(
         "Evicted",
@@ -527,7 +528,7 @@ class Pod:
         self._files = kubelet.home / "pods" / self._uid
         self._seen_at = time.monotonic()
         self._waiting: dict[str, Json] = {}
-        self._pulls: dict[str, int] = {}
+        self._pulls: dict[str, tuple[int, float]] = {}
         self._kill_at: float | None = None
         self._written: Json | None = None
         self._watched: set[Path] = set()
@@ -704,15 +705,19 @@ class Pod:
         problem = PULL_PROBLEMS.get(image.partition("/")[0])
         if problem is None:
             return None
+        tries, due_s = self._pulls.get(name, (0, 0.0))
+        if (left_s := due_s - time.monotonic()) > 0:
+            return left_s
         text = f'failed to pull and unpack image "{image}": {problem}'
-        tries = self._pulls.get(name, 0)
-        self._pulls[name] = tries + 1
         if tries % 2 == 0:
-            self._waiting[name] = {"reason": "ErrImagePull", "message": text}
-            return 0.1
-        backing_off = f'Back-off pulling image "{image}": ErrImagePull: {text}'
-        self._waiting[name] = {"reason": "ImagePullBackOff", "message": backing_off}
-        return float(self._kubelet.settings.pull_backoff_s * 2 ** (tries // 2))
+            wait_s, reason = 0.1, {"reason": "ErrImagePull", "message": text}
+        else:
+            wait_s = self._kubelet.settings.pull_backoff_s * 2 ** min(tries // 2, PULL_DOUBLINGS)
+            text = f'Back-off pulling image "{image}": ErrImagePull: {text}'
+            reason = {"reason": "ImagePullBackOff", "message": text}
+        self._waiting[name] = reason
+        self._pulls[name] = (tries + 1, time.monotonic() + wait_s)
+        return wait_s
 
     async def _specify(self, container: Json, attempt: Attempt) -> Container:
         """What the shim gets. An attempt's log is named by its number, as in kubelet."""
