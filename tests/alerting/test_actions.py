@@ -23,7 +23,7 @@ from alerting.domain.mutes import is_muted
 from alerting.rules import check, rules_of
 from muster.contracts.alerts import Do, Mute, Outcome
 from muster.contracts.jobs import JobState, JobStatus
-from muster.contracts.nodes import Gpu, NodeReport, ProblemKind
+from muster.contracts.nodes import FOREIGN, Gpu, NodeReport, PodOnNode, ProblemKind
 from muster.contracts.subscriptions import Subscription
 from muster.contracts.verdicts import Behavior, Fault, Verdict
 from preflight_rules import repairing
@@ -619,6 +619,7 @@ def report(node: str, revision: int, kind: str | None) -> NodeReport:
         cpu=8,
         memory_mb=1024,
         gpus=(gpu,),
+        pods=(PodOnNode(pod=FOREIGN, cpu=1),),
     )
 
 

@@ -303,10 +303,11 @@ async def test_jobs_beside_other_peoples_pods_never_ask_for_more_than_is_free(
         pods = "/api/v1/namespaces/default/pods"
         assert kube.plane.ask("POST", pods, foreign)[0] == 201
 
-        async def shown() -> str:
-            return (await kube.muster.call("GET", "/api/v2/cluster/nodes")).text
+        async def held() -> int:
+            (node,) = (await kube.muster.call("GET", "/api/v2/cluster/nodes")).json()["nodes"]
+            return int(node["cpuForeign"])
 
-        await eventually(shown, lambda text: "kubernetes/foreign" in text)
+        await eventually(held, lambda cpus: cpus > 0)
         jobs = [await kube.muster.submit(a_job(f"j{n}", "true")) for n in range(PACKED_JOBS)]
         for job in jobs:
             assert await kube.muster.end_of(job) == "SUCCEEDED"

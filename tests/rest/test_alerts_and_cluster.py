@@ -11,7 +11,14 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from muster.contracts.jobs import JobRequest, JobState, JobStatus
 from muster.contracts.model import Model, Reason
 from muster.contracts.node_orders import Order
-from muster.contracts.nodes import Gpu, NodeLost, NodeReport, NodeReturned, PodOnNode
+from muster.contracts.nodes import (
+    FOREIGN,
+    Gpu,
+    NodeLost,
+    NodeReport,
+    NodeReturned,
+    PodOnNode,
+)
 from muster.contracts.notices import RESYNC_SETTING, SettingChanged
 from muster.contracts.subscriptions import Subscription
 from muster.receiver_secrets import open_receiver
@@ -370,7 +377,7 @@ def report(node: str, revision: int, *, gpus: int = 2) -> NodeReport:
             Gpu(index=n, uuid=str(n), model="Fake", memory_mb=1, simulated=True)
             for n in range(gpus)
         ),
-        pods=(PodOnNode(pod="p", cpu=2, memory_mb=512),),
+        pods=(PodOnNode(pod="p", cpu=2, memory_mb=512), PodOnNode(pod=FOREIGN, cpu=1)),
     )
 
 
@@ -406,7 +413,8 @@ async def test_nodes_are_shown_as_they_report(start_rest: Any, fresh_broker: Any
         node = (await rest.client.get("/api/v2/cluster/nodes/n1")).json()
         assert node["simulated"] is True
         assert node["gpus"][0]["simulated"] is True
-        assert (node["cpuUsed"], node["memoryMBUsed"]) == (2, 512)
+        assert (node["cpuUsed"], node["cpuForeign"], node["memoryMBUsed"]) == (3, 1, 512)
+        assert [pod["pod"] for pod in node["pods"]] == ["p"]
         assert (await rest.client.get("/api/v2/cluster/nodes/n9")).status_code == 404
         await publish(
             bootstrap,

@@ -7,7 +7,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from muster.contracts.node_orders import NodeOrder, Order
-from muster.contracts.nodes import Gpu, NodeReport, PodOnNode
+from muster.contracts.nodes import FOREIGN, Gpu, NodeReport, PodOnNode
 from muster.contracts.notices import SettingChanged
 from muster.db import transaction
 from rest.store import node_orders
@@ -135,8 +135,8 @@ async def test_an_order_is_answered_by_what_stands_now_and_what_becomes_of_the_p
 ) -> None:
     bootstrap = fresh_broker.bootstrap
     async with start_rest(kafka_bootstrap=bootstrap) as rest:
-        await report(bootstrap, "n1", pods=("a-0-w-0-0", "a-0-w-1-0", "b-0-w-0-0"))
-        await report(bootstrap, "n2")
+        await report(bootstrap, "n1", pods=("a-0-w-0-0", "a-0-w-1-0", "b-0-w-0-0", FOREIGN))
+        await report(bootstrap, "n2", pods=(FOREIGN,))
 
         async def nodes() -> list[str]:
             answer = await rest.client.get("/api/v2/cluster/nodes")

@@ -194,7 +194,7 @@ class Listener:
         if known is None or not (known or rules.actions):
             return told.notified
         firing = await alert_store.firing_alerts(opened.conn)
-        pods = {name: len(report.pods) for name, report in nodes.items()}
+        pods = {name: len(report.pods_of_jobs) for name, report in nodes.items()}
         on_gpus = {it for it, report in nodes.items() if any(pod.gpus for pod in report.pods)}
         bounds = rules.limits.of(pods, self._policy.order_settles_s, on_gpus)
         changed = actions.decide(rules.actions, bounds, firing, known, now=opened.now)

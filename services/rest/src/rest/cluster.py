@@ -98,7 +98,9 @@ def node_json(node: KnownNode, order: StandingOrder | None = None) -> dict[str, 
         "gpuUsed": sum(gpu.pod is not None for gpu in report.gpus),
         "gpuAvailable": sum(gpu.pod is None and gpu.is_healthy for gpu in report.gpus),
         "gpus": [gpu.model_dump(mode="json", by_alias=True) for gpu in report.gpus],
-        "pods": [pod.model_dump(mode="json", by_alias=True) for pod in report.pods],
+        "pods": [pod.model_dump(mode="json", by_alias=True) for pod in report.pods_of_jobs],
+        "cpuForeign": report.foreign.cpu,
+        "memoryMBForeign": report.foreign.memory_mb,
     }
 
 
@@ -154,5 +156,5 @@ def _trouble(node: KnownNode, order: StandingOrder | None) -> dict[str, Any]:
         "problem": problem,
         "badGpus": [gpu.index for gpu in bad],
         "gpus": len(node.report.gpus),
-        "pods": len(node.report.pods),
+        "pods": len(node.report.pods_of_jobs),
     }

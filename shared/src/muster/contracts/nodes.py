@@ -52,6 +52,10 @@ class PodOnNode(Model):
     memory_mb: int = 0
 
 
+FOREIGN = "kubernetes/foreign"
+"""The entry in a report's ``pods`` that stands for all pods of others on the node."""
+
+
 class NodeReport(Model):
     """State of a node, on each change and each minute; the newest ``revision`` of a ``journal``
     counts.
@@ -62,7 +66,7 @@ class NodeReport(Model):
     to these (memory, swap, cpu, processes). ``single_user``: why users are not separated from one
     another; None: they are. ``labels``: of the Kubernetes node. ``resources``: its counted
     resources by name; None: the node counts none by itself. ``secrets_key``: the agent's public
-    key, to which secrets are sealed.
+    key, to which secrets are sealed. On Kubernetes one entry of ``pods`` is FOREIGN.
     """
 
     node: str
@@ -90,6 +94,16 @@ class NodeReport(Model):
     labels: dict[str, str] = {}
     resources: dict[str, int] | None = None
     secrets_key: str | None = None
+
+    @property
+    def pods_of_jobs(self) -> tuple[PodOnNode, ...]:
+        """Those that end where the node is drained."""
+        return tuple(pod for pod in self.pods if pod.pod != FOREIGN)
+
+    @property
+    def foreign(self) -> PodOnNode:
+        """What pods of others hold."""
+        return next((pod for pod in self.pods if pod.pod == FOREIGN), PodOnNode(pod=FOREIGN))
 
 
 class NodeHeartbeat(Model):

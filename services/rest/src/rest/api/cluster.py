@@ -134,7 +134,7 @@ def _fate_of_pods(node: KnownNode, order: Order, before: Order | None) -> str:
     """The fate of the pods that the node has reported. After a cancelled drain, preempted pods
     still end.
     """
-    pods = node.report.pods
+    pods = node.report.pods_of_jobs
     if not pods:
         return "no pod is there"
     jobs = len({job_of(pod.pod) for pod in pods})

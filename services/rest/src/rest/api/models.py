@@ -253,7 +253,8 @@ class ShownNode(BaseModel):
     """A node as it was last reported. ``order``: cordon or drain, where an operator or a rule wants
     it. ``orderReason``: the rule and its alert; null where a person has ordered it.
     ``missingLimits``: memory, swap, cpu or processes, where the node can't limit a pod's.
-    ``singleUser``: why users are not separated from one another; null: they are.
+    ``singleUser``: why users are not separated from one another; null: they are. ``cpuForeign``,
+    ``memoryMBForeign``: what pods of others request there, on Kubernetes; it counts as used.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -267,6 +268,8 @@ class ShownNode(BaseModel):
     simulated: bool
     missingLimits: list[str]
     singleUser: str | None
+    cpuForeign: int
+    memoryMBForeign: int
     gpuTotal: int
     gpuUsed: int
     gpuAvailable: int

@@ -6,14 +6,12 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from muster import taints
-from muster.contracts.nodes import PodOnNode
+from muster.contracts.nodes import FOREIGN, PodOnNode
 
 from runtime_agent.domain.kubernetes.quantities import cpus, mebibytes
 from runtime_agent.domain.kubernetes.resources import counted
 from runtime_agent.domain.report import Offer
 
-OTHERS = "kubernetes/foreign"
-"""Under this name the requests of pods that are not Muster's count."""
 HEADROOM_CPUS = 0.5
 """Kept free: kubelet counts pods that have ended a moment longer than Muster does. It is also what
 the largest pod that a roll-out adds requests: the Scheduler's, in deploy/k8s/base.
@@ -36,7 +34,7 @@ def offer_of(
     usable_cpus = cpus(allocatable.get("cpu", "1")) - HEADROOM_CPUS
     usable_mb = mebibytes(allocatable.get("memory", "1Mi")) - HEADROOM_MB
     given = PodOnNode(
-        pod=OTHERS,
+        pod=FOREIGN,
         cpu=_held(usable_cpus, sum(each[0] for each in held)),
         memory_mb=_held(usable_mb, sum(each[1] for each in held)),
     )
