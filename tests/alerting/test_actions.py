@@ -147,7 +147,7 @@ def test_only_so_many_jobs_are_stopped_in_an_hour() -> None:
     bounds = Bounds(0, 1, 2)
     found = decided(*idle, rules=(stop,), bounds=bounds)
     assert [it.state for it in found] == [State.REQUESTED] * 2 + [State.HELD]
-    assert found[2].reason == "2 jobs were stopped within the last hour, the limit."
+    assert found[2].reason == "2 jobs stopped within the last hour, the limit."
     known = (*done(*found[:2]), found[2])
     (third,) = decided(
         *idle, rules=(stop,), bounds=bounds, known=known, now=NOW + timedelta(minutes=61)
@@ -316,6 +316,23 @@ limits: {nodesPerHour: many}
     assert checked.content is None
     places = {(it.path, it.line) for it in checked.problems}
     assert places == {("actions.1.do", 3), ("limits.nodesPerHour", 4)}
+    both = check(b"rules: [{name: 7, event: job-failed}]\nactions:\n  - 5\n" + text[9:])
+    assert {(it.path, it.line) for it in both.problems} == {
+        ("rules.0.name", 1),
+        ("actions.0", 3),
+        ("actions.2.do", 5),
+        ("limits.nodesPerHour", 6),
+    }
+    faults = text.replace(b"name: a, alerts: [GpuXid], do: cordon", b"nome: a")
+    faults = faults.replace(b"reboot", b"drain")
+    assert {it.path for it in check(faults).problems} == {
+        "actions.0.name",
+        "actions.0.alerts",
+        "actions.0.do",
+        "actions.0.nome",
+        "actions.1.alerts",  # it matches every alert
+        "limits.nodesPerHour",
+    }
     twice = check(text.replace(b"reboot", b"drain").replace(b"many", b"1"))
     assert [it.path for it in twice.problems] == ["actions.1.name", "actions.1.alerts"]
     assert check(b"actions: []").content == {"actions": []}

@@ -112,7 +112,10 @@ async def test_a_mute_holds_messages_back_until_it_ends(
         assert (late.status_code, late.json()["errors"][0]["path"]) == (400, "until")
         wanted = {"alert": "NodeLost", "until": until}
         mute = (await api.admin.post(path, json=wanted)).json()
-        assert (mute["owner"], mute["by"]) == (None, "admin")
+        assert (mute["owner"], mute["by"], mute["note"]) == (None, "admin", None)
+        mistyped = await api.admin.post(path, json={"alert": "NodeLots", "until": until})
+        assert (mistyped.status_code, "mean NodeLost" in mistyped.json()["note"]) == (201, True)
+        await api.admin.delete(f"{path}/{mistyped.json()['id']}")
         own = (await ada.post(path, json={"job": "ada~train", "until": until})).json()
         assert own["owner"] == "ada"  # the admin's messages about it go out
         assert (await ada.delete(f"{path}/{mute['id']}")).status_code == 403

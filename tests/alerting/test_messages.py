@@ -4,8 +4,9 @@ import json
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from alerting.domain.events import Event, JobLabels, Severity
+from alerting.domain.events import Alert, Event, JobLabels, Severity
 from alerting.domain.messages import LINES, Message, digest_message, message_of
+from alerting.domain.notices import events_of
 from alerting.domain.rendering.mail import render
 from muster.contracts.subscriptions import AlertEvent
 
@@ -52,6 +53,19 @@ def test_a_mail_of_a_failed_job_has_verdict_telling_line_and_link_in_both_parts(
     assert "UserCode (code 1): it failed" in parts.html
     assert "&lt;i&gt;Oom&lt;/i&gt;" in parts.html
     assert "muster job ada~train" in parts.text
+
+
+def test_a_mail_links_an_alerts_runbook() -> None:
+    place = 'https://wiki.example.org/gpu?a=1&b="2"'
+    alert = Alert(
+        "GpuXid", Severity.CRITICAL, "GPU 3 is bad", {"node": "n1"}, EVENT.at, runbook=place
+    )
+    parts = render(message_of(events_of([alert])[0]), None)
+    assert f"Runbook: {place}" in parts.text
+    href = "https://wiki.example.org/gpu?a=1&amp;b=&quot;2&quot;"
+    assert f'Runbook: <a href="{href}">{href}</a></p>' in parts.html
+    (kept,) = events_of([replace(alert, runbook="docs/runbook.md#nodes")])
+    assert "<a " not in render(message_of(kept), None).html
 
 
 def test_mails_about_one_thing_share_a_thread() -> None:

@@ -12,7 +12,7 @@ import yaml
 from alerting.conditions import Condition
 from alerting.domain.event_rules import MOST_AN_HOUR, By, EventRule, matches, tried
 from alerting.domain.events import Severity
-from alerting.rules import after_trial, check, rules_of
+from alerting.rules import Rules, after_trial, check, nearest, rules_of
 from muster.contracts.jobs import JobState
 from muster.contracts.verdicts import Behavior, Fault, Verdict
 from rest_double import run_cli
@@ -141,6 +141,27 @@ RULES = """rules:
   windowSeconds: %s
   runbook: https://runbook.example
 """
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("GpuXid", None),
+        ("job-retried", None),
+        ("JobRetriedOften", None),
+        ("PreflightFailed", None),
+        ("NodeClockOff", None),
+        ("0123456789abcdef", None),
+        ("gpuxid", ["GpuXid"]),
+        ("GpuMising", ["GpuMissing"]),
+        ("JobRetryedOften", ["JobRetriedOften"]),
+        ("unknown", []),
+        ("Zzzz", []),
+    ],
+)
+def test_a_name_that_nobody_knows_has_nearest_ones(name: str, expected: list[str] | None) -> None:
+    found = nearest(name, Rules(), ["NodeClockOff"])
+    assert (found and found[:1]) == expected
 
 
 @pytest.mark.postgres

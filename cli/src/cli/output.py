@@ -103,6 +103,13 @@ def cut(text: str, width: int) -> str:
     return text[: width - 1 - end] + "…" + text[len(text) - end :]
 
 
+def print_left(left: int) -> None:
+    """Print how many entries a list does not show, if any."""
+    if left > 0:
+        are = "is" if left == 1 else "are"
+        print_line(f"There {are} {left} more; --limit shows more of them.")
+
+
 def print_facts(facts: Mapping[str, object]) -> None:
     """Names and values, one a line; what is empty is left out."""
     known = {name: value for name, value in facts.items() if value not in (None, "", [])}

@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from muster.counted import counted
+
 from cli.jobs import grown
 from cli.output import length, milliseconds
 
@@ -75,7 +77,7 @@ def _growth(gang: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
         yield "size", grown(len(pods), waiting, "pod")
     borrowed = gang.get("borrowed") or {}
     if borrowed and not gang.get("lender"):
-        parts = (f"{_counted(gpus, 'GPU')} from {name}" for name, gpus in borrowed.items())
+        parts = (f"{counted(gpus, 'GPU')} from {name}" for name, gpus in borrowed.items())
         yield "borrowed", f"{', '.join(parts)}, by what it has grown by"
 
 
@@ -84,9 +86,9 @@ def _prospects(gang: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     place = gang.get("inVirtualCluster") or {}
     if before := (place.get("position") or 1) - 1:
         named = _gangs(place.get("ahead") or (), AHEAD_SHOWN, before)
-        gpus = _counted(place.get("gpusAhead"), "GPU")
+        gpus = counted(place.get("gpusAhead"), "GPU")
         are = "is" if before == 1 else "are"
-        yield "ahead", f"{_counted(before, 'gang')} with {gpus} {are} ahead of it: {named}"
+        yield "ahead", f"{counted(before, 'gang')} with {gpus} {are} ahead of it: {named}"
     if at := gang.get("expectedStart"):
         yield "expected", f"to start {until(at)}, on reserved cells"
     otherwise = gang.get("counterfactual") or {}
@@ -94,7 +96,7 @@ def _prospects(gang: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
         yield "starts", _when_ended(ends, is_first=not before)
     if isinstance(fewer := otherwise.get("fewer"), dict):
         role = f" of {fewer['role']}" if fewer.get("role") else ""
-        pods = _counted(fewer.get("pods"), "pod")
+        pods = counted(fewer.get("pods"), "pod")
         yield "or now", f"would start now with {pods}{role} instead of {fewer.get('insteadOf')}"
     if otherwise.get("opportunistic"):
         yield "or now", "would start now as opportunistic (nothing is guaranteed then)"
@@ -121,7 +123,7 @@ def _when_ended(ends: Mapping[str, Any], *, is_first: bool) -> str:
 
 def _gangs(named: Sequence[Mapping[str, Any]], most: int, count: int) -> str:
     """``train-bert (16 GPUs), other (8 GPUs) and 2 more``."""
-    shown = [f"{g.get('name')} ({_counted(g.get('gpus'), 'GPU')})" for g in named[:most]]
+    shown = [f"{g.get('name')} ({counted(g.get('gpus'), 'GPU')})" for g in named[:most]]
     left = count - len(shown)
     return ", ".join(shown) + (f" and {left} more" if left > 0 else "")
 
@@ -129,10 +131,6 @@ def _gangs(named: Sequence[Mapping[str, Any]], most: int, count: int) -> str:
 def _more(names: Sequence[str]) -> str:
     left = len(names) - AHEAD_SHOWN
     return f" (and {left} more)" if left > 0 else ""
-
-
-def _counted(number: object, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def until(at: str) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from cli.output import milliseconds, print_line, print_table, when
+from cli.output import milliseconds, print_left, print_table, when
 
 
 def set_by(newest: Mapping[str, Any] | None) -> list[str]:
@@ -35,8 +35,7 @@ def print_versions(found: Mapping[str, Any]) -> None:
         for each in found["versions"]
     ]
     print_table(("VERSION", "MADE (UTC)", "BY", "ACTION", "COMMENT"), rows, ends_in_text=True)
-    if (left := found["total"] - len(rows)) > 0:
-        print_line(f"There are {left} more; --limit shows more of them.")
+    print_left(found["total"] - len(rows))
 
 
 def yaml_text(content: object) -> str:

@@ -8,10 +8,21 @@ from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
 from cyclopts import App, Parameter
+from muster.counted import counted
 
 from cli.client import API, CommandError, Exit
 from cli.commands.session import Output, client, full_name, read_given, seconds
-from cli.output import Format, length, milliseconds, print_json, print_line, print_table, when
+from cli.output import (
+    Format,
+    length,
+    milliseconds,
+    print_json,
+    print_left,
+    print_line,
+    print_note,
+    print_table,
+    when,
+)
 from cli.versions import print_versions, set_by, yaml_text
 
 app = App(
@@ -59,8 +70,7 @@ def alerts(
     ]
     headings = ("STATE", "SEVERITY", "ALERT", "SINCE (UTC)", "FOR", "SUMMARY")
     print_table(headings, rows, ends_in_text=True)
-    if (left := found["total"] - len(rows)) > 0:
-        print_line(f"There are {left} more; --limit shows more of them.")
+    print_left(found["total"] - len(rows))
 
 
 def _end(alert: dict[str, Any]) -> int | None:
@@ -185,10 +195,9 @@ def _print_made(version: dict[str, Any]) -> None:
 
 def _print_trial(trial: list[dict[str, Any]]) -> None:
     for each in trial:
-        failed = f"; it could not evaluate {each['failed']} events" if each["failed"] else ""
-        print_line(
-            f"{each['rule']} would have fired {each['fired']} times on the last day{failed}."
-        )
+        times, events = counted(each["fired"], "time"), counted(each["failed"], "event")
+        failed = f"; it could not evaluate {events}" if each["failed"] else ""
+        print_line(f"{each['rule']} would have fired {times} on the last day{failed}.")
 
 
 @app.command
@@ -219,6 +228,8 @@ def mute(
     made = client().send("POST", "/alerts/mutes", body | more).json()
     whose = f"the subscriptions of {made['owner']}" if made["owner"] else "everybody"
     print_line(f"Muted for {whose} until {made['until']}; `muster alerts unmute {made['id']}`.")
+    if made.get("note"):
+        print_note(made["note"])
 
 
 @app.command

@@ -12,6 +12,7 @@ from cli.output import (
     Format,
     milliseconds,
     print_json,
+    print_left,
     print_line,
     print_note,
     print_table,
@@ -209,8 +210,7 @@ def deliveries(
             f"Deliveries in a row that were given up: {health['givenUp']}. After"
             f" {health['disabledAfter']} the receiver is disabled, unless it is a mail address."
         )
-    if (left := found["total"] - len(rows)) > 0:
-        print_line(f"There are {left} more; --limit shows more of them.")
+    print_left(found["total"] - len(rows))
 
 
 @app.command

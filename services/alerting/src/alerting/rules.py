@@ -2,9 +2,11 @@
 has published it.
 """
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from difflib import get_close_matches
+from typing import Annotated, Any, Literal, TypeVar
 
 import structlog
 from muster.contracts.alerts import (
@@ -28,12 +30,14 @@ from muster.records import Received
 from pydantic import ConfigDict, Field, ValidationError
 
 from alerting.conditions import EVENT, Condition
-from alerting.domain import clashes, deadletters, drifts, health, jobs, nodes
-from alerting.domain.actions import ABOUT_ACTIONS, ActionRule, Limits
+from alerting.domain import clashes, deadletters, drifts, event_rules, health, jobs, nodes
+from alerting.domain.actions import ABOUT_ACTIONS, FAILURES, ActionRule, Limits
 from alerting.domain.deliveries import ALERTS
 from alerting.domain.event_rules import MOST_AN_HOUR, PRESETS, By, EventRule, Trial
 from alerting.domain.events import Severity
 from alerting.places import problem_at
+
+T = TypeVar("T")
 
 _log = structlog.get_logger()
 
@@ -41,6 +45,9 @@ SETTINGS = "settings-changed"
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"
 FILE = FileLimits("a file of rules", 256 * 1024, 5_000)
 
+LISTS = frozenset({"rules", "presetsOff", "actions"})
+IDENTITY = re.compile(r"[0-9a-f]{16}")
+"""Of an alert, Muster's own or Alertmanager's."""
 JOB = ("job",)
 MOST_OF_JOB = 20
 """Faults of a preflight job that are named."""
@@ -59,6 +66,9 @@ OWN_ALERTS = (
 )
 """Alerts that Muster raises without a rule."""
 CAN_BE_OFF = OWN_ALERTS | {it.name for it in PRESETS}
+
+NEAR = 3
+"""The most names that are suggested."""
 
 Pattern = Annotated[str, Field(min_length=1, max_length=255)]
 
@@ -174,19 +184,52 @@ def check(data: bytes) -> Checked:
         _, root = read_document(data, FILE)
     except ProtocolError as error:
         return Checked(None, tuple(error.problems))
+    problems: list[Problem] = []
     try:
-        text = RulesText.model_validate(root.value)
+        numbered = _Numbered(RulesText.model_validate(root.value))
     except ValidationError as error:
-        return Checked(None, tuple(problem_at(root, it["loc"], it["msg"]) for it in error.errors()))
-    problems = list(_faults(root, text))
+        problems = [problem_at(root, it["loc"], it["msg"]) for it in error.errors()]
+        numbered = _without(root.value, {it["loc"][:2] for it in error.errors()})
+    problems += _faults(root, numbered)
+    text = numbered.text
     rules: list[tuple[EventRule, Problem]] = []
-    for number, each in enumerate(text.rules):
+    for number, each in numbered.of("rules", text.rules):
         try:
             rules.append((each.rule(), problem_at(root, ("rules", number, "when"), "")))
         except ValueError as error:
             problems.append(problem_at(root, ("rules", number, "when"), str(error)))
     content = root.value if isinstance(root.value, dict) else {}
     return Checked(None if problems else content, tuple(problems), tuple(rules), text.rules)
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbered:
+    """What of a file can be read. ``numbers``: of the entries of its lists, as the file has them;
+    a list that is not in it is whole.
+    """
+
+    text: RulesText
+    numbers: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+    def of(self, key: str, entries: Sequence[T]) -> Iterable[tuple[int, T]]:
+        """The entries with their numbers."""
+        return zip(self.numbers.get(key, range(len(entries))), entries, strict=True)
+
+
+def _without(value: Any, bad: Collection[tuple[int | str, ...]]) -> _Numbered:
+    """The file without the places that can't be read: entries of lists, else whole fields. So the
+    faults of the others are named at the same time.
+    """
+    kept = dict(value) if isinstance(value, dict) else {}
+    numbers: dict[str, list[int]] = {}
+    for place in bad:
+        key = place[0] if place else ""
+        if key not in LISTS or len(place) < 2:
+            kept.pop(key, None)
+    for key in LISTS & kept.keys():
+        numbers[key] = [it for it in range(len(kept[key])) if (key, it) not in bad]
+        kept[key] = [kept[key][it] for it in numbers[key]]
+    return _Numbered(RulesText.model_validate(kept), numbers)
 
 
 def after_trial(
@@ -215,10 +258,10 @@ def after_trial(
     return Checked(None, tuple(found)) if found else checked
 
 
-def _faults(root: Node, text: RulesText) -> list[Problem]:
-    found = []
+def _faults(root: Node, numbered: _Numbered) -> list[Problem]:
+    found, text = [], numbered.text
     taken = set(CAN_BE_OFF - set(text.presets_off))
-    for number, rule in enumerate(text.rules):
+    for number, rule in numbered.of("rules", text.rules):
         place: tuple[str | int, ...] = ("rules", number)
         if rule.name in taken:
             fault = "another rule or preset has this name; presetsOff switches a preset off"
@@ -230,12 +273,12 @@ def _faults(root: Node, text: RulesText) -> list[Problem]:
         if rule.when is not None and EVENT not in rule.when:
             fault = "does not read `event`: it holds for all events or none. Leave it out for all"
             found.append(problem_at(root, (*place, "when"), fault))
-    for number, name in enumerate(text.presets_off):
+    for number, name in numbered.of("presetsOff", text.presets_off):
         if name not in CAN_BE_OFF:
             fault = f"there is no such preset; presets are {', '.join(sorted(CAN_BE_OFF))}"
             found.append(problem_at(root, ("presetsOff", number), fault))
     names: set[str] = set()
-    for number, action in enumerate(text.actions):
+    for number, action in numbered.of("actions", text.actions):
         place = ("actions", number)
         if action.name in names:
             fault = "another action has this name; choose another one"
@@ -279,6 +322,18 @@ def rules_of(content: dict[str, Any]) -> Rules:
         text.rules,
         frozenset(text.presets_off),
     )
+
+
+def nearest(name: str, rules: Rules, seen: Iterable[str]) -> list[str] | None:
+    """The names of alerts and events that are most like one; None: it is one of them. ``seen``:
+    those of alerts that fired lately, also of other programs.
+    """
+    own = {*OWN_ALERTS, *FAILURES.values(), event_rules.FAILS, event_rules.FLOODS, *AlertEvent}
+    known = own.union((it.name for it in rules.events), seen) - {AlertEvent.UNKNOWN}
+    if name in known or IDENTITY.fullmatch(name):
+        return None
+    by_letters = {it.lower(): str(it) for it in sorted(known)}
+    return [by_letters[it] for it in get_close_matches(name.lower(), by_letters, NEAR)]
 
 
 class KnownRules:

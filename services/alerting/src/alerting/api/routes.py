@@ -18,7 +18,7 @@ from alerting.domain.actions import Action
 from alerting.domain.deliveries import DeliveryPolicy, Receiver
 from alerting.domain.event_rules import Trial, tried
 from alerting.domain.events import Alert
-from alerting.rules import KnownRules, after_trial, check
+from alerting.rules import KnownRules, after_trial, check, nearest
 from alerting.store import actions, alerts, deliveries
 from alerting.store import rules as rule_store
 from alerting.store.alerts import Wanted
@@ -35,7 +35,8 @@ STATES = {"firing": True, "resolved": False}
 
 def routes(pool: Pool, guard: TokenGuard, policy: DeliveryPolicy, known: KnownRules) -> list[Route]:
     """``/alerts?state=&name=&severity=&source=&user=&job=&node=&offset=&limit=``; with ``seenBy=``
-    and ``virtualClusters=`` (by commas) only what is about this user's jobs, or these;
+    and ``virtualClusters=`` (by commas) only what is about this user's jobs, or these.
+    ``/alerts/names?like=``: whether there is such a name, else the nearest ones.
     ``/actions?offset=&limit=``, ``POST /rules/check?trial=`` (``no``: it refuses nothing),
     ``/deliveries?subscription=&state=&offset=&limit=``, ``/receivers?owner=``: those that fail.
     """
@@ -52,6 +53,12 @@ def routes(pool: Pool, guard: TokenGuard, policy: DeliveryPolicy, known: KnownRu
         async with pool.acquire() as conn:
             found, total = await alerts.list_alerts(conn, wanted, *_page(request))
         return JSONResponse({"alerts": [_shown(each) for each in found], "total": total})
+
+    async def look_for_name(request: Request) -> Response:
+        async with pool.acquire() as conn:
+            seen = await alerts.names(conn)
+        near = nearest(request.query_params.get("like", ""), known.now, seen)
+        return JSONResponse({"isKnown": near is None, "nearest": near or []})
 
     async def list_actions(request: Request) -> Response:
         async with pool.acquire() as conn:
@@ -104,6 +111,7 @@ def routes(pool: Pool, guard: TokenGuard, policy: DeliveryPolicy, known: KnownRu
 
     return [
         Route("/alerts", _guarded(list_alerts, guard), methods=["GET"]),
+        Route("/alerts/names", _guarded(look_for_name, guard), methods=["GET"]),
         Route("/actions", _guarded(list_actions, guard), methods=["GET"]),
         Route("/rules/check", _guarded(check_rules, guard), methods=["POST"]),
         Route("/deliveries", _guarded(list_deliveries, guard), methods=["GET"]),

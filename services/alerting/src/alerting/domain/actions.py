@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 
 from muster.contracts.alerts import REPAIRS, ActionAnswered, Do, Outcome, subject_of
 from muster.contracts.subscriptions import AlertEvent
+from muster.counted import counted
 
 from alerting.domain.events import Alert, Event, Severity
 from alerting.domain.nodes import LOST
@@ -384,22 +385,16 @@ class _Room:
     def over_nodes(self, node: str) -> str | None:
         """Why a node can't be taken now."""
         if node not in self.nodes and len(self.nodes) >= self.bounds.per_hour:
-            return f"{_were(self.nodes, 'node')} taken within the last hour, the limit."
+            return f"{counted(len(self.nodes), 'node')} taken within the last hour, the limit."
         if node not in self.taken and len(self.taken) >= self.bounds.at_once:
-            taken = len(self.taken)
-            nodes = "1 node is" if taken == 1 else f"{taken} nodes are"
-            return f"{nodes} taken, the limit: release one."
+            return f"{counted(len(self.taken), 'node')} taken now, the limit: release one."
         return None
 
     def over_jobs(self, job: str) -> str | None:
         """Why a job can't be stopped now."""
         if job not in self.jobs and len(self.jobs) >= self.bounds.jobs_per_hour:
-            return f"{_were(self.jobs, 'job')} stopped within the last hour, the limit."
+            return f"{counted(len(self.jobs), 'job')} stopped within the last hour, the limit."
         return None
-
-
-def _were(counted: Collection[str], noun: str) -> str:
-    return f"1 {noun} was" if len(counted) == 1 else f"{len(counted)} {noun}s were"
 
 
 def answered(action: Action, outcome: Outcome, reason: str, *, now: datetime) -> Action:

@@ -9,6 +9,7 @@ from itertools import groupby
 
 from muster.contracts.alerts import subject_of
 from muster.contracts.subscriptions import AlertEvent
+from muster.counted import counted
 from pydantic import JsonValue
 
 from alerting.domain.events import RANKS, Alert, Event, JobLabels, Severity, fingerprint
@@ -61,9 +62,11 @@ def _event(cause: str, alerts: Sequence[Alert], truncated: int) -> Event:
     more = f" and {len(alerts) - 1} more" if alerts[1:] else ""
     lines = [_line(it) for it in alerts[:NAMED]]
     if alerts[NAMED:]:
-        lines.append(f"{len(alerts) - NAMED} more alerts: `muster alerts` lists them.")
+        left = counted(len(alerts) - NAMED, "more alert")
+        lines.append(f"{left}: `muster alerts` has all.")
     if truncated:
-        lines.append(f"Alertmanager left out {truncated} alerts of this group (max_alerts).")
+        left_out = counted(truncated, "alert")
+        lines.append(f"Alertmanager left out {left_out} of this group (max_alerts).")
     ids = fingerprint("", {it.fingerprint: it.starts_at.isoformat() for it in alerts})
     name = AlertEvent.ALERT_RESOLVED if is_over else AlertEvent.ALERT_RAISED
     return Event(

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from muster.contracts.reports import FIGURES, UsageLine, UsageReported
 from muster.contracts.subscriptions import AlertEvent
+from muster.counted import counted
 
 from alerting.domain.events import Event, Severity
 
@@ -28,7 +29,7 @@ def event_of(report: UsageReported) -> Event:
         lines += [*_table(heading, found), ""]
     lines += _table("ALL", [total])
     if report.missing:
-        lines += ["", f"{report.missing} nodes did not tell what was used."]
+        lines += ["", f"{counted(report.missing, 'node')} did not tell what was used."]
     lines += ["", f"Everything: muster report --week {week} --csv"]
     return Event(
         key=f"{AlertEvent.USAGE_REPORTED}/{week}",

@@ -249,6 +249,11 @@ async def firing(conn: Connection) -> dict[str, int]:
     return {row["name"]: row["n"] for row in await conn.fetch(sql)}
 
 
+async def names(conn: Connection) -> list[str]:
+    """Of all that are kept."""
+    return [row["name"] for row in await conn.fetch("SELECT DISTINCT name FROM alert")]
+
+
 async def load_subscriptions(conn: Connection) -> list[SettingChanged]:
     """The settings that were kept."""
     rows = await conn.fetch("SELECT setting, revision, value FROM subscription ORDER BY setting")

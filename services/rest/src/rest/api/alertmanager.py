@@ -15,6 +15,7 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from muster.channels import Outgoing
 from muster.contracts.alerts import AlertsReceived, ReceivedAlert
+from muster.counted import counted
 from muster.db import Transaction
 from muster.errors import Rejected
 from muster.service_keys import bearer_token
@@ -87,7 +88,7 @@ async def take_alerts(wanted: AlertmanagerRequest, here: Here) -> Done:
         for part in parts_of(map(_received, wanted.alerts)):
             message = AlertsReceived(group=group, alerts=part, truncated=left_out, at=opened.now)
             opened.notices.append(_record(message, opened))
-    message_text = f"{len(wanted.alerts)} alerts are taken."
+    message_text = f"Taken: {counted(len(wanted.alerts), 'alert')}."
     if left_out:
         _log.warning("Alertmanager left out alerts", group=group, alerts=left_out)
         message_text += f" Alertmanager left out {left_out}: raise `max_alerts` of its receiver."

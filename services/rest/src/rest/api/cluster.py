@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Path, Query
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from muster.contracts.node_orders import Order
+from muster.counted import counted
 from muster.errors import Rejected, Transient
 from muster.ids import job_of
 from pydantic import BaseModel, ConfigDict, Field
@@ -138,16 +139,12 @@ def _fate_of_pods(node: KnownNode, order: Order, before: Order | None) -> str:
     if not pods:
         return "no pod is there"
     jobs = len({job_of(pod.pod) for pod in pods})
-    counts = f"{_counted(len(pods), 'pod')} of {_counted(jobs, 'job')}"
+    counts = f"{counted(len(pods), 'pod')} of {counted(jobs, 'job')}"
     if order is Order.DRAIN:
         return f"{counts} leave"
     if before is Order.DRAIN:
         return f"{counts} are there; preempted pods are still being stopped"
     return f"{counts} stay"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 @router.get("/cluster", response_model=ShownCluster)

@@ -531,7 +531,7 @@ EXAMPLES: dict[str, Any] = {
     "Rollback": {"version": 2, "comment": "too early", "whatIf": True, "acceptDelays": False},
     "MuteRequest": {"alert": "GpuHot", "until": "2026-02-01T08:00:00Z", "comment": "known"},
     "MutePage": {"mutes": [_MUTE], "total": 1},
-    "ShownMute": _MUTE,
+    "MadeMute": _MUTE | {"note": None},
     "CheckedRules": {"trial": [_TRIAL]},
     "AcceptedRules": _RULES | {"trial": [_TRIAL]},
     "RulesNow": {"newest": _RULES},

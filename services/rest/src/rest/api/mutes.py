@@ -8,7 +8,7 @@ from typing import Annotated, Self
 from fastapi import Path
 from muster.contracts.alerts import Mute
 from muster.db import Connection, transaction
-from muster.errors import Problem, Rejected
+from muster.errors import Problem, Rejected, Transient
 from muster.ids import new_id
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
@@ -65,6 +65,12 @@ class ShownMute(BaseModel):
     comment: str
 
 
+class MadeMute(ShownMute):
+    """A mute. ``note``: no alert or event of its name is known, and which are like it."""
+
+    note: str | None = None
+
+
 class MutePage(BaseModel):
     """A page of mutes, oldest first, and how many there are in all."""
 
@@ -82,11 +88,13 @@ async def list_mutes(here: Here, caller: User, page: Paging) -> MutePage:
     return MutePage(mutes=[_shown(each) for each in found], total=total)
 
 
-@router.post("", status_code=201, response_model=ShownMute)
-async def create_mute(wanted: MuteRequest, here: Here, caller: User, address: Address) -> ShownMute:
+@router.post("", status_code=201, response_model=MadeMute)
+async def create_mute(wanted: MuteRequest, here: Here, caller: User, address: Address) -> MadeMute:
     """Hold messages back until a time. A user's mute is for their own subscriptions. An admin's is
-    for everybody, or with `own` for their own subscriptions.
+    for everybody, or with `own` for their own subscriptions. `note` warns of a name that nobody
+    knows: such an alert may still come from Alertmanager.
     """
+    note = None if wanted.alert is None else await _note_on(here, wanted.alert)
     owner = None if caller.is_admin and not wanted.own else caller.username
     async with transaction(here.pool) as conn:
         await accounts.check_rights(conn, caller)
@@ -104,7 +112,7 @@ async def create_mute(wanted: MuteRequest, here: Here, caller: User, address: Ad
         await mutes.insert_mute(conn, mute)
         await _note(conn, caller, "mute.create", mute, address)
     here.publisher.wake()
-    return _shown(mute)
+    return MadeMute(**_shown(mute).model_dump(), note=note)
 
 
 @router.delete("/{ident}", response_model=Done)
@@ -125,6 +133,19 @@ async def delete_mute(
         await _note(conn, caller, "mute.remove", mute, address)
     here.publisher.wake()
     return Done(message="The mute has ended.")
+
+
+async def _note_on(here: Context, alert: str) -> str | None:
+    """What to know about a name that nobody knows. Without Alerting's answer, nothing."""
+    try:
+        found = await here.peers.ask_alerting("/alerts/names", {"like": alert})
+    except (Rejected, Transient):
+        return None
+    if not found or found.get("isKnown", True):
+        return None
+    near = " or ".join(found["nearest"])
+    hint = f" Did you mean {near}?" if near else ""
+    return f"No alert or event is known by the name {alert}.{hint} The mute holds all the same."
 
 
 def _check_time(until: datetime, now: datetime) -> None:

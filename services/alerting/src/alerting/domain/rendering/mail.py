@@ -1,5 +1,6 @@
 """Mail: plain text, and the same as HTML, with everything escaped."""
 
+import re
 from dataclasses import dataclass
 from html import escape
 from itertools import groupby
@@ -11,6 +12,8 @@ COLOURS = {Severity.INFO: "#1864ab", Severity.WARNING: "#e67700", Severity.CRITI
 OVER = "#2b8a3e"
 INDENT = "  "
 """How the lines of a table begin, which are shown as they are."""
+RUNBOOK = re.compile(r"(?<=Runbook: )https?://[^\s<>]+$")
+"""At the end of an alert's line; its HTML is escaped."""
 STYLE = "font-family:sans-serif;font-size:14px;color:#212529;max-width:44em"
 
 
@@ -37,6 +40,10 @@ def _text(message: Message, link: str | None) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def _linked(address: re.Match[str]) -> str:
+    return f'<a href="{address[0]}">{address[0]}</a>'
+
+
 def _html(message: Message, link: str | None) -> str:
     colour = OVER if message.is_over else COLOURS[message.severity]
     shown = {message.verdict, message.line and f"Evidence: {message.line}"}
@@ -53,7 +60,7 @@ def _html(message: Message, link: str | None) -> str:
         if is_table:
             body.append(f"<pre>{escape(chr(10).join(same))}</pre>")
         else:
-            body += [f"<p>{escape(it)}</p>" for it in same]
+            body += [f"<p>{RUNBOOK.sub(_linked, escape(it))}</p>" for it in same]
     if link:
         body.append(f'<p><a href="{escape(link, quote=True)}">Open the job</a></p>')
     if message.job is not None:
