@@ -290,7 +290,7 @@ def test_nodes_and_status_say_where_users_are_not_separated(rest: Rest, tmp_path
     running = dict.fromkeys(("rest", "kafka", "database", "simulatedGpus"))
     running |= {"pid": os.getpid(), "phase": "up", "services": {}}
     for reports, is_here, expected in (
-        (nodes[:1], True, "separated: each task runs under a uid of its user"),
+        (nodes[:1], True, "separated: each task runs in a container, or under a uid of its user"),
         (nodes, True, f"not separated on 2 of 3 nodes: {why}"),
         (nodes[1:2], True, f"not separated: {why}"),
         (nodes[1:2], False, f"not separated: {why}"),

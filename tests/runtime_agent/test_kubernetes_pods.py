@@ -534,6 +534,15 @@ async def test_a_pod_is_not_given_up_for_the_time_without_the_api_server(
     await world.until(lambda: world.rule() == "launch-failed")
 
 
+async def test_a_task_of_less_than_a_second_has_not_ended_before_it_began(
+    world: World, api: PodApiDouble
+) -> None:
+    body = await world.running()
+    api.ended(body, 0)  # at a second that is over
+    await world.until(lambda: world.rule() == "succeeded")
+    assert world.message()["endedAt"] >= world.message()["startedAt"]
+
+
 @pytest.mark.parametrize(
     ("code", "reason", "rule"),
     [
@@ -904,7 +913,7 @@ async def test_a_pod_with_too_little_memory_for_any_runtime_is_the_users_fault(
     world.accept(run=a_run().model_copy(update={"memory_mb": memory_mb}))
     await world.until(lambda: api.objects or world.rule() == "memory-too-small")
     assert bool(api.objects) is is_created
-    assert is_created or "too low; on Kubernetes" in world.verdict()["evidence"]
+    assert is_created or "too low; on Kubernetes" in world.verdict()["cause"]
 
 
 async def test_a_pod_whose_pull_secret_is_refused_is_told_why(

@@ -146,8 +146,8 @@ def test_a_container_that_its_job_keeps_from_starting_is_the_users(words: str, r
     assert (verdict.rule, verdict.fault, verdict.behavior) == (
         rule, Fault.USER, Behavior.PERMANENT,
     )  # fmt: skip
-    assert verdict.evidence
-    assert words.endswith(verdict.evidence)
+    assert verdict.evidence is None
+    assert verdict.cause.endswith(words[-14:])
 
 
 @pytest.mark.parametrize("words", [
@@ -161,7 +161,8 @@ def test_a_container_that_its_job_keeps_from_starting_is_the_users(words: str, r
 ])  # fmt: skip
 def test_a_container_that_its_node_can_not_start_is_the_platforms(words: str) -> None:
     verdict = judge(Ending(start_error=words))
-    assert (verdict.rule, verdict.evidence) == ("launch-failed", words[:500])
+    assert (verdict.rule, verdict.evidence) == ("launch-failed", None)
+    assert verdict.cause.endswith(f"process. {words}"[:500])
 
 
 def test_the_line_that_tells_is_the_evidence() -> None:

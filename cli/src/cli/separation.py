@@ -16,6 +16,6 @@ def separation(client: Client, *, wait: bool = False) -> str | None:
         time.sleep(REPORT_POLL_S)
     reasons = [node["singleUser"] for node in nodes if node["singleUser"]]
     if not reasons:
-        return "separated: each task runs under a uid of its user"
+        return "separated: each task runs in a container, or under a uid of its user"
     where = f" on {len(reasons)} of {len(nodes)} nodes" if len(nodes) > 1 else ""
     return f"not separated{where}: {'; '.join(sorted(set(reasons)))}"

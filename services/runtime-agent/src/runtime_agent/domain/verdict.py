@@ -231,7 +231,8 @@ _LINES: tuple[tuple[re.Pattern[str], _Rule], ...] = (
            "The program is not valid Python.")),
     (re.compile(r"^(ImportError|ModuleNotFoundError): "),
      _Rule("python-import", 232, "ImportError", Fault.USER, _PERMANENT,
-           "The program imports what is not installed on the node.")),
+           "The program imports what is not installed in its image (without containers: on its"
+           " node).")),
     (re.compile(r"^IndexError: "),
      _Rule("python-index", 233, "IndexOutOfRange", Fault.USER, _PERMANENT,
            "The program looked past the end of a list.")),
@@ -267,7 +268,7 @@ _PYTHON_ERROR = re.compile(r"(?!\d)[\w.]+(Error|Exception|Interrupt|Exit|Warning
 
 _NOT_FOUND = _Rule(
     "command-not-found", 220, "UserCommandExitWithError", Fault.USER, _PERMANENT,
-    "A command of the job is not installed on the node.",
+    "A command of the job is not installed in its image (without containers: on its node).",
 )  # fmt: skip
 _NOT_EXECUTABLE = _Rule(
     "command-not-executable", 220, "UserCommandExitWithError", Fault.USER, _PERMANENT,
@@ -295,38 +296,42 @@ RULES = frozenset(
 
 def judge(ending: Ending) -> Verdict:
     """The verdict; `code` 0 only where the pod ran to a good end that nobody asked for."""
-    rule, evidence = _find(ending)
-    cause = f"{rule.cause} {ending.detail}".strip()
+    rule, evidence, detail = _find(ending)
     return Verdict(
         code=rule.code,
         phrase=rule.phrase,
         rule=rule.name,
         fault=rule.fault,
         behavior=rule.behavior,
-        cause=cause,
+        cause=f"{rule.cause} {detail}".strip(),
         symptom=_symptom(ending),
         outcome=_outcome(ending, rule),
         evidence=None if evidence is None else evidence[:EVIDENCE_CHARS],
     )
 
 
-def _find(ending: Ending) -> tuple[_Rule, str | None]:
+def _find(ending: Ending) -> tuple[_Rule, str | None, str]:
+    """The rule, the line of the log that it goes by, and what else its cause says: of a pod that
+    never ran, the words of its runtime.
+    """
     if ending.loss is not None:
-        return _LOSSES[ending.loss], None
+        return _LOSSES[ending.loss], None, ending.detail
     if ending.stop_reason is not None:
-        return _STOPS.get(ending.stop_reason, _STOPPED), None
+        return _STOPS.get(ending.stop_reason, _STOPPED), None, ending.detail
     if ending.refusal is not None:
-        return _REFUSALS[ending.refusal], ending.start_error
+        words = ending.start_error or ""
+        return _REFUSALS[ending.refusal], None, ending.detail or words[:EVIDENCE_CHARS]
     if ending.start_error is not None:
-        return _unstarted(ending.start_error)
+        rule, words = _unstarted(ending.start_error)
+        return rule, None, words[:EVIDENCE_CHARS]
     if ending.exit_code == 0:
-        return _SUCCEEDED, None
-    return _failure(ending)
+        return _SUCCEEDED, None, ending.detail
+    return *_failure(ending), ending.detail
 
 
 def blames_job(start_error: str) -> bool:
     """Whether a container can't be started because of its job or image, so that it never will."""
-    rule, _evidence = _unstarted(start_error)
+    rule, _words = _unstarted(start_error)
     return rule.fault is Fault.USER
 
 

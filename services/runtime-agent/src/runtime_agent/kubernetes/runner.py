@@ -607,4 +607,6 @@ def _read_in(directory: Path) -> KubeRecord | None:
 def _ended(
     pod: Pod, started_at_s: float | None, found: Ending, ended_at_s: float | None = None
 ) -> Seen:
-    return Seen(pod.pod, started_at_s, ended_at_s or time.time(), found)
+    # kubelet tells whole seconds, so a short task would have ended before it began.
+    at_s = max(ended_at_s or time.time(), started_at_s or 0.0)
+    return Seen(pod.pod, started_at_s, at_s, found)

@@ -45,6 +45,7 @@ _START_WAITS = frozenset(
 _SLOW = "; its image may still be pulled (MUSTER_IMAGE_WAIT_S), or a volume hangs"
 SLOW_S = 30.0
 """A start that takes longer is told."""
+_NO_PERMIT = "The agent gave its container no permit; the agent's log has the reason."
 _PORT = "; a firewall or a network policy may close the agent's port"
 _AT_ONCE = frozenset(("InvalidImageName", "ErrImageNeverPull"))
 _FAILED = "ErrImagePull"
@@ -171,8 +172,8 @@ def ending(
         if reason is not None:
             return unstarted(reason)
         if seen.exit_code == NO_PERMIT:
-            return Ending(start_error="the agent gave its container no permit; its log has why")
-        return Ending(start_error=f"the container ended before it began: {_words(seen)}")
+            return Ending(start_error=_NO_PERMIT)
+        return Ending(start_error=f"The container ended before it began: {_words(seen)}")
     is_lost = was_second and seen.exit_code == NO_PERMIT
     if (is_lost or seen.is_unknown) and reason is None:
         return Ending(loss=Loss.CONTAINER, detail=seen.text)
@@ -252,9 +253,9 @@ def given_up(
         return None
     if seen.is_running:
         return Ending(
-            start_error=f"its container did not reach the agent in {patience_s:g} s{_PORT}"
+            start_error=f"Its container did not reach the agent in {patience_s:g} s{_PORT}"
         )
-    late = f"not started in {patience_s:g} s{_SLOW}"
+    late = f"Not started in {patience_s:g} s{_SLOW}"
     text = ": ".join(filter(None, (seen.waiting or late, seen.text)))
     if seen.waiting not in _IMAGE_WAITS:
         return Ending(start_error=text)
