@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from muster.claims import why_not_bound
+from muster.claims import why_not_bound, why_not_everywhere
 
 
 def a_claim(phase: str | None, **metadata: Any) -> dict[str, Any]:
@@ -27,6 +27,21 @@ def test_a_claim_that_pods_would_wait_for_is_named_with_its_fix(
     assert text is not None
     assert text.startswith("The claim home ")
     assert (why in text, fix in text) == (True, True), text
+
+
+@pytest.mark.parametrize(
+    ("modes", "why"),
+    [
+        (["ReadWriteMany"], ""),
+        (["ReadWriteOnce", "ReadOnlyMany"], ""),
+        (["ReadWriteOnce"], "has the access mode ReadWriteOnce: one node at a time"),
+        (["ReadWriteOncePod"], "has the access mode ReadWriteOncePod: one node at a time"),
+    ],
+)
+def test_a_claim_for_one_node_is_named(modes: list[str], why: str) -> None:
+    claim = a_claim("Bound") | {"spec": {"accessModes": modes}}
+    text = why_not_everywhere("home", "jobs", claim) or ""
+    assert (why in text, bool(text)) == (True, bool(why))
 
 
 def test_a_bound_claim_can_be_mounted() -> None:

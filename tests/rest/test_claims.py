@@ -52,6 +52,20 @@ async def test_a_job_with_a_bound_claim_is_accepted(
     assert unanswered(rest) == 0
 
 
+async def test_a_claim_for_one_node_is_named_to_the_administrator_and_jobs_are_accepted(
+    rest: Any, kube_plane: KubePlane, tmp_path: Path
+) -> None:
+    await bind_a_claim(kube_plane, "once", tmp_path, mode="ReadWriteOnce")
+    said = await set_storage(rest, "once")
+    assert "in the namespace muster-jobs has the access mode ReadWriteOnce" in said
+    assert (await submit(rest, "once")).status_code == 202
+
+
+async def test_an_image_is_no_warning_where_all_nodes_pull_it(rest: Any) -> None:
+    answer = await rest.client.post("/api/v2/jobs", content=rest.job_file("plain"))
+    assert (answer.status_code, answer.json()["warnings"]) == (202, [])
+
+
 async def test_rest_asks_for_nothing_but_claims(rest: Any, kube_plane: KubePlane) -> None:
     await set_storage(rest, "asked")
     assert (await submit(rest, "asked")).status_code == 400

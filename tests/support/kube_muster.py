@@ -146,13 +146,15 @@ def claims_path(namespace: str) -> str:
     return f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
 
 
-async def bind_a_claim(plane: KubePlane, name: str, files: Path, namespace: str = JOBS) -> None:
+async def bind_a_claim(
+    plane: KubePlane, name: str, files: Path, namespace: str = JOBS, mode: str = "ReadWriteMany"
+) -> None:
     """A claim and its volume, which the controller manager binds."""
     volume = {
         "metadata": {"name": f"{namespace}-{name}"},
         "spec": {
             "capacity": {"storage": "1Gi"},
-            "accessModes": ["ReadWriteMany"],
+            "accessModes": [mode],
             "storageClassName": "",
             "hostPath": {"path": str(files)},
             "claimRef": {"namespace": namespace, "name": name},
@@ -161,7 +163,7 @@ async def bind_a_claim(plane: KubePlane, name: str, files: Path, namespace: str 
     claim = {
         "metadata": {"name": name},
         "spec": {
-            "accessModes": ["ReadWriteMany"],
+            "accessModes": [mode],
             "storageClassName": "",
             "volumeName": f"{namespace}-{name}",
             "resources": {"requests": {"storage": "1Gi"}},

@@ -21,6 +21,19 @@ def why_not_bound(name: str, namespace: str, claim: dict[str, Any] | None) -> st
     return f"{what} in the namespace {namespace} is {phase}, not Bound. {fix}"
 
 
+def why_not_everywhere(name: str, namespace: str, claim: dict[str, Any]) -> str | None:
+    """Why pods of some nodes can't mount a bound claim, and the fix; None: all can."""
+    modes = claim["status"].get("accessModes") or claim["spec"]["accessModes"]
+    if _ON_ALL_NODES.intersection(modes):
+        return None
+    return (
+        f"The claim {name} in the namespace {namespace} has the access mode {' and '.join(modes)}:"
+        " one node at a time can mount it, and tasks on other nodes do not start. With more than"
+        " one node an operator makes it anew with ReadWriteMany."
+    )
+
+
+_ON_ALL_NODES = frozenset(("ReadWriteMany", "ReadOnlyMany"))
 _PENDING = (
     "Wait until it is bound. One whose StorageClass has the mode WaitForFirstConsumer never is, as"
     " Muster places pods itself: an operator makes it with a class of the mode Immediate, or with"

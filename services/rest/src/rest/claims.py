@@ -12,11 +12,13 @@ from typing import Any
 
 import httpx2
 import structlog
-from muster.claims import why_not_bound
+from muster.claims import why_not_bound, why_not_everywhere
 from muster.errors import Broken, Transient
 
 from rest.metrics import RestMetrics
 from rest.settings import RestSettings
+
+Json = dict[str, Any]
 
 _log = structlog.get_logger()
 
@@ -43,15 +45,30 @@ class Claims:
 
         Raises Transient where the API server does not tell.
         """
+        claims = await self._read_all(names, namespace)
+        whys = {name: why_not_bound(name, namespace, claim) for name, claim in claims.items()}
+        return {name: why for name, why in whys.items() if why is not None}
+
+    async def problem(self, name: str, namespace: str) -> str | None:
+        """Why pods of the namespace can't mount the claim, or not on every node; None: they can, or
+        there is no API server to ask. Raises as above.
+        """
+        for claim in (await self._read_all([name], namespace)).values():
+            why = why_not_bound(name, namespace, claim)
+            if why is not None or claim is None:
+                return why
+            return why_not_everywhere(name, namespace, claim)
+        return None
+
+    async def _read_all(self, names: Iterable[str], namespace: str) -> dict[str, Json | None]:
         if self._client is None:
             return {}
         found = {}
         try:
             async with asyncio.timeout(self._settings.peer_timeout_s):
-                for name in dict.fromkeys(names):
-                    claim = await _read(self._client, namespace, name)
-                    if (why := why_not_bound(name, namespace, claim)) is not None:
-                        found[name] = why
+                for name in names:
+                    if name not in found:
+                        found[name] = await _read(self._client, namespace, name)
         except (httpx2.HTTPError, TimeoutError, OSError, ValueError, Transient) as error:
             self._metrics.peer_failures.labels("kubernetes").inc()
             _log.warning("claims can't be read", namespace=namespace, error=repr(error))

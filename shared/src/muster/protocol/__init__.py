@@ -2,6 +2,7 @@
 error that has all problems with their lines.
 """
 
+from muster.protocol.checks import IMAGE_WITHOUT_EFFECT
 from muster.protocol.document import MAX_BYTES
 from muster.protocol.parse import ParsedJob, parse_job
 from muster.protocol.problems import ProtocolError
@@ -17,6 +18,7 @@ from muster.protocol.shape import (
 
 __all__ = [
     "HIGHEST_PRIORITY",
+    "IMAGE_WITHOUT_EFFECT",
     "LOWEST_PRIORITY",
     "MAX_BYTES",
     "MAX_STORAGES",

@@ -13,6 +13,7 @@ from muster.protocol.shape import DockerImage, JobFile, TaskRole
 from muster.protocol.tree import fields, items, look_up, problem_at, string
 
 RUNTIME_PLUGINS = "com.microsoft.pai.runtimeplugin"
+IMAGE_WITHOUT_EFFECT = "is pulled on Kubernetes nodes only; elsewhere tasks run on the node itself"
 _NOT_YET = "is kept, but not acted on yet"
 _ROLE_FIELDS = {
     "dockerImage": "dockerimage",
@@ -108,8 +109,7 @@ def _asset_warnings(job: JobFile, root: Node) -> Iterator[Problem]:
     for index, prerequisite in enumerate(job.prerequisites):
         place = ("prerequisites", index)
         if isinstance(prerequisite, DockerImage):
-            message = "is pulled on Kubernetes nodes only; elsewhere tasks run on the node itself"
-            yield problem_at(root, (*place, "uri"), message)
+            yield problem_at(root, (*place, "uri"), IMAGE_WITHOUT_EFFECT)
         elif prerequisite.plugin:
             yield problem_at(root, (*place, "plugin"), _NOT_YET)
         elif index not in mounted:

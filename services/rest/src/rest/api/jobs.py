@@ -12,7 +12,7 @@ from muster.contracts.jobs import Execution, JobStatus
 from muster.contracts.node_access import needs_host
 from muster.contracts.storages import StorageMount
 from muster.errors import Problem, Rejected, Transient
-from muster.protocol import ParsedJob, ProtocolError, parse_job
+from muster.protocol import IMAGE_WITHOUT_EFFECT, ParsedJob, ProtocolError, parse_job
 from muster.settings import names_in
 from muster.telemetry import current_traceparent
 from pydantic import BaseModel, ConfigDict, Field
@@ -155,10 +155,7 @@ async def submit_job(request: Request) -> Response:
         check_admin(caller)
     data = await request.body()
     try:
-        if len(data) > PARSE_IN_THREAD_BYTES:
-            job = await asyncio.to_thread(parse_job, data)
-        else:
-            job = parse_job(data)
+        job = await _parsed(here, data)
     except ProtocolError:
         here.metrics.submissions.labels("invalid").inc()
         raise
@@ -192,6 +189,18 @@ async def submit_job(request: Request) -> Response:
     )
     answer = await here.submissions.submit(submission)
     return Response(answer, 202, media_type="application/json")
+
+
+async def _parsed(here: Context, data: bytes) -> ParsedJob:
+    """The job in a file, without a warning that is none on this cluster. Raises ProtocolError."""
+    if len(data) > PARSE_IN_THREAD_BYTES:
+        job = await asyncio.to_thread(parse_job, data)
+    else:
+        job = parse_job(data)
+    if here.settings.kube_api_url is None:
+        return job
+    meant = tuple(each for each in job.warnings if each.message != IMAGE_WITHOUT_EFFECT)
+    return replace(job, warnings=meant)
 
 
 async def _check_cluster(here: Context, caller: Caller, job: ParsedJob) -> tuple[Problem, ...]:

@@ -151,19 +151,19 @@ async def set_storage(
     if not (wanted.users or wanted.virtualClusters):
         said.append("Only admins may use it.")
     if wanted.claim is not None:
-        said += await _unbound(here, wanted.claim)
+        said += await _of_claim(here, wanted.claim)
     return Done(message=" ".join(said))
 
 
-async def _unbound(here: Context, claim: str) -> list[str]:
-    """Why jobs that use the claim are refused now."""
-    found: list[str] = []
+async def _of_claim(here: Context, claim: str) -> list[str]:
+    """Why jobs that use the claim are refused now, or do not start on every node."""
+    found: list[str | None] = []
     for namespace in (here.settings.kube_namespace, here.settings.kube_host_namespace):
         try:
-            found += (await here.claims.unbound([claim], namespace)).values()
+            found.append(await here.claims.problem(claim, namespace))
         except Transient as error:
             return [str(error)]
-    return found
+    return list(filter(None, found))
 
 
 @router.delete("/{name}", response_model=Done)
