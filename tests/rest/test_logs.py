@@ -21,7 +21,9 @@ async def run_task(rest: Any, agent: Any, state: TaskState = TaskState.RUNNING) 
     """Submit a job, whose task runs at the agent."""
     await rest.submit("logged")
     job = await rest.job_id("logged")
-    task = TaskStatus(index=0, state=state, pod="pod-1", node="n", log_url=agent.url)
+    task = TaskStatus(
+        index=0, state=state, pod="pod-1", node="n", log_url=agent.url, launched_at=NOW
+    )
     status = JobStatus(
         revision=1,
         job=job,
@@ -194,6 +196,29 @@ async def test_a_task_that_was_never_placed_says_how_it_ended_itself(rest: Any) 
     await rest.receive("job-updated", job, message)
     assert (await rest.client.get(LOGS)).json()["message"] == (
         f"admin~logged is FAILED: No node has 9 GPUs. {never}."
+    )
+
+
+async def test_a_task_that_has_not_begun_on_its_node_says_why(rest: Any) -> None:
+    await rest.submit("logged")
+    job = await rest.job_id("logged")
+    why = Reason(code="image-not-pulled", text="The registry does not answer.", numbers={})
+    waits = TaskStatus(index=0, state=TaskState.WAITING, pod="pod-0", node="n", reason=why)
+    await rest.receive("job-updated", job, a_status(job, waits, state=JobState.WAITING, reason=why))
+    assert (await rest.client.get(LOGS)).json()["message"] == (
+        "admin~logged is WAITING. Its task worker 0 has not begun yet, so it has no log: The"
+        " registry does not answer."
+    )
+    denied = Verdict(
+        code=254, phrase="Denied", rule="image-denied", fault=Fault.USER,
+        behavior=Behavior.PERMANENT, cause="The image does not exist.",
+    )  # fmt: skip
+    over = waits.model_copy(update={"state": TaskState.FAILED, "reason": None, "verdict": denied})
+    message = a_status(job, over, revision=2, state=JobState.FAILED, verdict=denied)
+    await rest.receive("job-updated", job, message)
+    assert (await rest.client.get(f"{LOGS}/all")).json()["message"] == (
+        "admin~logged is FAILED: The image does not exist. Its task worker 0 never began, so it has"
+        " no log."
     )
 
 

@@ -209,7 +209,7 @@ async def _task(here: Context, where: TaskPath) -> tuple[WholeJob, JobStatus, Ta
     job = await get_whole(here, where.job)
     status = await attempt_status(here, job, where.attempt)
     if status is None:
-        raise _not_placed(job, status, where)
+        raise _not_begun(job, status, where)
     found = find_task(status, where.role, where.index)
     if found is None:
         message = f"{where.job} has no task {where.role} {where.index} in attempt {where.attempt}."
@@ -217,18 +217,21 @@ async def _task(here: Context, where: TaskPath) -> tuple[WholeJob, JobStatus, Ta
     return job, status, found
 
 
-def _not_placed(
+def _not_begun(
     job: WholeJob, status: JobStatus | None, where: TaskPath, found: TaskStatus | None = None
 ) -> Rejected:
-    """What the job waits for, or why it ended; and how the task did, before it had a node."""
+    """What the job waits for, or why it ended; and how the task did, before it began."""
     is_last = where.attempt == job.listed.attempt
     state = job.listed.state if is_last or status is None else attempt_state(status)
     waits_for = None if not is_last or _has_placed(status) else job.reason
     reason = waits_for or verdict_reason(status)
     explanation = "" if reason is None else str(reason["text"])
-    own = found.verdict.cause if found is not None and found.verdict is not None else ""
+    own = "" if found is None else _reason_of(found)
     is_over = state in ENDED or (found is not None and ended(found))
-    placed = "was never placed on a node" if is_over else "is not placed on a node yet"
+    if found is not None and found.node is not None:
+        placed = "never began" if is_over else "has not begun yet"
+    else:
+        placed = "was never placed on a node" if is_over else "is not placed on a node yet"
     message = (
         f"{where.job} is {state}{_after_colon(explanation)}. Its task {where.role} {where.index}"
         f" {placed}, so it has no log{_after_colon('' if own == explanation else own)}."
@@ -236,6 +239,18 @@ def _not_placed(
     if found is not None and state == "RUNNING" and is_to_grow(status, where.role, found):
         message += " The job runs without it until there is room to grow into."
     return Rejected("NoTaskLogError", message)
+
+
+def _reason_of(task: TaskStatus) -> str:
+    """How it ended, or what it waits for."""
+    if task.verdict is not None:
+        return task.verdict.cause
+    return "" if task.reason is None else task.reason.text
+
+
+def _has_begun(task: TaskStatus) -> bool:
+    """A task that is on its way may have begun, where its agent's message has not come yet."""
+    return task.launched_at is not None or not (ended(task) or task.reason)
 
 
 def _has_placed(status: JobStatus | None) -> bool:
@@ -256,8 +271,8 @@ async def _pod(here: Context, where: AttemptPath) -> tuple[str, TaskStatus, str]
             f"The task's attempt {where.task_attempt} has no log here; its last is {found.attempt}."
         )
         raise Rejected("NoTaskLogError", message)
-    if found.pod is None or found.node is None:
-        raise _not_placed(job, status, where, found)
+    if found.pod is None or found.node is None or not _has_begun(found):
+        raise _not_begun(job, status, where, found)
     return found.node, found, found.pod
 
 
