@@ -75,10 +75,13 @@ def test_the_end_of_a_job_is_one_event(state: JobState, name: str) -> None:
 
 def test_the_first_run_of_a_job_is_one_event_also_if_it_has_ended_meanwhile() -> None:
     ran: dict[str, Any] = {"launched_at": NOW, "notify": ("running",)}
+    why = "Preempted (code -1003): its node is bad"
     again = a_status(4, attempt=1, launched_at=NOW, notify=("retried",))
     waits, runs = a_status(1, JobState.WAITING), a_status(2, **ran)
-    _, events, _ = after(waits, runs, a_status(3, JobState.WAITING, attempt=1, **ran), again)
+    begun = a_status(3, JobState.WAITING, attempt=1, ended=why, **ran)
+    _, events, _ = after(waits, runs, begun, again)
     assert names(events) == ["job-started", "job-retried"]
+    assert f"The attempt before: {why}" in events[1].text
     _, events, _ = after(waits, a_status(2, JobState.FAILED, completed_at=NOW, **ran))
     assert [(it.name.value, it.is_asked) for it in events] == [
         ("job-started", True),

@@ -263,12 +263,13 @@ def node(name: str, **more: Any) -> dict[str, Any]:
 
 
 def test_nodes_are_shown_with_the_orders_that_stand(rest: Rest, tmp_path: Path) -> None:
+    bad = {"index": 3, "simulated": False, "problem": "GPU is lost."}
     nodes = [
         node("n1"),
         node("n2", **ordered("cordon", "ada")),
         node("n3", **ordered("drain", "(alerting)", "rule empty: GPU 3 is bad")),
         node("n4", order="drain", pods=[{"pod": "p"}]),
-        node("n5", order="cordon", state="unhealthy"),
+        node("n5", order="cordon", state="unhealthy", gpus=[bad, {"simulated": False}]),
     ]
     rest.answer("GET /api/v2/cluster/nodes", {"nodes": nodes[:2], "total": len(nodes)})
     rest.answer("GET /api/v2/cluster/nodes?offset=2", {"nodes": nodes[2:], "total": len(nodes)})
@@ -280,6 +281,7 @@ def test_nodes_are_shown_with_the_orders_that_stand(rest: Rest, tmp_path: Path) 
         "draining",
         "unhealthy, cordoned",
     ]
+    assert lines[4].endswith("  GPU 3: GPU is lost")
     assert lines[1].endswith("cordoned since 2026-01-31 13:00:05 UTC by ada")
     assert lines[2].endswith("drained since 2026-01-31 13:00:05 UTC by rule empty: GPU 3 is bad")
 

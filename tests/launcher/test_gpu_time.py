@@ -5,8 +5,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from launcher_peers import failure
-from muster.contracts.verdicts import Behavior, Fault
+from launcher_peers import failure, stopped
+from muster.contracts.verdicts import Behavior, Fault, Verdict
+from runtime_agent.domain.ending import Ending
+from runtime_agent.domain.verdict import judge
 
 Story = Any
 NewStory = Callable[..., Story]
@@ -65,11 +67,26 @@ def test_neither_is_a_preemption_nor_a_stop(new_story: NewStory) -> None:
     assert gpu_time(story) == (220, 0)
 
 
-def test_a_drained_attempt_is_refunded_whole_and_its_next_one_counts(new_story: NewStory) -> None:
-    story = run(a_story(new_story)).preempt(preemptor=None).end_stopped()
+KILLED = judge(Ending(signal=9, stop_reason="preempted", forced=True))
+"""What a real agent reports of a pod that is stopped for a preemption or a drain."""
+
+
+@pytest.mark.parametrize("verdict", [stopped(), KILLED])
+def test_a_drained_attempt_is_refunded_whole_and_its_next_one_counts(
+    new_story: NewStory, verdict: Verdict
+) -> None:
+    story = end_all(run(a_story(new_story)).preempt(preemptor=None), verdict)
+    assert (story.status().verdict.symptom, story.status().ended) == (verdict.symptom, None)
     assert (story.status().verdict.rule, gpu_time(story)) == ("drained", (220, 220))
-    run(story.again()).preempt().end_stopped()
+    run(story.again())
+    assert "drained a node of the attempt" in story.status().ended
+    end_all(story.preempt(), verdict)
     assert (story.status().verdict.rule, gpu_time(story)) == ("preempted", (440, 220))
+
+
+def test_what_is_lost_while_its_node_is_drained_was_lost(new_story: NewStory) -> None:
+    story = run(a_story(new_story)).preempt(preemptor=None).lose("n1")
+    assert (story.status().verdict.rule, gpu_time(story)) == ("node-lost", (220, 220))
 
 
 def test_what_was_preempted_before_its_node_is_drained_is_not_refunded(new_story: NewStory) -> None:

@@ -205,7 +205,7 @@ def _print_trouble(nodes: list[dict[str, Any]]) -> None:
                 state(node),
                 f"{len(node['badGpus'])} of {node['gpus']}" if node["badGpus"] else "",
                 node["pods"],
-                "; ".join(filter(None, (node["problem"], order_given(node)))),
+                "; ".join(it.rstrip(".") for it in (node["problem"], order_given(node)) if it),
             )
             for node in nodes
         ],

@@ -57,7 +57,9 @@ def _remarks(node: dict[str, Any]) -> str:
     missing = ", ".join(node["missingLimits"])
     limits = f"can't limit {missing}" if missing else None
     users = f"users not separated: {node['singleUser']}" if node["singleUser"] else None
-    return "; ".join(filter(None, (order_given(node), node["problem"], limits, users)))
+    gpus = (f"GPU {gpu['index']}: {gpu['problem']}" for gpu in node["gpus"] if gpu.get("problem"))
+    found = (order_given(node), node["problem"], *gpus, limits, users)
+    return "; ".join(it.removesuffix(".") for it in found if it)
 
 
 @app.command

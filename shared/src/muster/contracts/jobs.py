@@ -203,7 +203,7 @@ class JobStatus(StateMessage):
 
     ``gang_class``: how the gang of all its tasks holds its GPUs, where they are one gang;
     ``lender``: the virtual cluster that lends them, if they are not of its own. ``gpu_time``: of
-    all its pods that have ended, in all attempts.
+    all its pods that have ended, in all attempts. ``ended``: how the attempt before ended.
     ``dead_letter``: a service rejected a record about this job; it names the place. ``notify``: see
     JobSpec.
     """
@@ -230,5 +230,6 @@ class JobStatus(StateMessage):
     gpu_time: GpuTime = GpuTime()
     verdict: Verdict | None = None
     trigger: Trigger | None = None
+    ended: str | None = None
     dead_letter: str | None = None
     notify: tuple[JobChange, ...] = ()

@@ -294,6 +294,7 @@ def _empty() -> dict[str, int]:
             attempt_completed_at=_TIME,
             verdict=_verdict(16_384),
             trigger=Trigger(message="m" * 1000, role=role.name, index=_BIG),
+            ended="e" * 1000,
             dead_letter="d" * 1000,
             notify=tuple(JobChange),
         ),

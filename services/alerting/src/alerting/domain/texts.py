@@ -20,6 +20,8 @@ def job_end_text(status: JobStatus) -> str:
             f"Attempt {status.attempt}; retries: {retries.user} by the user's account,"
             f" {retries.platform} by the platform's, {retries.resource} for resources."
         )
+    if status.ended is not None and status.verdict is None:
+        lines.append(f"The attempt before: {status.ended}")
     if status.launched_at and status.completed_at:
         lines.append(f"It ran for {duration(status.launched_at, status.completed_at)}.")
     if status.verdict is not None:

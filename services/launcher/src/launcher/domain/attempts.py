@@ -24,6 +24,7 @@ from launcher.domain.policy import (
     account,
     attributed,
     completion,
+    ended_text,
     is_requeued,
     next_attempt,
     retry,
@@ -31,8 +32,8 @@ from launcher.domain.policy import (
 from launcher.domain.states import JobEvent, JobPhase, TaskEvent, TaskPhase
 from launcher.domain.turn import Turn
 from launcher.domain.verdicts import (
-    DRAINED,
     UNEXPLAINED,
+    drained,
     end_by,
     is_loss,
     is_refunded,
@@ -78,7 +79,10 @@ def begin_next(turn: Turn) -> None:
     """The next attempt, under a number that was never used."""
     number = max(turn.job.newest_attempt + 1, turn.unused_number)
     retries = account(turn.job.retries, turn.job.outcome)
-    turn.move_job(JobEvent.BEGUN, attempt=number, newest_attempt=number, retries=retries)
+    ended = ended_text(turn.job.outcome)
+    turn.move_job(
+        JobEvent.BEGUN, attempt=number, newest_attempt=number, retries=retries, ended=ended
+    )
     begin(turn)
 
 
@@ -182,11 +186,11 @@ def _judge(turn: Turn, task: Task, end: End) -> tuple[TaskEvent, Verdict | None]
     comes_back = task.stop is StopCause.PREEMPTION and _is_surplus_yet(turn, task)
     if end.succeeded and not comes_back:
         return TaskEvent.SUCCEEDED, end.verdict
+    if task.is_drained:
+        return TaskEvent.FAILED, drained(verdict)
     if task.stop is None or is_loss(end.verdict):
         return TaskEvent.FAILED, verdict
     stop = stop_verdict(task.stop, turn.job.stop_requested_by, verdict.symptom)
-    if task.is_drained:
-        return TaskEvent.FAILED, DRAINED.model_copy(update={"symptom": verdict.symptom})
     if task.stop is StopCause.PREEMPTION:
         return TaskEvent.FAILED, stop
     if end.verdict is not None and verdict.fault is not Fault.STOP:

@@ -288,6 +288,7 @@ def _job_status(job_with_tasks: JobWithTasks) -> JobStatus:
         gpu_time=job.gpu_time,
         verdict=final_verdict(job),
         trigger=job.outcome.trigger if job.outcome else None,
+        ended=job.ended,
         dead_letter=job.dead_letter,
         notify=job.spec.notify,
     )

@@ -113,7 +113,7 @@ class Job:
     tasks that may have run before a restore end, unless an agent reports them by then.
     ``follows``: the gang of the attempt before, if the platform failed it. ``gpu_time``: of all its
     pods that have ended. ``attempt_gpu_s``: what of it this attempt's pods held, and was not
-    refunded.
+    refunded. ``ended``: how the attempt before ended.
     """
 
     id: str
@@ -149,6 +149,7 @@ class Job:
     follows: str | None = None
     gpu_time: GpuTime = GpuTime()  # noqa: RUF009 - frozen
     attempt_gpu_s: float = 0.0
+    ended: str | None = None
 
     @property
     def is_final(self) -> bool:

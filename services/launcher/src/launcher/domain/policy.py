@@ -23,6 +23,7 @@ ANY_FAILURE = -1
 
 TRIGGER_CHARACTERS = 900
 """Of a trigger's message; muster.protocol.sizes counts on it."""
+ENDED_CHARACTERS = 300
 
 
 def completion(job_with_tasks: JobWithTasks, ended: Task) -> Outcome | None:
@@ -231,6 +232,14 @@ def is_requeued(
         return False
     again = next_attempt(job_with_tasks, outcome, now, policy)
     return again is not None and again.delay <= policy.requeue_longest
+
+
+def ended_text(outcome: Outcome | None) -> str | None:
+    """How an attempt ended, for those who read of the next one."""
+    if outcome is None or outcome.verdict is None:
+        return None
+    verdict = outcome.verdict
+    return f"{verdict.phrase} (code {verdict.code}): {verdict.cause}"[:ENDED_CHARACTERS]
 
 
 def account(retries: Retries, outcome: Outcome | None) -> Retries:

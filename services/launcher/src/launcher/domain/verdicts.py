@@ -84,7 +84,7 @@ _PREEMPTED = _verdict(
     "The Scheduler preempted the task.",
     "The task was stopped, to be retried.",
 )
-DRAINED = _verdict(
+_DRAINED = _verdict(
     (-1003, "PodPreemptedForCriticalPod", "drained"),
     (Fault.PLATFORM, Behavior.TRANSIENT),
     "An operator or an alert rule drained a node of the attempt.",
@@ -120,6 +120,13 @@ def stop_verdict(why: StopCause, by: str | None, symptom: str = "") -> Verdict:
             return _STOPPED.model_copy(update={"cause": cause, "symptom": symptom})
         case never:
             assert_never(never)
+
+
+def drained(verdict: Verdict) -> Verdict:
+    """The end of a pod that was stopped for a drain. If it was lost meanwhile, it was lost."""
+    if is_loss(verdict) and verdict.rule != _PREEMPTED.rule:
+        return verdict
+    return _DRAINED.model_copy(update={"symptom": verdict.symptom})
 
 
 def stop_of(verdict: Verdict | None) -> StopCause | None:
@@ -162,7 +169,7 @@ def waits_again(verdict: Verdict | None) -> bool:
     """It was preempted for another job or a drain, or was forgotten: it is requested again at once,
     and waits in the Scheduler's queue.
     """
-    again = (_PREEMPTED.rule, DRAINED.rule, FORGOTTEN.rule)
+    again = (_PREEMPTED.rule, _DRAINED.rule, FORGOTTEN.rule)
     return verdict is not None and verdict.rule in again
 
 
