@@ -311,7 +311,7 @@ def test_muster_is_removed_once_kubernetes_can_end_its_namespaces(
     for name, policy in (("scratch", "Delete"), ("home", "Retain")):
         installed.ask("POST", VOLUMES, a_volume(name, policy))
     refused = deploy("remove")
-    assert (refused.code, "This ends 1 pods of running jobs." in refused.err) == (4, True)
+    assert (refused.code, "This ends 1 pod of running jobs." in refused.err) == (4, True)
     assert "storages: the claims scratch in muster-jobs.\n" in refused.err
     for name in ("scratch", "home"):
         installed.ask("DELETE", f"{VOLUMES}/{name}")

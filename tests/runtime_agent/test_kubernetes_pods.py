@@ -437,14 +437,24 @@ async def test_what_kubernetes_ends_costs_no_retry(
     await world.until(lambda: world.rule() == rule and not api.objects)
 
 
+SHORT = (
+    "The node was low on resource: ephemeral-storage. Threshold quantity: 46993491787, available:"
+    " 45494108Ki. "
+)
+LARGER = "has larger consumption of ephemeral-storage. "
+
+
 @pytest.mark.parametrize(
     ("message", "rule"),
     [
         ('Container main exceeded its local ephemeral storage limit "10Gi". ', "disk-limit"),
         ("Pod ephemeral local storage usage exceeds the total limit of containers 10Gi. ",
          "disk-limit"),
-        ("The node was low on resource: ephemeral-storage. Container main was using 9Gi, request is"
-         " 0, has larger consumption of ephemeral-storage. ", "evicted"),
+        (f"{SHORT}Container main was using 45100Mi, request is 0, {LARGER}", "disk-filled"),
+        (f"{SHORT}Container main was using 108Ki, request is 0, {LARGER}", "evicted"),
+        (f"{SHORT}Container step was using 45100Mi, request is 0, {LARGER}", "evicted"),
+        (f"{SHORT}Container main was using much, request is 0, {LARGER}", "evicted"),
+        (SHORT, "evicted"),
     ],
 )  # fmt: skip
 async def test_an_eviction_for_the_pods_own_use_of_disk_is_told_apart(

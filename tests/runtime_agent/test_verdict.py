@@ -210,6 +210,8 @@ def test_what_the_platform_did_is_never_charged_to_the_user(ending: Ending) -> N
     verdict = judge(ending)
     if ending.loss is Loss.DISK_LIMIT:  # kubelet ended it, for what the pod did
         assert (verdict.fault, verdict.behavior) == (Fault.USER, Behavior.PERMANENT)
+    elif ending.loss is Loss.DISK_FILLED:
+        assert (verdict.fault, verdict.behavior) == (Fault.UNKNOWN, Behavior.UNKNOWN)
     elif ending.loss or ending.stop_reason == "withdrawn":
         assert (verdict.fault, verdict.behavior) == (Fault.PLATFORM, Behavior.TRANSIENT)
 

@@ -10,6 +10,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 from muster.contracts.acls import agent_user
+from muster.counted import counted
 
 from cli.client import CommandError, Exit
 from cli.commands.session import Output, seconds
@@ -307,7 +308,7 @@ def remove(*, yes: Yes = False, timeout: Timeout = "10m", cluster: Cluster = CON
     """Take all of Muster out of the cluster: jobs, data, namespaces, rights and labels."""
     kubectl = Kubectl(cluster)
     if running := job_pods(kubectl):
-        print_note(f"This ends {len(running)} pods of running jobs.")
+        print_note(f"This ends {counted(len(running), 'pod')} of running jobs.")
     print_note("It deletes all objects of Muster, also the volumes of Kafka and PostgreSQL.")
     if lost := lost_claims(kubectl):
         print_note(f"It deletes the data of these storages: the claims {', '.join(lost)}.")

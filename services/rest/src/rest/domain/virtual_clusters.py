@@ -127,7 +127,7 @@ def check_virtual_cluster(job: ParsedJob, caller: Caller, known: VirtualClusters
     if not caller.is_admin and name not in caller.virtual_clusters:
         allowed = _names(caller.virtual_clusters)
         problem = Problem(PLACE, f"is not allowed; use one of {allowed}", line, column)
-        message = f"{caller.username} may not use the virtual cluster {name}, but {allowed}."
+        message = f"{caller.username} may not use the virtual cluster {name}, only {allowed}."
         raise Rejected("ForbiddenUserError", message, (problem,))
 
 

@@ -15,6 +15,7 @@ class Loss(StrEnum):
     CONTAINER = "container-lost"
     EVICTED = "evicted"
     DISK_LIMIT = "disk-limit"
+    DISK_FILLED = "disk-filled"
     DISPLACED = "displaced"
     NODE_SHUTDOWN = "node-shutdown"
     DELETED = "deleted"

@@ -131,6 +131,10 @@ _LOSSES: Mapping[Loss, _Rule] = {
         "disk-limit", -1027, "PodDiskLimitExceeded", Fault.USER, _PERMANENT,
         "The pod used more disk than its limit allows.",
     ),
+    Loss.DISK_FILLED: _Rule(
+        "disk-filled", -1028, "PodFilledDisk", Fault.UNKNOWN, _UNKNOWN,
+        "The node ran short of disk, of which the pod had used much: write to a storage.",
+    ),
     Loss.DISPLACED: _Rule(
         "displaced", -1003, "PodPreemptedForCriticalPod", Fault.PLATFORM, _TRANSIENT,
         "The node's kubelet ended the pod for one that is critical for the cluster.",

@@ -16,6 +16,7 @@ from runtime_agent.domain.kubernetes.manifest import (
     POD_ANNOTATION,
     TICKET,
 )
+from runtime_agent.domain.kubernetes.quantities import quantity
 from runtime_agent.domain.pods import Stopping
 from runtime_agent.domain.verdict import blames_job
 
@@ -32,6 +33,11 @@ _OVER_ITS_LIMIT = re.compile(
     r"|ephemeral local storage usage exceeds the total limit"
 )
 """kubelet's words where it ends a pod for its own use of disk, not for a lack on the node."""
+_SHORT_OF_DISK = re.compile(
+    r"low on resource: ephemeral-storage\. Threshold quantity: (?P<kept>[^\s,]+), available: .*"
+    rf"Container {MAIN} was using (?P<used>[^\s,]+), request is"
+)
+"""kubelet's words where it ends a pod for a lack on the node, be it small or large."""
 _QUOTED = re.compile(r'"[^"]*"|\'[^\']*\'')
 """Names, which may hold any word."""
 _IMAGE_WAITS = frozenset(
@@ -216,13 +222,26 @@ def _loss(seen: Observed) -> Loss | None:
     """Kubernetes has ended it. kubelet names the reason in the pod's status."""
     match seen.reason:
         case "Evicted":
-            return Loss.DISK_LIMIT if _OVER_ITS_LIMIT.search(seen.text) else Loss.EVICTED
+            if _OVER_ITS_LIMIT.search(seen.text):
+                return Loss.DISK_LIMIT
+            return Loss.DISK_FILLED if _has_filled_disk(seen.text) else Loss.EVICTED
         case "Preempting" | "Preempted":
             return Loss.DISPLACED
         case "NodeShutdown" | "Terminated" | "Shutdown" | "NodeLost":
             return Loss.NODE_SHUTDOWN
         case _:
             return None
+
+
+def _has_filled_disk(text: str) -> bool:
+    """Whether the pod has used more than what kubelet keeps free: elsewhere it would do so again,
+    at the cost of other pods.
+    """
+    found = _SHORT_OF_DISK.search(text)
+    try:
+        return found is not None and quantity(found["used"]) > quantity(found["kept"])
+    except ValueError:
+        return False
 
 
 def vanished(asked: Stopping | None, *, was_permitted: bool) -> Ending:
