@@ -124,6 +124,31 @@ def test_who_may_pass_is_tried_when_opportunistic_gangs_have_left_what_is_kept()
     assert placed(scene.cycle()) == ["small"]
 
 
+def test_who_may_preempt_when_nothing_is_reserved_any_more_is_tried() -> None:
+    """The reservation had no idle cell, so none becomes free."""
+    scene = Scene(config(GPU_NODES[:1], policy=Policy(), x=owning(("node", 1))))
+    scene.places(gang("equal", "x", 2, priority=1, expected_s=1_000.0))
+    scene.places(gang("low", "x", 2))
+    scene.asks(gang("large", "x", 4, priority=1))
+    assert code_of(scene.asks(gang("waits", "x", 2, priority=1)), "waits") == "reservation"
+    scene.leave("large")
+    decided = scene.cycle()
+    assert [(e.gang, e.for_gang) for e in decided if isinstance(e, Preempted)] == [("low", "waits")]
+
+
+def test_who_waits_for_reserved_cells_is_tried_when_their_gang_starts_elsewhere() -> None:
+    scene = Scene(config(policy=Policy(), x=owning(("rack", 2))))
+    for node in ("n2", "n3"):
+        scene.core.cordon(node)
+    scene.places(gang("soon", "x", 3, expected_s=100.0))
+    scene.places(gang("late", "x", 4, expected_s=1_000.0))
+    scene.asks(gang("large", "x", 4))
+    waits = gang("waits", "x", 1, allowed_nodes=frozenset({"n0"}))
+    assert code_of(scene.asks(waits), "waits") == "reservation"
+    scene.leave("late")
+    assert placed(scene.cycle()) == ["large", "waits"]
+
+
 def test_who_may_not_be_where_a_cell_was_unbound_is_placed_elsewhere() -> None:
     both, policy = owning(("node", 1)), Policy(is_backfilling=False)
     scene = Scene(config(GPU_NODES, policy=policy, x=both, y=both))

@@ -11,7 +11,7 @@ from scheduler.domain.core.nodes import Phase, Workload
 from scheduler.domain.core.ordering import Rank
 from scheduler.domain.core.queue import Sizes, WorkloadClass
 from scheduler.domain.core.records import Record
-from scheduler.domain.core.reserve import beside, lift, passed_by
+from scheduler.domain.core.reserve import beside, end, passed_by
 from scheduler.domain.core.transitions import Transitions
 
 Entry = tuple[Rank, int, WorkloadClass, Workload]
@@ -162,17 +162,23 @@ class Admission:
         if workload.parent is not None and lender_of(workload) is not None:
             return lacks(state, workload) or No(ROOM)  # it borrows as well
         if self._gangs.children.place_whole(record):
-            record.reservation = None
+            self._end_reservation(record)
             return Fit()
         reservations = beside(self._gangs.records, workload)
         if record.reservation is not None:
             reservations.append(record.reservation)
         answer, passed = attempt(state, workload, reservations, self._gangs.costs)
         if isinstance(answer, Fit):
-            record.reservation = None
+            self._end_reservation(record)
             if passed:
                 record.passed = passed_by(workload, passed)
         return answer
+
+    def _end_reservation(self, record: Record) -> None:
+        """The gang has its places."""
+        if record.reservation is not None:
+            end(self._state, record.reservation)
+            record.reservation = None
 
     def borrow(self) -> Iterator[list[Decision]]:
         """Gangs that failed and may borrow are placed in the idle quota of others, in order."""
@@ -192,9 +198,7 @@ class Admission:
                 if workload.parent is None:
                     failed.add(found)
                 continue
-            if record.reservation is not None:
-                lift(self._state, record.reservation)
-                record.reservation = None
+            self._end_reservation(record)
             yield list(self._gangs.placed(record, Fit(), self._now))
             self._push(heap, found)
 

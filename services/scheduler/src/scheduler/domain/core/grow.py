@@ -17,7 +17,7 @@ from scheduler.domain.core.ordering import Order
 from scheduler.domain.core.queue import Queue
 from scheduler.domain.core.records import Record, Records
 from scheduler.domain.core.refuse import misnaming
-from scheduler.domain.core.reserve import lift
+from scheduler.domain.core.reserve import end, lift
 from scheduler.domain.core.state import State, pods_in
 from scheduler.domain.core.usage import Usage
 
@@ -92,7 +92,7 @@ class Children:
         """A gang is over, or a child of one: what it held is free at once."""
         workload = record.workload
         if record.reservation is not None:
-            lift(self.state, record.reservation)
+            end(self.state, record.reservation)
         if record.run is not None:
             self.usage.end(workload.gang, workload.places)
         self.records.remove(record)

@@ -41,6 +41,16 @@ def lift_all(state: State, reservations: Collection[Reservation]) -> None:
                 lift(state, each)
 
 
+def end(state: State, reservation: Reservation) -> None:
+    """It is over: its cells are others', and gangs there may be preempted for others again."""
+    lift(state, reservation)
+    left = dict(reservation.cells)
+    for place in reservation.workload.places:
+        if place.slot in left:
+            left[place.slot] &= ~place.charge
+    state.notice(slot for slot, mask in left.items() if mask)
+
+
 def beside(records: Records, workload: Workload) -> list[Reservation]:
     """Those of other gangs of its virtual cluster, and what is kept for next attempts."""
     found = (*(each.reservation for each in records.reserved), *records.kept)

@@ -330,6 +330,11 @@ class State:
         finally:
             self._is_noticed = before
 
+    def notice(self, slots: Iterable[Slot]) -> None:
+        """Gangs that wait for something on these slots are to be tried."""
+        for slot in slots:
+            self._free(slot)
+
     def _free(self, what: Slot | str) -> None:
         if not self._is_noticed:
             return

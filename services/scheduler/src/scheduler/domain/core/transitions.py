@@ -44,7 +44,7 @@ from scheduler.domain.core.queue import Queue
 from scheduler.domain.core.rebind import rebind
 from scheduler.domain.core.records import Growth, Record, Records, Reservation, Run
 from scheduler.domain.core.refuse import misnaming
-from scheduler.domain.core.reserve import lift, named, renew, reserve_again
+from scheduler.domain.core.reserve import end, lift, named, renew, reserve_again
 from scheduler.domain.core.restore import class_of, parts_of, pod_place, restore
 from scheduler.domain.core.state import State, pods_in, without
 from scheduler.domain.core.usage import Usage
@@ -201,7 +201,7 @@ class Transitions:
             self._forget_kept(kept)
 
     def _forget_kept(self, kept: Reservation) -> None:
-        lift(self.state, kept)
+        end(self.state, kept)
         del self.records.kept[kept]
 
     def release_pod(self, record: Record, pod: str) -> Iterator[Decision]:
@@ -488,7 +488,7 @@ class Transitions:
     def unreserve(self, reservation: Reservation) -> Decision:
         """The cells are free for others, and the gang is tried and planned anew."""
         record = self.records.of(reservation.workload)
-        lift(self.state, reservation)
+        end(self.state, reservation)
         record.reservation = None
         self.state.set_kept(record.workload, ())
         self.records.file(record)
