@@ -116,3 +116,16 @@ def test_a_pod_tells_why_it_waits() -> None:
         "status": {"containerStatuses": [{"name": "rest", "state": state}]},
     }
     assert troubles([pod]) == ["Pod rest-1, container rest: ErrImageNeverPull: not present"]
+
+
+def test_a_pod_that_ends_again_and_again_has_its_own_log_named() -> None:
+    ended = {"lastState": {"terminated": {"exitCode": 1}}, "name": "c"}
+    off = {"reason": "CrashLoopBackOff", "message": "back-off 10s"}
+    log = "it ended with exit code 1: kubectl -n muster-system logs a-1 -c c --previous"
+    for container, expected in (
+        ({**ended, "state": {"running": {}}, "ready": False}, [log]),
+        ({**ended, "state": {"waiting": off}}, [f"CrashLoopBackOff: back-off 10s: {log}"]),
+        ({**ended, "state": {"running": {}}, "ready": True}, []),
+    ):
+        pod = {"metadata": {"name": "a-1"}, "status": {"containerStatuses": [container]}}
+        assert troubles([pod]) == [f"Pod a-1, container c: {text}" for text in expected]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cli.deploy.objects import WORKLOADS, Json, containers, name_of
+from cli.deploy.objects import SYSTEM, WORKLOADS, Json, containers, name_of
 
 ORDER = ("scheduler", "launcher", "alerting", "rest", "fence", "runtime-agent")
 SETUP = ("bus", "migrate")
@@ -116,12 +116,27 @@ def troubles(pods: Sequence[Json]) -> list[str]:
             if each["type"] == "PodScheduled" and each["status"] == "False":
                 found.append(f"Pod {name_of(pod)}: {each.get('message')}")
         every = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
-        for each in every:
-            waiting = each.get("state", {}).get("waiting")
-            if waiting and waiting.get("reason") not in ("PodInitializing", "ContainerCreating"):
-                text = ": ".join(filter(None, (waiting.get("reason"), waiting.get("message"))))
-                found.append(f"Pod {name_of(pod)}, container {each['name']}: {text}")
+        found += [
+            f"Pod {name_of(pod)}, container {each['name']}: {text}"
+            for each in every
+            if (text := _trouble(name_of(pod), each))
+        ]
     return found
+
+
+def _trouble(pod: str, container: Json) -> str:
+    """Why a container does not run, or has ended before; a part's log may be that of another pod.
+    Empty: neither.
+    """
+    waiting = container.get("state", {}).get("waiting") or {}
+    if waiting.get("reason") in ("PodInitializing", "ContainerCreating"):
+        waiting = {}
+    parts = [waiting.get("reason"), waiting.get("message")]
+    ended = container.get("lastState", {}).get("terminated")
+    if ended and not container.get("ready"):
+        log = f"kubectl -n {SYSTEM} logs {pod} -c {container['name']} --previous"
+        parts.append(f"it ended with exit code {ended.get('exitCode')}: {log}")
+    return ": ".join(filter(None, parts))
 
 
 def warnings(pods: Sequence[Json], events: Sequence[Json]) -> list[str]:
