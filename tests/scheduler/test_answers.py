@@ -167,6 +167,19 @@ async def test_a_waiting_gang_is_told_what_would_have_to_be_otherwise(kit: Kit) 
         assert waiting["second"] == {name: told[name] for name in told if name != "asOf"}
 
 
+async def test_a_waiting_gang_is_told_what_is_free_now(kit: Kit) -> None:
+    """Though no place was sought for it again, as less is free than before."""
+    state: State = kit.state(*(kit.report(f"n{n}", gpus=4) for n in range(2)))
+    for name, gpus in (("a", 3), ("b", 3), ("waits", 4), ("c", 1)):
+        priority = -1 if name == "waits" else 0
+        pods = kit.pods(name, 1, gpus=gpus)
+        state.request(kit.gang(name, *pods, priority=priority), 0.0, 0.0)
+        kit.decide(state, 0.0)
+    async with served(state) as (_, client):
+        reason = (await client.get("/gangs/waits")).json()["reason"]
+        assert (reason["code"], reason["numbers"]["gpusFree"]) == ("shape", 1)
+
+
 async def test_a_gang_for_which_cells_are_kept_is_told_when_it_is_expected(kit: Kit) -> None:
     state: State = kit.state(
         *(kit.report(f"n{n}", gpus=1) for n in range(2)),

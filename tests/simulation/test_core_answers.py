@@ -16,7 +16,7 @@ from random_clusters import a_cluster, a_gang
 from scheduler.domain.core.config import USUAL_ORDER
 from scheduler.domain.core.cycle import Core
 from scheduler.domain.core.interface import Counterfactual
-from scheduler.domain.core.model import OPPORTUNISTIC, Gang, Placed, Preempted
+from scheduler.domain.core.model import OPPORTUNISTIC, Deferred, Gang, Placed, Preempted
 from scheduler.domain.core.nodes import Phase
 from seeds import how_many
 from test_core_histories import fault
@@ -161,6 +161,23 @@ def test_answers_are_true(policy: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
+def test_a_reason_is_what_a_new_search_for_a_place_would_say(policy: dict[str, Any]) -> None:
+    for seed in range(HISTORIES):
+        chance = random.Random(seed)
+        for core, now in a_history(seed, policy):
+            if not (some := waiting(core)) or chance.random() > ASKED:
+                continue
+            other = deepcopy(core)
+            other.settle(is_settled=False)
+            other.settle(is_settled=True)
+            if any(not isinstance(each, Deferred) for each in other.cycle(now)):
+                continue  # a place that the search had missed
+            for gang in some:
+                reason = core.questions.reason_now(gang)
+                assert reason == other.questions.reason_of(gang), (seed, now, gang)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
 def test_asking_changes_nothing(policy: dict[str, Any]) -> None:
     for seed in range(HISTORIES):
         chance = random.Random(seed)
@@ -169,7 +186,7 @@ def test_asking_changes_nothing(policy: dict[str, Any]) -> None:
                 continue
             before = digest(core)
             for gang in waiting(core):
-                core.questions.reason_of(gang)
+                core.questions.reason_now(gang)
                 core.questions.before(gang)
                 core.questions.ahead(gang)
                 core.questions.counterfactual(gang)

@@ -102,6 +102,19 @@ def test_shape_and_resource_are_told_apart() -> None:
     assert scene.reason(gang("gpus", "x", 4, cpu=1, priority=-1)).code == "shape"
 
 
+def test_a_question_counts_what_is_free_now() -> None:
+    """Though nobody looks for a place for the gang again: what others take helps it no more."""
+    scene = a_scene()
+    scene.asks(*(gang(f"g{n}", "x", 1, allowed_nodes=frozenset({f"n{n}"})) for n in range(4)))
+    told = scene.reason(gang("waits", "x", 4, priority=-1))
+    assert (told.numbers["gpusFree"], told.numbers["gpusFreeOnOneNode"]) == (12, 3)
+    scene.asks(gang("takes", "x", 3, pods=2))
+    assert scene.core.questions.reason_of("waits") == told
+    now = scene.core.questions.reason_now("waits")
+    assert now is not None
+    assert (now.code, now.numbers["gpusFree"]) == ("shape", 6)
+
+
 def test_reserved_cells_are_told_of_with_their_gang_and_time() -> None:
     scene = a_scene(KEEPING)
     scene.asks(gang("half", "x", 4, pods=2, expected_s=100.0))

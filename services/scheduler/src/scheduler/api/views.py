@@ -5,8 +5,9 @@ out a gang that is placed or ends meanwhile.
 """
 
 import asyncio
+from collections.abc import Callable
 
-from muster.contracts.model import Model
+from muster.contracts.model import Model, Reason
 
 from scheduler.api import why
 from scheduler.api.answers import Alone, Answer
@@ -119,11 +120,10 @@ def _otherwise(state: State, gang: str) -> Answer:
     return {} if found is None else {"counterfactual": found}
 
 
-def _gang(state: State, gang: Asked) -> Answer:
-    request = gang.request
-    reason = (
-        state.reason_of(gang.name) if state.is_waiting(gang.name) else None
-    ) or gang.published_reason
+def _gang(state: State, gang: Asked, ask: Callable[[str], Reason | None] | None = None) -> Answer:
+    """``ask``: for the reason of its wait."""
+    request, ask = gang.request, ask or state.reason_of
+    reason = (ask(gang.name) if state.is_waiting(gang.name) else None) or gang.published_reason
     return {
         "gang": gang.name,
         "job": request.job,
@@ -140,7 +140,7 @@ def _why(state: State, gang: Asked, epoch: int) -> Answer:
     message = _dump(message_of(state, gang, epoch))
     known = state.core.gang(gang.name)
     placed = None if known is None else state.core.exported(gang.name)
-    answer = _gang(state, gang) | {
+    answer = _gang(state, gang, state.reason_now) | {
         "state": _state(state, gang),
         "pods": message["pods"],
         "class": message.get("gangClass"),

@@ -420,10 +420,17 @@ class State:
     # Questions.
 
     def reason_of(self, gang: str) -> Reason | None:
-        """The gang's wait reason, as of the last cycle; None if it has none."""
+        """The gang's wait reason, as of the last time that it was sought; None if it has none."""
+        return self._reason(gang, self.core.questions.reason_of)
+
+    def reason_now(self, gang: str) -> Reason | None:
+        """The same as of the last cycle."""
+        return self._reason(gang, self.core.questions.reason_now)
+
+    def _reason(self, gang: str, ask: Callable[[str], model.Reason | None]) -> Reason | None:
         if gang in self.withheld:
             return self.withheld[gang]
-        reason = self.core.questions.reason_of(gang)
+        reason = ask(gang)
         if reason is None:
             return None
         if reason.code == PREEMPTING:

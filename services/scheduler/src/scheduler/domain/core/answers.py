@@ -39,7 +39,9 @@ from scheduler.domain.core.lend import Lending
 from scheduler.domain.core.model import OPPORTUNISTIC, Gang, Reason, Role
 from scheduler.domain.core.nodes import Phase, Place, Workload
 from scheduler.domain.core.ordering import Order, Rank
+from scheduler.domain.core.queue import WorkloadClass
 from scheduler.domain.core.records import Record, Reservation, Run
+from scheduler.domain.core.refuse import refusal
 from scheduler.domain.core.reserve import beside, lift_all
 from scheduler.domain.core.transitions import Transitions
 
@@ -162,9 +164,27 @@ def reason_of(gangs: Transitions, record: Record) -> Reason | None:
             reason = quota(workload, short)
             reason = reason if is_behind else with_lenders(workload, reason)
         elif not is_behind:  # what has ended since is reserved for another
-            reservations = gangs.records.reservations()
-            reason = reasons(state, {found: workload}, {}, reservations, gangs.costs)[found]
+            reason = _explained(gangs, found, workload)
     return with_kept(reason, record.reservation)
+
+
+def reason_now(gangs: Transitions, record: Record) -> Reason | None:
+    """As things are; if the next cycle tries its class, or not all nodes are known, as before."""
+    last, workload = reason_of(gangs, record), record.workload
+    if last is None or workload.phase is Phase.NOMINATED or record.misnamed is not None:
+        return last
+    found = gangs.queue.class_of(workload)
+    is_tried_next = bool(gangs.state.freed) or found in gangs.queue.ready
+    is_behind = found.no is not None and found.no.code == ORDER
+    is_unsettled = last.code == HEALTH and refusal(gangs.state, workload) is not None
+    if is_tried_next or is_behind or is_unsettled:
+        return last
+    return with_kept(_explained(gangs, found, workload), record.reservation)
+
+
+def _explained(gangs: Transitions, found: WorkloadClass, workload: Workload) -> Reason:
+    kept = [*gangs.records.reservations(), *gangs.records.kept]
+    return reasons(gangs.state, {found: workload}, {}, kept, gangs.costs)[found]
 
 
 def part_of(record: Record) -> Record | None:
@@ -214,7 +234,7 @@ def answer(
     found.ends, is_all = asked.starts_after_ends()
     if found.ends is None and not is_all:
         found.left_out.append(ENDS)
-    reason = reason_of(gangs, part)
+    reason = reason_now(gangs, part)
     if reason is not None and reason.code == HEALTH:
         found.nodes = asked.starts_with_nodes()
         if not found.nodes:

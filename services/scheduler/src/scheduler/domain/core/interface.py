@@ -361,7 +361,10 @@ class Questions(Protocol):
     """Questions about waiting gangs. Nothing is changed. Unknown gangs are a KeyError."""
 
     def reason_of(self, gang: str) -> Reason | None:
-        """Why it waits, as of the last cycle."""
+        """Why it waits, as of the last time that its class was tried: for messages and lists."""
+
+    def reason_now(self, gang: str) -> Reason | None:
+        """The same as of the last cycle, which takes longer."""
 
     def starts_at(self, gang: str) -> float | None:
         """When it is expected to start, if it has a reservation."""

@@ -36,6 +36,13 @@ class Questions:
         part = None if record is None else answers.part_of(record)
         return None if part is None else answers.reason_of(self._gangs, part)
 
+    def reason_now(self, gang: str) -> Reason | None:
+        if self._is_under_way():
+            return self.reason_of(gang)
+        record = self._gangs.records.all.get(gang)
+        part = None if record is None else answers.part_of(record)
+        return None if part is None else answers.reason_now(self._gangs, part)
+
     def starts_at(self, gang: str) -> float | None:
         record = self._gangs.records.all.get(gang)
         part = None if record is None else answers.part_of(record)
