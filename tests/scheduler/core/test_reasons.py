@@ -227,6 +227,32 @@ def test_who_wants_no_gpu_is_told_nothing_of_gpus(limited: Core) -> None:
 
 
 @pytest.mark.parametrize(
+    ("kinds", "why"),
+    [
+        ([Kind(cpu=9)], "No node has 9 CPUs, the most is 8. Ask for less in each task."),
+        ([Kind(3)], "No node has 3 GPUs, the most is 2. Ask for less in each task."),
+        ([Kind(resources=(("rdma", 1),)), Kind(1)], "No node has rdma. Ask for less"),
+        ([Kind(3, cpu=9), Kind(cpu=9)], "has 3 GPUs, the most is 2; none has 9 CPUs, the most is"),
+        ([Kind(cpu=8)] * 3, "healthy and empty. Ask for fewer tasks, or for less in each."),
+    ],
+)
+def test_what_no_node_has_is_named(counted: Core, kinds: list[Kind], why: str) -> None:
+    reason = told(counted, wants(*kinds), 0.0)
+    assert reason.code == "too-large"
+    assert why in reason.text, reason.text
+
+
+@pytest.fixture
+def counted() -> Core:
+    """Two nodes of two GPUs and eight CPUs each, that count a resource; both are x's."""
+    types = {"node": CellType("v100", 2, is_node=True)}
+    cells = (PhysicalCell("node", "n0"), PhysicalCell("node", "n1"))
+    limits = NodeLimits(cpu=8, resources={"fpga": 1})
+    owners = {"x": Owner((QuotaCells("node", 2),))}
+    return core_of(ClusterConfig(types, cells, {"n0": limits, "n1": limits}, owners))
+
+
+@pytest.mark.parametrize(
     ("gang", "code"),
     [
         (replace(ONE, virtual_cluster="z"), "unknown-virtual-cluster"),

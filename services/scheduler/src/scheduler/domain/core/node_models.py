@@ -10,6 +10,7 @@ from scheduler.domain.core.forest import Chain, Forest
 from scheduler.domain.core.model import Kind
 from scheduler.domain.core.shapes import Shape
 
+CPUS, MEMORY = "CPUs", "MB of memory"
 NEVER = 1 << 30
 """Leaves that no node has: the pod can't be there."""
 
@@ -52,6 +53,16 @@ class Resources:
         wanted = dict(kind.resources)
         counted = [wanted.pop(name, 0) for name in self._counted]
         return (kind.cpu, kind.memory_mb, kind.ports, *counted, sum(wanted.values()))
+
+    def named(self, kind: Kind) -> dict[str, int]:
+        """What a pod wants, by name: also resources that the configuration does not count."""
+        beside = {CPUS: kind.cpu, MEMORY: kind.memory_mb, PORTS: kind.ports}
+        return beside | dict(kind.resources)
+
+    def index(self, name: str) -> int:
+        """Where a resource is in the order."""
+        known = (CPUS, MEMORY, *self.names[2:])
+        return known.index(name if name in known else OTHERS)
 
 
 class Model:

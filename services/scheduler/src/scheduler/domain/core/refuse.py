@@ -1,10 +1,11 @@
 """Gangs that can never start here: what counts prove to be too large."""
 
 from collections.abc import Iterator
+from math import inf
 
 from scheduler.domain.core.model import Reason
 from scheduler.domain.core.names import wrong_in
-from scheduler.domain.core.node_models import MOST_UNITS, NEVER, Want
+from scheduler.domain.core.node_models import MOST_UNITS, NEVER, Model, Want
 from scheduler.domain.core.nodes import Slot, Workload
 from scheduler.domain.core.shortage import is_beyond, wanted
 from scheduler.domain.core.state import State
@@ -18,7 +19,7 @@ def refusal(state: State, workload: Workload) -> Reason | None:
     gang = workload.gang
     if not any(_is_too_large(state, workload)):
         return None
-    return too_large(gang, workload.kinds)
+    return too_large(gang, workload.kinds, _scarce(state, workload))
 
 
 def misnaming(state: State, workload: Workload) -> Reason | None:
@@ -50,6 +51,28 @@ def _rooms(state: State, want: Want, allowed: frozenset[str] | None, enough: int
                 if found >= enough:
                     return enough
     return found
+
+
+def _scarce(state: State, workload: Workload) -> list[str]:
+    """What one pod wants more of than any node has."""
+    allowed = workload.gang.allowed_nodes
+    slots = (slot for pool in state.pools for slot in pool.slots)
+    models = {slot.model for slot in slots if allowed is None or slot.node.name in allowed}
+    found = set[str]()
+    for want, _ in workload.wants:
+        asked = {"GPUs": want.kind.gpus} | state.resources.named(want.kind)
+        for name, amount in asked.items():
+            most = max((_has(state, model, name) for model in models), default=0)
+            if amount > most:
+                found.add(f"{amount} {name}, the most is {most}" if most else name)
+    return sorted(found)
+
+
+def _has(state: State, model: Model, name: str) -> float:
+    if name == "GPUs":
+        return model.shape.full.bit_count()
+    total = model.totals[state.resources.index(name)]
+    return inf if total is None else total
 
 
 def _room(state: State, want: Want, slot: Slot) -> int:

@@ -1,7 +1,7 @@
 """What gangs want, in numbers and words. What they want: kinds, and how many pods of each."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from scheduler.domain.core.model import OPPORTUNISTIC, Gang, Kind, Numbers, Reason
 
@@ -27,8 +27,10 @@ def words_of(kinds: Wanted) -> str:
     return f"{counted(pods, 'pod')} {what}"
 
 
-def too_large(gang: Gang, kinds: Wanted) -> Reason:
-    """Why a gang is refused that no healthy, empty cluster could hold."""
+def too_large(gang: Gang, kinds: Wanted, scarce: Sequence[str] = ()) -> Reason:
+    """Why a gang is refused that no healthy, empty cluster could hold. ``scarce``: what one pod
+    wants more of than any node has.
+    """
     some = list(kinds)
     where = "the whole cluster" if gang.priority == OPPORTUNISTIC else gang.virtual_cluster
     if gang.allowed_nodes is not None:
@@ -37,13 +39,19 @@ def too_large(gang: Gang, kinds: Wanted) -> Reason:
     for kind, count in some:
         rest.update({name: each * count for name, each in kind.resources})
         rest["ports"] += kind.ports * count
+    rest["port" if rest["ports"] == 1 else "ports"] = rest.pop("ports", 0)
     more = "".join(f", {count} {name}" for name, count in sorted(rest.items()) if count)
+    cpus = f"{numbers['cpu']} CPU{'' if numbers['cpu'] == 1 else 's'}"
     text = (
-        f"{words_of(some)}, {numbers['cpu']} CPUs{more} and {numbers['memoryMB']} MB at once:"
-        f" {where} could not hold that, were it healthy and empty. Ask for fewer tasks, or for"
-        " less in each."
+        f"{words_of(some)}, {cpus}{more} and {numbers['memoryMB']} MB at once:"
+        f" {where} could not hold that, were it healthy and empty.{_on_no_node(scarce)} Ask"
+        f" for {'' if scarce else 'fewer tasks, or for '}less in each{' task' if scarce else ''}."
     )
     return Reason("too-large", text, numbers)
+
+
+def _on_no_node(scarce: Sequence[str]) -> str:
+    return f" No node has {'; none has '.join(scarce)}." if scarce else ""
 
 
 def counted(number: object, noun: str) -> str:
