@@ -137,6 +137,20 @@ def test_stages_that_wait_for_one_another_are_no_news() -> None:
     assert History(repair, back).look(xid("n1")) == []
 
 
+def test_a_repair_that_is_not_repeated_yet_is_news() -> None:
+    repair = replace(CORDON, name="reset", do=Do.REMEDIATE)
+    history = History(CORDON, repair, bounds=Bounds(100, 100, 100, {"n1": 0}))
+    told = []
+    for alert in (xid("n1"), replace(xid("n1"), starts_at=NOW + timedelta(seconds=2))):
+        for _ in range(3):  # it is taken, then repaired
+            history.look(alert)
+            history.answer()
+        told.append({it.name for it in history.told.values()})
+        history.look()
+        history.answer().look()  # it is back
+    assert told == [{"NodeCordoned"}, {"NodeCordoned", "ActionHeld"}]
+
+
 def test_an_action_on_a_job_is_about_no_node_and_not_for_its_user() -> None:
     stop = replace(CORDON, do=Do.STOP_JOB, is_dry_run=True)
     alert = Alert("GpuXid", Severity.WARNING, "idle", {"user": "ada", "jobName": "j"}, NOW)

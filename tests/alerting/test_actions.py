@@ -80,6 +80,10 @@ def test_limits_count_nodes_and_hold_the_others_back() -> None:
     released = tuple(replace(it, state=State.UNDONE) for it in known[:1]) + known[1:]
     freed = decided(*alerts, bounds=Bounds(100, 1, 100), known=released, now=later)
     assert [it.state for it in freed][:1] == [State.REQUESTED]
+    back = tuple(replace(it, state=State.UNDONE, at=NOW) for it in known[:1])
+    again = replace(alerts[0], starts_at=NOW + timedelta(minutes=1))
+    (none,) = decided(again, bounds=Bounds(0, 9, 9), known=back, now=again.starts_at)
+    assert (none.state, "nodesPerHour is 0" in none.reason) == (State.HELD, True)
 
 
 def test_a_dry_run_takes_no_node_and_a_loop_is_held() -> None:
@@ -546,7 +550,7 @@ async def test_a_failed_script_and_a_failed_preflight_job_keep_the_node_out(
             cause="The bandwidth is too low.",
         )
         await end(job, JobState.FAILED, wrong)
-        assert "The bandwidth is too low." in await until(lambda: fires("PreflightFailed"))
+        assert "The bandwidth is too low" in await until(lambda: fires("PreflightFailed"))
         assert (await order(), await fires("RemediationFailed")) == ("cordon", "")
 
         release = "/api/v2/cluster/nodes/n1/release"

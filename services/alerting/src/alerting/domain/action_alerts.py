@@ -20,6 +20,7 @@ from alerting.domain.actions import (
     Action,
     ActionRule,
     State,
+    looping,
 )
 from alerting.domain.events import Alert, Severity
 
@@ -61,6 +62,10 @@ def changes(
     return (*begun, *ended)
 
 
+def _is_limited(action: Action) -> bool:
+    return action.do in LIMITED or action.reason == looping(action.target)
+
+
 def _alert(action: Action, cause: Alert | None, *, is_standing: bool) -> Alert | None:
     """What an action is to be told of now; ``cause``: its alert, while that fires."""
     rule, word = action.rule, WORDS.get(action.do, action.do.value)
@@ -76,7 +81,7 @@ def _alert(action: Action, cause: Alert | None, *, is_standing: bool) -> Alert |
     elif action.is_dry_run:
         name, severity = DRY_RUN, Severity.INFO
         text = f"A dry run: rule {rule} would {word} {target}. {action.summary}"
-    elif action.state is State.HELD and action.do in LIMITED:
+    elif action.state is State.HELD and _is_limited(action):
         name, severity = HELD, Severity.WARNING
         text = f"Rule {rule} does not {word} {target} yet. {action.reason}"
     else:

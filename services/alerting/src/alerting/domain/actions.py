@@ -337,10 +337,7 @@ class _Look:
         own = [it for it in self._of(target) if it.rule == rule.name and it.state in ACTED]
         # A bad node is taken however often: to release it at once again would be the loop.
         if rule.do not in ORDERS and any(it.asked_at > self.now - HOUR for it in own):
-            return (
-                f"The rule acted on {target} within the last hour. If the alert comes of the action"
-                " itself, change the rule: this is a loop."
-            )
+            return looping(target)
         if rule.do is Do.REMEDIATE:
             return None
         return room.over_nodes(target) if rule.do in ORDERS else room.over_jobs(target)
@@ -384,6 +381,8 @@ class _Room:
 
     def over_nodes(self, node: str) -> str | None:
         """Why a node can't be taken now."""
+        if self.bounds.per_hour == 0 and node not in self.taken:
+            return "nodesPerHour is 0: no node is taken."
         if node not in self.nodes and len(self.nodes) >= self.bounds.per_hour:
             return f"{counted(len(self.nodes), 'node')} taken within the last hour, the limit."
         if node not in self.taken and len(self.taken) >= self.bounds.at_once:
@@ -395,6 +394,14 @@ class _Room:
         if job not in self.jobs and len(self.jobs) >= self.bounds.jobs_per_hour:
             return f"{counted(len(self.jobs), 'job')} stopped within the last hour, the limit."
         return None
+
+
+def looping(target: str) -> str:
+    """Why an action on a target is not repeated yet."""
+    return (
+        f"The rule acted on {target} within the last hour. If the alert comes of the action itself,"
+        " change the rule: this is a loop."
+    )
 
 
 def answered(action: Action, outcome: Outcome, reason: str, *, now: datetime) -> Action:
@@ -485,11 +492,13 @@ def alerts_of(before: Action, after: Action) -> tuple[Alert, ...]:
     if (before.state is State.FAILED) is (after.state is State.FAILED):
         return ()
     failed = after if after.state is State.FAILED else before
-    what = "its remediation" if failed.do is Do.REMEDIATE else "its preflight job"
+    why = failed.reason  # of a preflight job, it names that
+    if failed.do is Do.REMEDIATE:
+        why = f"Its remediation failed: {why}"
     alert = Alert(
         name=FAILURES[failed.do],
         severity=Severity.CRITICAL,
-        summary=f"Node {failed.target} stays out, as {what} failed: {failed.reason}"[:500],
+        summary=f"Node {failed.target} stays out. {why}"[:500],
         labels={"node": failed.target, "rule": failed.rule, "action": failed.action},
         starts_at=failed.at,
         runbook=RUNBOOK,

@@ -47,8 +47,8 @@ async def get_usage_report(
         made = await here.reports.of(chosen)
     if made is None:
         message = (
-            f"There is no report of the week of {chosen}: no job held GPUs then that Muster knows"
-            f" of. Name a day of another week; the present one began on {week_of(now)}."
+            f"There is no report of the week of {chosen}: Muster makes one soon after a week's end."
+            f" Name a day of another week; the present one began on {week_of(now)}."
         )
         raise Rejected("NoReportError", message)
     if form == "csv":

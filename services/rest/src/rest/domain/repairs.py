@@ -53,7 +53,7 @@ def job_ended(
     if state in FINAL:
         verdict = None if status is None else status.verdict
         words = () if verdict is None else (verdict.phrase, verdict.cause, verdict.evidence)
-        why = last_line(": ".join(word for word in words if word)) or "nobody knows why"
+        why = last_line(": ".join(it.rstrip(".") for it in words if it)) or "nobody knows why"
         return Ended(Outcome.FAILED, f"The preflight job {name} {state.value.lower()}: {why}")
     if is_late:
         why = f" It waits: {waits}" if waits else ""

@@ -47,7 +47,10 @@ def _linked(address: re.Match[str]) -> str:
 def _html(message: Message, link: str | None) -> str:
     colour = OVER if message.is_over else COLOURS[message.severity]
     shown = {message.verdict, message.line and f"Evidence: {message.line}"}
-    lines = [it for it in message.text.splitlines() if it and it not in shown]
+    blocks = [
+        [it for it in block.splitlines() if it and it not in shown]
+        for block in message.text.split("\n\n")
+    ]
     body = [
         f'<h2 style="border-left:6px solid {colour};padding-left:10px">{escape(message.title)}</h2>'
     ]
@@ -56,7 +59,8 @@ def _html(message: Message, link: str | None) -> str:
     if message.line:
         box = "background:#f1f3f5;padding:8px;white-space:pre-wrap"
         body.append(f'<pre style="{box}">{escape(message.line)}</pre>')
-    for is_table, same in groupby(lines, key=lambda it: it.startswith(INDENT)):
+    parts = (it for block in blocks for it in groupby(block, lambda it: it.startswith(INDENT)))
+    for is_table, same in parts:
         if is_table:
             body.append(f"<pre>{escape(chr(10).join(same))}</pre>")
         else:
