@@ -389,7 +389,7 @@ def test_why_tells_what_would_have_to_be_otherwise(rest: Rest, tmp_path: Path) -
         "  or now: would start now as opportunistic (nothing is guaranteed then)",
         "  or now: would start now on what speech lends (borrow: true; it is preempted on demand)",
         "  or: could start if n1 was usable",
-        "  left out: ends: not found in the time that an answer may take",
+        "  left out: ends: not found within the bounds of an answer",
     ]
     ends = {"gangs": [], "count": 0, "gpus": 0, "at": soon, "isLeast": True}
     waits |= {"counterfactual": {"ends": ends}}
@@ -398,3 +398,13 @@ def test_why_tells_what_would_have_to_be_otherwise(rest: Rest, tmp_path: Path) -
     assert starts == (
         "  starts: when those that are ahead of it, or have reserved cells, have started"
     )
+    waits |= {"counterfactual": {"ends": None, "leftOut": []}, "virtualCluster": "vision"}
+    rest.answer(path, content | {"scheduler": {"asOf": 7, "gangs": [waits]}})
+    *_, starts, _ = muster(rest, tmp_path, "why", JOB).out.splitlines()
+    assert starts == (
+        "  starts: not by waiting: as the nodes are, it would not fit if all gangs of vision had"
+        " ended. Ask for fewer or smaller tasks, or see `muster nodes`."
+    )
+    waits |= {"counterfactual": {"ends": None, "leftOut": ["ends"]}}
+    rest.answer(path, content | {"scheduler": {"asOf": 7, "gangs": [waits]}})
+    assert "not by waiting" not in muster(rest, tmp_path, "why", JOB).out

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from scenes import RACKS, config, gang, owning
-from scheduler.domain.core.config import ClusterConfig, NodeLimits, Policy
+from scheduler.domain.core.config import ClusterConfig, NodeLimits, PhysicalCell, Policy
 from scheduler.domain.core.cycle import Core
 from scheduler.domain.core.model import Decision, Deferred, Gang, Placed, Preempted, Reason
 
@@ -40,6 +40,13 @@ def a_scene(policy: Policy = FREE) -> Scene:
 def preemptions(decisions: list[Decision]) -> dict[str, Reason]:
     """Why gangs have to leave."""
     return {each.gang: each.reason for each in decisions if isinstance(each, Preempted)}
+
+
+def ends_of(scene: Scene, waiting: str) -> list[str]:
+    """The gangs that must end for one that waits."""
+    answer = scene.core.questions.counterfactual(waiting)
+    assert answer is not None
+    return sorted(each.gang for each in answer.ends.gangs) if answer.ends else []
 
 
 def test_quota_has_the_cells_that_are_wanted_and_left() -> None:
@@ -152,6 +159,36 @@ def test_preempting_counts_the_victims_and_says_by_when() -> None:
     reason = scene.core.questions.reason_of("late")
     assert reason is not None
     assert reason.numbers["victims"] == 1
+
+
+def test_an_answer_awaits_gangs_beside_their_cells() -> None:
+    """``etl`` has no cells as ``trains`` has them all, and the CPU that ``large`` wants."""
+    cells, limits = (PhysicalCell("node", name="n0"),), {"n0": NodeLimits(cpu=16)}
+    scene = Scene(config(cells, limits, x=owning(("node", 1))))
+    scene.asks(gang("trains", "x", 4, cpu=4))
+    scene.asks(gang("etl", "x", 0, cpu=8))
+    assert scene.reason(gang("large", "x", 4, cpu=16)).code == "quota"
+    assert ends_of(scene, "large") == ["etl", "trains"]
+
+
+def test_an_answer_awaits_gangs_that_have_yet_to_start() -> None:
+    scene = Scene(config(nodes={"m0": NodeLimits(cpu=8)}, x=owning(("rack", 1))))
+    only = frozenset({"m0"})
+    scene.asks(gang("guest", "x", 0, cpu=8, priority=-1, allowed_nodes=only))
+    assert preemptions(scene.asks(gang("first", "x", 0, cpu=8, allowed_nodes=only)))
+    late = gang("late", "x", 0, cpu=8, priority=-1, allowed_nodes=only)
+    assert scene.reason(late).code == "resource"
+    assert ends_of(scene, "late") == ["first"]
+
+
+def test_an_answer_says_that_ends_of_a_lenders_gangs_are_not_tried() -> None:
+    scene = Scene(config(x=owning(("rack/node", 1)), y=owning(("rack/node", 2))))
+    scene.asks(gang("own", "x", 4), gang("lender", "y", 4, pods=2))
+    for name, is_borrowing, left_out in (("borrows", True, ["ends"]), ("fits", False, [])):
+        scene.reason(gang(name, "x", 4, pods=1 + is_borrowing, is_borrowing=is_borrowing))
+        answer = scene.core.questions.counterfactual(name)
+        assert answer is not None
+        assert (answer.ends is None, answer.left_out) == (is_borrowing, left_out)
 
 
 def test_a_preemption_inside_a_virtual_cluster_has_both_priorities() -> None:

@@ -94,6 +94,8 @@ def _prospects(gang: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     otherwise = gang.get("counterfactual") or {}
     if isinstance(ends := otherwise.get("ends"), dict):
         yield "starts", _when_ended(ends, is_first=not before)
+    elif _is_hopeless(gang, otherwise):
+        yield "starts", f"not by waiting: {_hopeless(gang)}"
     if isinstance(fewer := otherwise.get("fewer"), dict):
         role = f" of {fewer['role']}" if fewer.get("role") else ""
         pods = counted(fewer.get("pods"), "pod")
@@ -107,7 +109,19 @@ def _prospects(gang: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
         are = "were" if len(nodes) > 1 else "was"
         yield "or", f"could start if {', '.join(nodes[:AHEAD_SHOWN])} {are} usable{_more(nodes)}"
     if left_out := otherwise.get("leftOut"):
-        yield "left out", f"{', '.join(left_out)}: not found in the time that an answer may take"
+        yield "left out", f"{', '.join(left_out)}: not found within the bounds of an answer"
+
+
+def _is_hopeless(gang: Mapping[str, Any], otherwise: Mapping[str, Any]) -> bool:
+    """All ends were tried, and none helps."""
+    is_tried = "ends" in otherwise and "ends" not in (otherwise.get("leftOut") or ())
+    return is_tried and (gang.get("reason") or {}).get("code") in ("quota", "shape", "resource")
+
+
+def _hopeless(gang: Mapping[str, Any]) -> str:
+    cluster = gang.get("virtualCluster") or "its virtual cluster"
+    fix = "Ask for fewer or smaller tasks, or see `muster nodes`."
+    return f"as the nodes are, it would not fit if all gangs of {cluster} had ended. {fix}"
 
 
 def _when_ended(ends: Mapping[str, Any], *, is_first: bool) -> str:

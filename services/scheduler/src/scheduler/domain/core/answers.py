@@ -232,8 +232,8 @@ def answer(
         found.is_borrowing, found.lender = asked.borrows()
         found.fewer = asked.starts_with_fewer()
     found.ends, is_all = asked.starts_after_ends()
-    if found.ends is None and not is_all:
-        found.left_out.append(ENDS)
+    if found.ends is None and (part.workload.gang.is_borrowing or not is_all):
+        found.left_out.append(ENDS)  # ends of a lender's gangs are not tried
     reason = reason_now(gangs, part)
     if reason is not None and reason.code == HEALTH:
         found.nodes = asked.starts_with_nodes()
@@ -335,11 +335,13 @@ class _Asked:
         records, workload = self._gangs.records, self._workload
         if workload.is_opportunistic or may_be_opportunistic(workload):
             some = [each for each in records.all.values() if each.run is not None]
+            some += records.nominated
         else:
-            cost_of = self._costs.of(workload)
+            cost_of, cluster = self._costs.of(workload), workload.gang.virtual_cluster
+            uncharged = (e for e in records.uncharged if e.workload.gang.virtual_cluster == cluster)
             some = [
                 each
-                for each in records.charged_to(workload.owner)
+                for each in (*records.charged_to(workload.owner), *uncharged)
                 if each.workload.priority >= workload.priority or cost_of(each.workload) is None
             ]
             some += [each for each in records.nominated if each.workload.owner == workload.owner]
