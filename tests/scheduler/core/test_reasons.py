@@ -216,7 +216,10 @@ def test_who_wants_no_gpu_is_told_nothing_of_gpus(limited: Core) -> None:
     limited.cycle(0.0)
     reason = told(limited, replace(wants(Kind(cpu=8), pods=2), virtual_cluster="y"), 1.0)
     assert reason.code == "quota"
-    assert reason.text == f"2 pods without GPUs: y has no GPU cells {BESIDE}, 4 are needed."
+    assert reason.text == (
+        "2 pods without GPUs: the nodes have not enough CPU, memory, ports or other resources left,"
+        f" and y has no GPU cells {BESIDE}, 4 are needed."
+    )
     guest = replace(wants(Kind(cpu=8), pods=2), id="guest", priority=-1)
     reason = told(limited, guest, 2.0)
     assert (reason.code, reason.text) == (

@@ -203,8 +203,11 @@ def quota(head: Workload, short: Shortage) -> Reason:
     elif any(short.types == want.gpu_types for want, _ in head.wants):
         which = f" of type {' or '.join(short.types)}"
         numbers["gpuType"] = ", ".join(short.types)
+    begins = f"{words_of(head.kinds)}: "
+    if may_be_opportunistic(head):
+        begins = f"{_lacks_more(head)}, and "
     text = (
-        f"{words_of(head.kinds)}: {gang.virtual_cluster} has {counted(left, 'GPU cell')}{which}"
+        f"{begins}{gang.virtual_cluster} has {counted(left, 'GPU cell')}{which}"
         f" beside those of gangs of priority {gang.priority} or higher, {short.leaves}"
         f" {'is' if short.leaves == 1 else 'are'} needed."
     )
@@ -250,11 +253,15 @@ def _wants_more(head: Workload) -> bool:
 
 def _resource(head: Workload) -> Reason:
     """There are such GPUs, without what its pods want beside them."""
-    numbers = wanted_of(head.kinds)
-    text = "the nodes have not enough CPU, memory, ports or other resources left."
-    if numbers["gpus"]:
-        text = "there are such GPUs, but not with enough CPU, memory, ports or others beside them."
-    return Reason(RESOURCE, f"{words_of(head.kinds)}: {text}", numbers)
+    return Reason(RESOURCE, f"{_lacks_more(head)}.", wanted_of(head.kinds))
+
+
+def _lacks_more(head: Workload) -> str:
+    words = words_of(head.kinds)
+    if any(want.gpus for want, _ in head.wants):
+        beside = "not with enough CPU, memory, ports or others beside them"
+        return f"{words}: there are such GPUs, but {beside}"
+    return f"{words}: the nodes have not enough CPU, memory, ports or other resources left"
 
 
 def _shape(head: Workload, free: int, most: int) -> Reason:
