@@ -122,6 +122,19 @@ def test_a_question_counts_what_is_free_now() -> None:
     assert (now.code, now.numbers["gpusFree"]) == ("shape", 6)
 
 
+def test_idle_gpus_of_protected_gangs_are_not_said_to_lie_apart() -> None:
+    cells, limits = (PhysicalCell("node", name="n0"),), {"n0": NodeLimits(cpu=16)}
+    policy = Policy(min_run_s=100.0, is_backfilling=False)
+    scene = Scene(config(cells, limits, policy, x=owning(("node", 1))))
+    scene.asks(*(gang(f"etl{n}", "x", 0, cpu=4) for n in range(4)))
+    reason = scene.reason(gang("trains", "x", 1, priority=1))
+    assert (reason.code, reason.text) == (
+        "shape",
+        "1 pod with 1 GPU: 4 such GPUs are free, at most 4 on one node, but not in cells that x may"
+        " have. 4 gangs of lower priority are protected from it, until 101 at the least.",
+    )
+
+
 def test_reserved_cells_are_told_of_with_their_gang_and_time() -> None:
     scene = a_scene(KEEPING)
     scene.asks(gang("half", "x", 4, pods=2, expected_s=100.0))

@@ -273,8 +273,10 @@ def _shape(head: Workload, free: int, most: int) -> Reason:
     text = f"{counted(free, 'such GPU')} {'is' if free == 1 else 'are'} free"
     if free > 1:
         text += f", at most {most} on one node"
-    if free >= wanted:
-        cells = "" if head.owner is None else f" in cells that {head.gang.virtual_cluster} may have"
+    cells = "" if head.owner is None else f" in cells that {head.gang.virtual_cluster} may have"
+    if cells and most >= wanted:
+        text += f", but not{cells}"
+    elif free >= wanted:
         text += f", but they do not lie together as wanted{cells}"
     text = f"{words_of(head.kinds)}: {text}."
     return Reason(SHAPE, text, numbers | {"gpusFree": free, "gpusFreeOnOneNode": most})
