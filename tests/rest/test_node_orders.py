@@ -137,12 +137,13 @@ async def test_an_order_is_answered_by_what_stands_now_and_what_becomes_of_the_p
     async with start_rest(kafka_bootstrap=bootstrap) as rest:
         await report(bootstrap, "n1", pods=("a-0-w-0-0", "a-0-w-1-0", "b-0-w-0-0", FOREIGN))
         await report(bootstrap, "n2", pods=(FOREIGN,))
+        await report(bootstrap, "n3", pods=("c-0-w-0-0",))
 
         async def nodes() -> list[str]:
             answer = await rest.client.get("/api/v2/cluster/nodes")
             return [node["name"] for node in answer.json()["nodes"]]
 
-        await rest.eventually(nodes, ["n1", "n2"])
+        await rest.eventually(nodes, ["n1", "n2", "n3"])
 
         values = ("cordon", "drain", "drain", "none")
 
@@ -157,6 +158,7 @@ async def test_an_order_is_answered_by_what_stands_now_and_what_becomes_of_the_p
             "n1: order none (was drain); 3 pods of 2 jobs are there;"
             " preempted pods are still being stopped.",
         ]
+        assert await ordered("n3", "cordon") == "n3: order cordon (was none); 1 pod of 1 job stays."
         assert await ordered("n2", "drain") == "n2: order drain (was none); no pod is there."
 
 

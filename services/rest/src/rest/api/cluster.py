@@ -139,12 +139,13 @@ def _fate_of_pods(node: KnownNode, order: Order, before: Order | None) -> str:
     if not pods:
         return "no pod is there"
     jobs = len({job_of(pod.pod) for pod in pods})
+    s = "s" if len(pods) == 1 else ""
     counts = f"{counted(len(pods), 'pod')} of {counted(jobs, 'job')}"
     if order is Order.DRAIN:
-        return f"{counts} leave"
+        return f"{counts} leave{s}"
     if before is Order.DRAIN:
-        return f"{counts} are there; preempted pods are still being stopped"
-    return f"{counts} stay"
+        return f"{counts} {'is' if s else 'are'} there; preempted pods are still being stopped"
+    return f"{counts} stay{s}"
 
 
 @router.get("/cluster", response_model=ShownCluster)
