@@ -339,6 +339,8 @@ limits: {nodesPerHour: many}
     }
     twice = check(text.replace(b"reboot", b"drain").replace(b"many", b"1"))
     assert [it.path for it in twice.problems] == ["actions.1.name", "actions.1.alerts"]
+    assert [it.line for it in both.problems] == [1, 3, 5, 6]
+    assert [it.message for it in check(b"actions: 1").problems] == ["Input should be a list"]
     assert check(b"actions: []").content == {"actions": []}
     assert check(b"- 1").content is None
 

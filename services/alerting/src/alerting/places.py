@@ -16,4 +16,5 @@ def problem_at(root: Node, path: tuple[str | int, ...], message: str) -> Problem
         except (KeyError, IndexError, TypeError):
             break
     named = ".".join(str(step) for step in path)
-    return Problem(named, message.removeprefix("Value error, "), node.line, node.column)
+    text = message.removeprefix("Value error, ").replace("a valid tuple", "a list")
+    return Problem(named, text, node.line, node.column)

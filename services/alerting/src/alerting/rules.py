@@ -198,6 +198,7 @@ def check(data: bytes) -> Checked:
             rules.append((each.rule(), problem_at(root, ("rules", number, "when"), "")))
         except ValueError as error:
             problems.append(problem_at(root, ("rules", number, "when"), str(error)))
+    problems.sort(key=lambda it: (it.line or 0, it.column or 0))
     content = root.value if isinstance(root.value, dict) else {}
     return Checked(None if problems else content, tuple(problems), tuple(rules), text.rules)
 
