@@ -42,7 +42,10 @@ class OverloadRun:
     parts: "array[float]" = field(default_factory=lambda: array("d"))
 
     def queue_up(self, count: int) -> None:
-        """Request so many gangs, not beyond 10,000, for one cycle."""
+        """Request so many gangs, not beyond 10,000, for one cycle. Victims of the one before have
+        left.
+        """
+        self.busy.let_leave(self.queueing)
         self._draw(min(count, WAITING - len(self.busy.waiting)))
         self._cycle(None, self.queueing)
 
