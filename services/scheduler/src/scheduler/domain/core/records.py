@@ -132,7 +132,8 @@ class Records:
     of attempts that the platform failed, for the next ones. ``moved``: gangs whose places have
     changed without a decision; ``unplanned``: owners of whose gangs one has
     started, or lost its reservation;
-    ``unlooked``: slots that others may have left for nominated gangs: until the caller clears them.
+    ``unlooked``: slots that others may have left for nominated gangs; ``rebindable``: those of
+    ``away`` that may get cells of their own: until the caller clears them.
     """
 
     def __init__(self) -> None:
@@ -148,6 +149,7 @@ class Records:
         self.moved: set[str] = set()
         self.unplanned: dict[str, None] = {}
         self.unlooked: dict[Slot, None] = {}
+        self.rebindable: dict[Record, None] = {}
         self._charged: dict[str, dict[int, dict[Record, None]]] = {}
         self._groups: dict[tuple[str, str], dict[Record, None]] = {}
 
@@ -250,6 +252,7 @@ class Records:
             filed.append(self.nominated)
         if is_running and workload.is_away:
             filed.append(self.away)
+            self.rebindable[record] = None
         if is_running and workload.is_uncharged:
             filed.append(self.uncharged)
         if is_running and record.passed is not None:

@@ -100,6 +100,12 @@ class State:
         """The slots in a cell, in order."""
         return self._slots_of[cell]
 
+    def slots_around(self, slot: Slot) -> Iterator[Slot]:
+        """A slot, and all in the cells that are bound there."""
+        yield slot
+        for _, binding in slot.bindings:
+            yield from self._slots_of[binding.cell]
+
     def spare(self, owner: str, gpu_types: Iterable[str], priority: int) -> int:
         """Leaves of an owner that no gang of this priority or a higher one is charged."""
         spare = 0

@@ -218,6 +218,7 @@ class Transitions:
         self.usage.end(workload.gang, [p for p in workload.places if p.pod == pod])
         self.state.drop(workload, pod)
         record.orphaned = tuple(place for place in record.orphaned if place.pod != pod)
+        self.records.file(record)
         if workload.wants:
             return
         if self.children.adopt(record):
@@ -404,9 +405,27 @@ class Transitions:
                     self.state.evict(workload)
                     yield from self._leaves(self.records.of(workload), None, now, DRAIN)
 
+    def note_freed(self, freed: Iterable[Slot | str]) -> None:
+        """Gangs outside of their own cells may get some where something in the cells around them
+        became free, or where any owner may bind more.
+        """
+        records, slots = self.records, dict[Slot, None]()
+        for each in freed if records.away else ():
+            if not isinstance(each, Slot):
+                records.rebindable.update(records.away)
+                return
+            slots.update(dict.fromkeys(self.state.slots_around(each)))
+        for slot in slots:
+            for workload in slot.pods:
+                if workload.phase is Phase.RUNNING and workload.is_away:
+                    records.rebindable[records.of(workload)] = None
+
     def upgrade(self) -> Iterator[Decision]:
         """Gangs outside of their own cells get some around their places, the oldest first."""
-        for record in sorted(self.records.away, key=_age):
+        self.note_freed(self.state.freed)
+        some = [each for each in self.records.rebindable if each in self.records.away]
+        self.records.rebindable.clear()
+        for record in sorted(some, key=_age):
             workload = record.workload
             if record.orphaned:
                 continue

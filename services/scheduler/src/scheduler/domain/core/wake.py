@@ -46,6 +46,7 @@ def wake(gangs: Transitions, now: float) -> Iterator[Decision]:
     changed = list(state.freed)
     freed = Freed(state, gangs.costs, changed)
     state.freed.clear()
+    gangs.note_freed(changed)
     looked = freed.slots | records.unlooked
     records.unlooked.clear()
     for record in sorted(records.nominated, key=_turn):
