@@ -218,7 +218,7 @@ class Transitions:
         self.usage.end(workload.gang, [p for p in workload.places if p.pod == pod])
         self.state.drop(workload, pod)
         record.orphaned = tuple(place for place in record.orphaned if place.pod != pod)
-        self.records.file(record)
+        self.records.rebindable[record] = None  # the rest may be in its own cells then
         if workload.wants:
             return
         if self.children.adopt(record):
