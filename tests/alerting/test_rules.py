@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from alerting.conditions import Condition
-from alerting.domain.event_rules import MOST_AN_HOUR, By, EventRule, matches, tried
+from alerting.domain.event_rules import MOST_AN_HOUR, PRESETS, By, EventRule, matches, tried
 from alerting.domain.events import Severity
 from alerting.rules import Rules, after_trial, check, nearest, rules_of
 from muster.contracts.jobs import JobState
@@ -70,6 +70,12 @@ def test_a_rule_counts_by_subject_and_a_failing_one_is_an_alert() -> None:
     (failing,) = matches([fails], [("k", FAILED)], NOW)
     assert (failing.alert.name, failing.alert.labels) == ("RuleFails", {"rule": "r"})
     assert matches([rule], [("k", FAILED | {"name": "job-finished"})], NOW) == ()
+
+
+def test_an_alert_about_a_job_names_it_as_people_do() -> None:
+    event = {"title": "t", "data": {"job": "01m8"}, "job": {"user": "ada", "name": "train"}}
+    alert = PRESETS[0].alert(event, NOW)
+    assert alert.summary == "A job was retried three times within an hour (ada~train)"
 
 
 def test_a_trial_says_how_often_a_rule_would_have_fired() -> None:

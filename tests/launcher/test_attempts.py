@@ -222,6 +222,16 @@ def test_a_gang_that_is_to_be_given_back_before_it_ran_is_asked_for_anew(
     assert story.again().scheduler.gangs["j1-1"].pods
 
 
+def test_a_running_job_whose_drained_task_waits_does_not_say_that_it_is_drained(
+    new_story: NewStory,
+) -> None:
+    story = new_story({"worker": 2}, gang=False).place().start()
+    story.receive(story.scheduler.preempt("j1-0-worker-0-0", story.now, None))
+    assert story.wait(1).status().reason.code == "drained"
+    status = story.end_stopped().wait(1).status()
+    assert (status.state, status.reason) == (JobState.RUNNING, None)
+
+
 def test_a_preempted_task_of_its_own_is_retried_alone(new_story: NewStory) -> None:
     story = new_story({"worker": 2}, gang=False).place().start()
     story.receive(story.scheduler.preempt("j1-0-worker-0-0", story.now))

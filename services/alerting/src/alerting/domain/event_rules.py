@@ -10,6 +10,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+from muster.contracts.alerts import subject_of
+
 from alerting.domain.events import Alert, Event, Severity, Source
 
 FAILS = "RuleFails"
@@ -45,7 +47,8 @@ class EventRule:
     def alert(self, event: Mapping[str, Any], at: datetime) -> Alert:
         """The alert that an event counts for."""
         labels = {"rule": self.name} | _subject(self.by, event)
-        about = ", ".join(f"{key} {value}" for key, value in labels.items() if key != "rule")
+        named = ", ".join(f"{key} {value}" for key, value in labels.items() if key != "rule")
+        about = subject_of(labels).job or named
         return Alert(
             name=self.name,
             severity=self.severity,

@@ -89,6 +89,8 @@ def begin_next(turn: Turn) -> None:
 def begin_task(turn: Turn, task: Task) -> None:
     """The next attempt of a task that may start singly, or that its gang does not need."""
     is_gang = turn.job.spec.gang
+    if task.is_drained:
+        turn.set_job(reason=None)  # the drain is no reason why its next attempt waits
     unused = turn.unused_number if turn.may_be_forgotten() else 0
     begun = turn.move_task(
         task,
