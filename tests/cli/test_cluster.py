@@ -391,6 +391,13 @@ def test_why_tells_what_would_have_to_be_otherwise(rest: Rest, tmp_path: Path) -
         "  or: could start if n1 was usable",
         "  left out: ends: not found within the bounds of an answer",
     ]
+    etl = [ended | {"name": name, "gpus": 0} for name in ("etl", "load")]
+    ends = {"gangs": etl, "count": 2, "gpus": 0, "at": soon, "isLeast": True}
+    alone = {"counterfactual": {"ends": ends}, "inVirtualCluster": {"position": 1, "waiting": 1}}
+    rest.answer(path, content | {"scheduler": {"asOf": 7, "gangs": [waits | alone]}})
+    assert "  starts: when etl (no GPUs), load (no GPUs) end, expected in 2h10m\n" in (
+        muster(rest, tmp_path, "why", JOB).out
+    )
     ends = {"gangs": [], "count": 0, "gpus": 0, "at": soon, "isLeast": True}
     waits |= {"counterfactual": {"ends": ends}}
     rest.answer(path, content | {"scheduler": {"asOf": 7, "gangs": [waits]}})

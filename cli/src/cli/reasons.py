@@ -86,7 +86,7 @@ def _prospects(gang: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     place = gang.get("inVirtualCluster") or {}
     if before := (place.get("position") or 1) - 1:
         named = _gangs(place.get("ahead") or (), AHEAD_SHOWN, before)
-        gpus = counted(place.get("gpusAhead"), "GPU")
+        gpus = counted(place.get("gpusAhead") or "no", "GPU")
         are = "is" if before == 1 else "are"
         yield "ahead", f"{counted(before, 'gang')} with {gpus} {are} ahead of it: {named}"
     if at := gang.get("expectedStart"):
@@ -129,7 +129,9 @@ def _when_ended(ends: Mapping[str, Any], *, is_first: bool) -> str:
     if not count:
         return "when those that are ahead of it, or have reserved cells, have started"
     named = _gangs(ends.get("gangs") or (), AHEAD_SHOWN, count)
-    verb = "ends or releases its GPUs" if count == 1 else "end or release their GPUs"
+    verb = "ends" if count == 1 else "end"
+    if ends.get("gpus"):
+        verb = "ends or releases its GPUs" if count == 1 else "end or release their GPUs"
     at = ends.get("at")
     when = f", expected {until(at)}" if at else ""
     return f"when {named} {verb}{when}{'' if is_first else ', if nobody ahead takes them'}"
@@ -137,7 +139,7 @@ def _when_ended(ends: Mapping[str, Any], *, is_first: bool) -> str:
 
 def _gangs(named: Sequence[Mapping[str, Any]], most: int, count: int) -> str:
     """``train-bert (16 GPUs), other (8 GPUs) and 2 more``."""
-    shown = [f"{g.get('name')} ({counted(g.get('gpus'), 'GPU')})" for g in named[:most]]
+    shown = [f"{g.get('name')} ({counted(g.get('gpus') or 'no', 'GPU')})" for g in named[:most]]
     left = count - len(shown)
     return ", ".join(shown) + (f" and {left} more" if left > 0 else "")
 
