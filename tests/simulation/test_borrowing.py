@@ -291,7 +291,7 @@ def test_who_may_borrow_is_answered_that_nobody_lends() -> None:
     scene = a_scene(lending={"": 0})
     scene.asks(gang("full", "z", 4), borrower("a"))
     (told,) = [each for each in scene.asks(borrower("b")) if isinstance(each, Deferred)]
-    assert told.reason.text.endswith("No other virtual cluster lends it room now.")
+    assert told.reason.text.endswith("No other virtual cluster lends it room.")
     assert scene.core.questions.reason_of("b") == told.reason
 
 

@@ -287,7 +287,7 @@ def with_lenders(head: Workload, reason: Reason) -> Reason:
     has_pin = any(want.kind.pin for want, _ in head.wants)
     if not head.gang.is_borrowing or has_pin:
         return reason
-    return replace(reason, text=f"{reason.text} No other virtual cluster lends it room now.")
+    return replace(reason, text=f"{reason.text} No other virtual cluster lends it room.")
 
 
 def with_kept(reason: Reason, reservation: Reservation | None) -> Reason:
