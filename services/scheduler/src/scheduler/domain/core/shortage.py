@@ -64,7 +64,7 @@ def shortage(state: State, wanted: Wanted, priority: int) -> Shortage | None:
     """What is wanting now, beside gangs of this priority or a higher one."""
     for (owner, types), leaves in wanted.items():
         spare, (alone, shared) = state.spare(owner, types, priority), leaves
-        if alone > spare or (alone + shared > spare and not state.may_share(owner)):
+        if alone > spare or (alone + shared > spare and not state.may_join_any(owner)):
             return Shortage(alone + shared, spare, owner, types)
     return None
 

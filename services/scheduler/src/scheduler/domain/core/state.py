@@ -142,7 +142,7 @@ class State:
             for leaf, shares in slot.shares.items()
         )
 
-    def may_share(self, owner: str) -> bool:
+    def may_join_any(self, owner: str) -> bool:
         """One more pod without GPUs may share a leaf that an owner is charged, if it is small."""
         return any(self.sharing.get((pool, owner)) for pool in self.pools)
 
