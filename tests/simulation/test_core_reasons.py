@@ -241,3 +241,12 @@ def test_who_waits_without_gpus_is_told_of_protected_gangs() -> None:
     scene.asks(gang("low", "x", 0, cpu=8, min_run_s=100.0, allowed_nodes=only))
     reason = scene.reason(gang("high", "x", 0, cpu=8, priority=1, allowed_nodes=only))
     assert (reason.code, reason.numbers["protected"]) == ("resource", 1)
+
+
+def test_who_would_wait_on_without_them_is_not_told_of_protected_gangs() -> None:
+    scene = Scene(config(nodes={"m0": NodeLimits(cpu=8)}, x=owning(("rack", 1))))
+    only = frozenset({"m0"})
+    scene.asks(gang("low", "x", 0, cpu=2, min_run_s=100.0, allowed_nodes=only))
+    scene.asks(gang("equal", "x", 0, cpu=5, priority=1, allowed_nodes=only))
+    reason = scene.reason(gang("high", "x", 0, cpu=4, priority=1, allowed_nodes=only))
+    assert (reason.code, reason.numbers.get("protected")) == ("resource", None)

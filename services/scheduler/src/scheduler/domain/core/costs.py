@@ -105,6 +105,11 @@ class Costs:
         """The same, with notes of its own."""
         return replace(self, spared={})
 
+    def after(self, ends: Iterable[float]) -> "Costs":
+        """The same when these protections have ended, and the budget is whole again."""
+        now = max((end for end in ends if end < inf), default=self.now)
+        return replace(self, spared={}, hour=Hour(), now=now)
+
     def goes_before(self, workload: Workload, reservation: Reservation) -> bool:
         """The reservation does not hold back the workload: it is its own, or of a gang that comes
         later by the first policy of the order that is about gangs. Of equals next attempts of jobs

@@ -164,7 +164,7 @@ class _Explainer:
         return sum(free for free, _ in pools), max((most for _, most in pools), default=0)
 
     def _with_protected(self, head: Workload, reason: Reason) -> Reason:
-        """The same, and how many are protected from it, if some of them are where it could be."""
+        """The same, and how many are protected from it, if it starts when they are no more."""
         there = {
             other
             for place in claim(self._state, head)
@@ -175,6 +175,8 @@ class _Explainer:
             return reason
         inside = self._costs.records.charged_to(head.owner)
         ends = self._costs.protected(head, (record.workload for record in inside))
+        if not places_of(self._state, head, (), self._costs.after(ends)):
+            return reason
         gangs, are = counted(len(ends), "gang"), "is" if len(ends) == 1 else "are"
         at = min(ends)
         until = "" if at == inf else f", until {at:.15g} at the least"
