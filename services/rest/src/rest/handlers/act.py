@@ -242,7 +242,11 @@ class Actions:
     ) -> ActionAnswered:
         """Let a script or a preflight job begin; where it can't, the action has failed."""
         conn, node = opened.conn, request.target
-        job, reason = None, f"A script is to remediate {node}."
+        job = None
+        reason = (
+            f"A script is to remediate {node}: a receiver of remediation-requested, or a person by"
+            f" `muster alerts answer {request.action}`."
+        )
         try:
             if request.do is Do.RELEASE:
                 known = self._cluster.node(node)
