@@ -313,4 +313,10 @@ async def test_jobs_beside_other_peoples_pods_never_ask_for_more_than_is_free(
             assert await kube.muster.end_of(job) == "SUCCEEDED"
             retries = (await kube.muster.job(job))["jobStatus"]["retryDetails"]
             assert retries == {"user": 0, "platform": 0, "resource": 0}
+
+        async def drained() -> str:
+            order = f"/api/v2/cluster/nodes/{NODE}/order"
+            return str((await kube.muster.call("PUT", order, json={"value": "drain"})).json())
+
+        await eventually(drained, lambda answer: "no pod is there" in answer)
         kube.plane.ask("DELETE", f"{pods}/foreign?gracePeriodSeconds=0")

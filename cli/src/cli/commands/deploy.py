@@ -455,7 +455,7 @@ def _refuse_or_warn(kubectl: Kubectl, plan: Plan) -> None:
     found = findings(look_at(kubectl, plan.objects), plan)
     _print_findings([each for each in found if each.level is not Level.OK])
     if refusals := _refusals(found):
-        message = f"Nothing is changed: {refusals} of the findings above refuse."
+        message = f"Nothing is changed, because of {counted(refusals, 'refusal')} above."
         raise CommandError(Exit.CHECK_REFUSED, message)
 
 

@@ -355,7 +355,7 @@ def _gpus(cluster: Cluster, plan: Plan) -> Iterator[Finding]:
         return
     if with_gpus and not has_class:
         text = f"{seen}, but no RuntimeClass {RUNTIME_CLASS}"
-        fix = "Install NVIDIA's container toolkit with it. Until then nodes show no GPUs."
+        fix = "Install NVIDIA's container toolkit with it. Until then nodes show none of them."
         yield Finding("GPUs", Level.WARNING, text, fix)
     elif chosen == suits:
         yield Finding("GPUs", Level.OK, f"{seen}; mode {chosen}")
