@@ -211,15 +211,41 @@ def test_a_restart_changes_nothing_though_several_may_be_shared() -> None:
     ]
 
 
-def test_all_who_were_downgraded_share_their_gpu_again() -> None:
+def downgraded() -> Scene:
+    """Four small gangs have lost the GPU that they shared to ``gpu``."""
     scene = one_node(replace(FREE, is_lazy=True))
     scene.places(gang("trains", "x", 3, cpu=3, priority=5))
     for number in range(4):
         scene.places(small(f"c{number}"))
     decided = scene.asks(gang("gpu", "x", 1, cpu=1, priority=2))
     assert sorted(e.gang for e in decided if isinstance(e, Downgraded)) == ["c0", "c1", "c2", "c3"]
-    scene.leave("gpu")
+    return scene
+
+
+@pytest.mark.parametrize(("ends", "rest"), [("gpu", 0), ("trains", 2)])
+def test_all_who_were_downgraded_share_a_gpu_again(ends: str, rest: int) -> None:
+    """Which one it is counts not, as they use none."""
+    scene = downgraded()
+    scene.leave(ends)
     scene.cycle()
     classes = [scene.core.gang(f"c{number}").gang_class for number in range(4)]
     assert classes == [GangClass.GUARANTEED] * 4
-    assert left(scene) == 0
+    assert (left(scene), scene.core.drifts()) == (rest, [])
+
+
+def test_a_downgraded_pod_gets_no_gpu_of_its_own_gang() -> None:
+    scene = one_node(replace(FREE, is_lazy=True))
+    scene.places(gang("trains", "x", 2, cpu=2, priority=5))
+    roles = Role(Kind(1, cpu=1), ("gpu",)), Role(Kind(0, cpu=1), ("cpu",))
+    scene.places(Gang("mixed", "x", "user", 0, roles))
+    decided = scene.asks(gang("gpu", "x", 1, cpu=1, priority=2))
+    assert [each.gang for each in decided if isinstance(each, Downgraded)] == ["mixed"]
+    scene.leave("trains")
+    scene.cycle()
+    assert scene.core.gang("mixed").gang_class is GangClass.GUARANTEED
+    places = scene.core.exported("mixed").places
+    assert {each.pod: (each.gpus, each.charged) for each in places} == {
+        "gpu": ((2,), ()),
+        "cpu": ((), (0,)),
+    }
+    assert scene.core.drifts() == []
