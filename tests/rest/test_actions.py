@@ -71,6 +71,23 @@ async def test_a_rule_tags_a_job_with_its_name(start_rest: Any, fresh_broker: An
         await rest.eventually(tags, ["r"])
 
 
+async def test_a_job_that_a_rule_stops_says_which_rule_it_was(
+    start_rest: Any, fresh_broker: Any
+) -> None:
+    bootstrap = fresh_broker.bootstrap
+    async with start_rest(kafka_bootstrap=bootstrap) as rest:
+        await rest.submit("idle")
+        job = await rest.job_id("idle")
+        at = await rest.runtime.pool.fetchval("SELECT now()")
+        await send(bootstrap, requested("1", "admin~idle", at, Do.STOP_JOB))
+
+        async def stopped_by() -> str | None:
+            found: str | None = (await rest.messages(job))[-1].stop_requested_by
+            return found
+
+        await rest.eventually(stopped_by, "The alert rule r")
+
+
 async def test_a_persons_order_stands_although_an_action_gave_the_same(
     start_rest: Any, fresh_broker: Any
 ) -> None:

@@ -271,7 +271,7 @@ def _empty() -> dict[str, int]:
             **identity,
             execution=Execution.START,
             submitted_at=_TIME,
-            stop_requested_by=_USER,
+            stop_requested_by=f"The alert rule {_USER}",
             spec=spec,
             revision=_BIG,
             seen=_BIG,

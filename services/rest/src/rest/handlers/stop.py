@@ -15,6 +15,7 @@ from rest.handlers.order import By
 from rest.handlers.updates import SUBMITTED
 from rest.store import accounts, audit
 from rest.store.jobs import StoppableJob, lock_job, mark_stopping
+from rest.store.node_orders import ALERTING
 
 _log = structlog.get_logger()
 
@@ -67,10 +68,16 @@ async def stop_for_alert(opened: Transaction, username: str, name: str, by: By) 
 async def _stop_job(opened: Transaction, job: StoppableJob, by: By) -> None:
     conn, full_name = opened.conn, f"{job.username}~{job.name}"
     await mark_stopping(conn, job.id, by.username)
-    await publish_all(opened, Service.REST, [_stop(job, by.username)])
+    await publish_all(opened, Service.REST, [_stop(job, _asker(by))])
     detail = {"job": job.id} | (by.detail or {})
     await audit.record(conn, [audit.Entry(by.username, "job.stop", full_name, by.address, detail)])
     _log.info("a job is asked to stop", job=job.id, name=full_name, by=by.username)
+
+
+def _asker(by: By) -> str:
+    """Whom the job's user is told of. A name that is no person's says nothing: the rule does."""
+    rule = by.detail.get("rule") if by.detail is not None else None
+    return f"The alert rule {rule}" if by.username == ALERTING and rule else by.username
 
 
 def _refusal(job: StoppableJob, wanted: Execution) -> str | None:
