@@ -109,6 +109,10 @@ def test_a_node_that_turns_bad_again_is_taken_at_once_and_kept_for_an_hour() -> 
     (again,) = decided(other, known=(undone,), now=at)
     assert (again.state, again.target) == (State.REQUESTED, "n1")
     known = (undone, answered(again, Outcome.DONE, "done", now=at))
+    (waits,) = decided(known=known, now=NOW + timedelta(minutes=59))
+    reason = "The alert is over. n1 is released at 2026-01-01 13:00:00 UTC, an hour after"
+    assert waits == replace(known[1], reason=f"{reason} it was last released.")
+    known = (undone, waits)
     assert decided(known=known, now=NOW + timedelta(minutes=59)) == ()
     (later,) = decided(known=known, now=NOW + timedelta(minutes=61))
     assert (later.action, later.state) == (again.action, State.UNDO_REQUESTED)
@@ -341,6 +345,10 @@ limits: {nodesPerHour: many}
     assert [it.path for it in twice.problems] == ["actions.1.name", "actions.1.alerts"]
     assert [it.line for it in both.problems] == [1, 3, 5, 6]
     assert [it.message for it in check(b"actions: 1").problems] == ["Input should be a list"]
+    for empty in (b"", b"7"):
+        assert [it.message for it in check(empty).problems] == ["Input should be a mapping"]
+    (unknown,) = check(b"action: []").problems
+    assert (unknown.path, unknown.message) == ("action", "there is no such field")
     assert check(b"actions: []").content == {"actions": []}
     assert check(b"- 1").content is None
 

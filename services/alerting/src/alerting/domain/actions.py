@@ -27,6 +27,7 @@ ABOUT_ACTIONS = frozenset({CORDONED, DRAINED, HELD, DRY_RUN})
 """Alerts about what rules do. No rule acts on them, or it would act because it has acted."""
 RUNBOOK = "docs/runbook.md#nodes"
 FIRES = "An alert of the node fires still."
+OVER = "The alert is over."
 HOUR = timedelta(hours=1)
 ASK_AGAIN = timedelta(seconds=60)
 
@@ -200,16 +201,24 @@ class _Look:
         return self.of_targets.get(target, {}).values()
 
     def _comes_back(self, action: Action) -> bool:
-        return _holds_a_node(action) and self._takes_back(action) and not self._flaps(action.target)
+        return _holds_a_node(action) and self._takes_back(action)
 
-    def _flaps(self, node: str) -> bool:
+    def _flaps_until(self, node: str) -> datetime | None:
         """It was released within the last hour, so it is not released again yet. The end of one
         action is no release while another one holds the node.
         """
         here = self._of(node)
         held = min((it.at for it in here if _holds_a_node(it)), default=self.now)
-        back = (it for it in here if it.do in ORDERS and it.state is State.UNDONE)
-        return any(self.now - HOUR < it.at < held for it in back)
+        back = (it.at for it in here if it.do in ORDERS and it.state is State.UNDONE)
+        return max((it + HOUR for it in back if self.now - HOUR < it < held), default=None)
+
+    def _taken_back(self, action: Action) -> Action:
+        until = self._flaps_until(action.target)
+        if until is None:
+            return _now(action, State.UNDO_REQUESTED, OVER, self.now)
+        when = f"at {until:%Y-%m-%d %H:%M:%S} UTC"
+        reason = f"{OVER} {action.target} is released {when}, an hour after it was last released."
+        return replace(action, reason=reason)
 
     def _takes_back(self, action: Action) -> bool:
         return any(it.name == action.rule and it.takes_back for it in self.rules)
@@ -217,16 +226,15 @@ class _Look:
     def end_what_is_over(self) -> None:
         """Unanswered requests are repeated; without its alert an action ends."""
         kept_out = {it.target for it in self._real() if _keeps_out(it)}
-        over = "The alert is over."
         for action in list(self.found.values()):
             if action.state in ASKED and action.asked_at <= self.now - ASK_AGAIN:
                 self._note(replace(action, asked_at=self.now))
             elif not self._is_over(action) or action.do is Do.RELEASE:
                 continue
             elif action.state is State.HELD:
-                self._note(_now(action, State.REFUSED, over, self.now))
+                self._note(_now(action, State.REFUSED, OVER, self.now))
             elif self._comes_back(action) and action.target not in kept_out:
-                self._note(_now(action, State.UNDO_REQUESTED, over, self.now))
+                self._note(self._taken_back(action))
 
     def begin_what_is_due(self) -> None:
         """Rules act on alerts that have fired for long enough."""
@@ -321,7 +329,7 @@ class _Look:
             reason = f"The action {other.action} ({other.do}) goes on."
         elif node in self.bounds.on_gpus:
             reason = f"{node} runs pods with GPUs still."
-        elif self._flaps(node):
+        elif self._flaps_until(node) is not None:
             reason = f"{node} was released within the last hour."
         if reason is not None:
             return _now(action, State.HELD, reason, now)
