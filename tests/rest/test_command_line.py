@@ -130,6 +130,31 @@ async def test_secrets_of_a_receiver_are_asked_for_and_not_shown(rest: Any, tmp_
     assert len(await people.json("admin", "subscriptions")) == 4
 
 
+async def test_a_list_of_subscriptions_says_what_each_takes_and_when(
+    rest: Any, tmp_path: Path
+) -> None:
+    people = People(rest, tmp_path)
+    await people.run("admin", "login", "admin", text=f"{PASSWORD}\n")
+    zone = "@Europe/Berlin"
+    for words in (
+        (),
+        ("--digest", "hour"),
+        ("--job", "train-*", "--virtual-cluster", "default", "--severity", "warning"),
+        ("--quiet", f"22:00-07:00{zone}", "--digest", f"08:00{zone}"),
+    ):
+        made = await people.run(
+            "admin", "subscriptions", "add", "job-failed", "--email", "a@example.org", *words
+        )
+        assert made.code == 0, made.err
+    listed = (await people.run("admin", "subscriptions")).out.splitlines()[1:]
+    assert {it.split("a@example.org  ")[1] for it in listed} == {
+        "job-failed",
+        "job-failed (digest hour)",
+        "job-failed (jobs train-*, in default, from warning)",
+        f"job-failed (quiet 22:00-07:00{zone}, digest 08:00{zone})",
+    }
+
+
 async def test_an_admin_keeps_users(rest: Any, tmp_path: Path) -> None:
     people = People(rest, tmp_path)
     await people.run("admin", "login", "admin", text=f"{PASSWORD}\n")

@@ -61,7 +61,7 @@ def list_(*, output: Output = Format.TABLE) -> None:
             each["owner"],
             _state(each),
             _receiver(each),
-            ", ".join(each["events"]),
+            ", ".join(each["events"]) + _narrowed(each),
         )
         for each in found
     ]
@@ -278,3 +278,20 @@ def _receiver(subscription: dict[str, Any]) -> str:
     if receiver is not None:
         return f"{receiver['kind']} ({receiver['host']})"
     return str(subscription["email"] or subscription["webhookUrl"])
+
+
+def _narrowed(subscription: dict[str, Any]) -> str:
+    """What of its events it takes, and when; empty: all, at once."""
+    only, least = subscription["filter"], subscription["leastSeverity"]
+    quiet, digest = subscription["quietHours"], subscription["digest"]
+    users = [it for it in only["users"] if it != subscription["owner"]]
+    named = {"jobs": only["jobNames"], "in": only["virtualClusters"], "of": users}
+    words = [f"{word} {' '.join(names)}" for word, names in named.items() if names]
+    if least != "info":
+        words.append(f"from {least}")
+    if quiet is not None:
+        words.append(f"quiet {quiet['start']}-{quiet['end']}@{quiet['timeZone']}")
+    if digest is not None:
+        is_daily = digest["every"] == "day"
+        words.append("digest " + (f"{digest['at']}@{digest['timeZone']}" if is_daily else "hour"))
+    return f" ({', '.join(words)})" if words else ""
