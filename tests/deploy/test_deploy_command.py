@@ -260,6 +260,10 @@ def test_a_check_refuses_and_says_what_to_do(
     unknown = deploy("apply", "--yes", "--overlay", str(tmp_path))
     assert (unknown.code, left(empty)) == (1, [])
     assert "Install the Prometheus Operator" in unknown.out
+    production = str(ROOT / "deploy/k8s/overlays/production")
+    nowhere = deploy("apply", "--yes", "--overlay", production)
+    assert (nowhere.code, left(empty)) == (2, [])
+    assert "Muster needs the address of yours: --database-url" in nowhere.err
     no_way_back = deploy("rollback", "--yes")
     assert (no_way_back.code, "not installed" in no_way_back.err) == (4, True)
 

@@ -30,10 +30,17 @@ from cli.deploy.applying import (
     take_out,
 )
 from cli.deploy.cluster_file import LEVELS, cluster_file, written
-from cli.deploy.credentials import DATABASE_VARIABLE, address_of_database
+from cli.deploy.credentials import DATABASE_VARIABLE, NO_DATABASE, address_of_database
 from cli.deploy.difference import Change, changes, summary
 from cli.deploy.findings import Finding, Level, Plan, agents, cells, findings, is_ready, some
-from cli.deploy.key import enrolments, first_password, key_for, secrets_of, users_of
+from cli.deploy.key import (
+    enrolments,
+    first_password,
+    has_database,
+    key_for,
+    secrets_of,
+    users_of,
+)
 from cli.deploy.kubectl import Connection, Kubectl
 from cli.deploy.looking import (
     installed_or_refuse,
@@ -171,6 +178,8 @@ def apply(
     plan = _plan(kubectl, overlay, node)
     _refuse_or_warn(kubectl, plan)
     before = live_secrets(kubectl)
+    if database_url is None and not has_database(plan.objects, before):
+        raise CommandError(Exit.USAGE, NO_DATABASE)
     rest = find(before, "Secret", REST)
     named = job_nodes(kubectl, node)
     _show(kubectl, with_marks(plan.objects, before))

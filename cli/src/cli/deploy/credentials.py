@@ -31,6 +31,11 @@ PLACEHOLDER = "{password}"
 DATABASE_URL = f"postgresql://muster:{PLACEHOLDER}@postgres:5432/muster"
 DATABASE_VARIABLE = "MUSTER_DEPLOY_DATABASE_URL"
 """Not the services' own: a shell may have that for another Muster."""
+NO_DATABASE = (
+    "The overlay has no PostgreSQL, so Muster needs the address of yours: --database-url"
+    f" 'postgresql://muster:{PLACEHOLDER}@HOST/muster?sslmode=verify-full&sslrootcert=FILE', or"
+    f" {DATABASE_VARIABLE} in the environment."
+)
 SCHEMES = ("postgresql", "postgres")
 PASSWORDS = ("password", "sslpassword")
 FOLDER = "/var/lib/muster"

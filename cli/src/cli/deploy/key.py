@@ -14,11 +14,12 @@ from cli.deploy.credentials import (
     secret_of_users,
     secrets_of_services,
 )
-from cli.deploy.objects import LAUNCHER, Json, decoded, encoded, name_of
+from cli.deploy.objects import LAUNCHER, Json, decoded, encoded, find, name_of
 from cli.home import PRIVATE_FILE
 
 CLUSTER_KEY = "muster_cluster_key"
 DATABASE = "database"
+POSTGRES = "postgres"
 
 
 def key_for(path: Path, rest: Json | None) -> str:
@@ -66,6 +67,14 @@ def secrets_of(
     if database_url is None and DATABASE in before:
         made = [each for each in made if name_of(each) != DATABASE]
     return [*map(encoded, made), users_of(key, nodes)]
+
+
+def has_database(objects: Sequence[Json], live: Sequence[Json]) -> bool:
+    """Whether the address is known without the operator: the overlay `minimal` brings the database,
+    or the installation has its address.
+    """
+    brought = find(objects, "Service", POSTGRES)
+    return brought is not None or find(live, "Secret", DATABASE) is not None
 
 
 def users_of(key: str, nodes: Sequence[str]) -> Json:
