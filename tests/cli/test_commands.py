@@ -224,6 +224,21 @@ def test_a_job_shows_its_retries_by_cause_and_its_newest_earlier_attempts(
     assert "…" in cut
 
 
+def test_a_preempted_attempt_of_a_job_shows_for_whom(rest: Rest, tmp_path: Path) -> None:
+    now, earlier = job_status("RUNNING"), job_status("FAILED")
+    now["jobStatus"]["attemptId"] = 1
+    rest.answer(f"GET /api/v2/jobs/{JOB}", now)
+    whom = "w[0] was preempted, and its gang with it: The gang hi has priority 30, this one 20."
+    earlier["jobStatus"] |= {
+        "attemptId": 0,
+        "appExitCode": -1003,
+        "appExitDiagnostics": "The pod had to leave its place.",
+        "appExitTriggerMessage": whom,
+    }
+    rest.answer(f"GET /api/v2/jobs/{JOB}/attempts/0", earlier)
+    assert muster(rest, tmp_path, "job", JOB).out.splitlines()[-1].endswith(whom)
+
+
 def test_a_server_that_is_away_hides_no_attempts_of_a_job(rest: Rest, tmp_path: Path) -> None:
     now = job_status("RUNNING")
     now["jobStatus"]["attemptId"] = 1

@@ -26,6 +26,7 @@ from cli.reasons import coded, gang_class, scheduler_details
 
 POLL_S = 0.5
 ATTEMPTS_SHOWN = 10
+PREEMPTED_CODE = -1003
 AT_FAULT = {
     "USER_FAILURE": "the job",
     "PLATFORM_FAILURE": "the platform",
@@ -165,11 +166,18 @@ def _print_attempts(attempts: Sequence[dict[str, Any]]) -> None:
                 when(each.get("appCompletedTime"))[5:-3],
                 length(each.get("appLaunchedTime"), each.get("appCompletedTime")),
                 each.get("appExitCode"),
-                each.get("appExitDiagnostics"),
+                _why_ended(each),
             )
             for each in attempts
         ],
     )
+
+
+def _why_ended(attempt: dict[str, Any]) -> str | None:
+    """Of a preemption, for whom it was; else the cause."""
+    cause: str | None = attempt.get("appExitDiagnostics")
+    is_preempted = attempt.get("appExitCode") == PREEMPTED_CODE
+    return attempt.get("appExitTriggerMessage") or cause if is_preempted else cause
 
 
 def tag(
