@@ -252,6 +252,17 @@ def test_what_can_never_have_an_effect_is_warned_of() -> None:
     )
 
 
+def test_a_type_below_the_top_of_its_chain_is_shown_as_it_is_to_be_written() -> None:
+    found = warned(
+        f"{USED}physicalCells: [{{type: rack, nodes: [n0, n1]}}]\n"
+        "virtualClusters: {vision: {cells: [{type: node, count: 2}]}}\n"
+    )
+    assert found[0][2] == (
+        "vision can never use its 2 node: no chain has node as its top; the chains are rack."
+        " Is it rack/node?"
+    )
+
+
 def test_a_message_names_a_few_of_many() -> None:
     many = "".join(f"  t{number}: {{child: gpu, count: 1}}\n" for number in range(100))
     found = refused(f"{USED}{many}physicalCells: [{{type: shelf}}]\n")

@@ -102,9 +102,12 @@ class _Resolver:
             return None
         chain = forest.chains.get(types[0])
         if chain is None:
+            within = [each for each in forest.chains.values() if types[0] in each.types]
+            ways = ", ".join(f"{each.name}/{cells.path}" for each in within)
             message = (
                 f"{self.name} can never use its {cells.count} {types[-1]}: no chain has {types[0]}"
                 f" as its top; the chains are {listed(forest.chains)}"
+                + (f". Is it {ways}?" if within else "")
             )
             forest.warnings.append(Finding(f"{path}.type", message, line))
             return None
