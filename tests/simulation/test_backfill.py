@@ -53,6 +53,15 @@ def waiting_for_half() -> Scene:
     return scene
 
 
+def test_who_loses_its_reservation_to_a_bad_node_has_it_again_when_the_node_is_well() -> None:
+    scene = waiting_for_half()
+    scene.core.set_node_health("n0", False)
+    assert reserved(scene.cycle(), "large").starts_at is None
+    scene.core.set_node_health("n0", True)
+    assert reserved(scene.cycle(), "large").starts_at == 101.0
+    assert placed(scene.asks(a_gang("long", 1, expected_s=900.0))) == []
+
+
 def test_cells_and_a_time_are_kept_for_the_first_that_can_not_start() -> None:
     scene = waiting_for_half()
     told = scene.asks(a_gang("small", 1))

@@ -43,7 +43,7 @@ class Planner:
 
     def __init__(self, gangs: Transitions) -> None:
         self._gangs = gangs
-        self._unwell: dict[Slot, int] = {}
+        self._unwell: dict[Slot, int] | None = None
         self._failed: Counter[tuple[str, Types]] = Counter()
         self._in_order: dict[str, dict[Types, list[Entry]]] = {}
         self._firsts: dict[WorkloadClass, Workload] = {}
@@ -53,7 +53,7 @@ class Planner:
         self._failed.clear()
         self._in_order.clear()
         self._firsts.clear()
-        self._forget_what_health_has_changed()
+        self._look_at_health()
 
     def failed(self, found: WorkloadClass, now: float) -> Iterator[Decision]:
         """The first of a class has failed: it, and those before it, get their reservations before
@@ -76,8 +76,8 @@ class Planner:
                 return
 
     def plan(self, tried: Iterable[WorkloadClass], now: float) -> Iterator[list[Decision]]:
-        """A reservation for the first gangs of owners of which some failed, or one has a
-        reservation no more, gang by gang.
+        """A reservation for the first gangs of owners of which some failed, or that may get one for
+        another reason, gang by gang.
         """
         unplanned = self._gangs.records.unplanned
         owners = dict.fromkeys(found.owner for found in tried if found.owner is not None)
@@ -119,12 +119,18 @@ class Planner:
             self._firsts[found] = head[1]
             insort(in_order.setdefault(_types_of(found), []), (*head, found), key=_RANK)
 
-    def _forget_what_health_has_changed(self) -> None:
+    def _look_at_health(self) -> None:
+        """Where it has changed, or may have before the first cycle, who had no reservation may get
+        one, though none fails in this cycle.
+        """
         unwell = {slot: slot.good for slot in self._gangs.state.unwell}
-        if unwell != self._unwell:
-            self._unwell = unwell
-            for found in self._gangs.queue.classes.values():
-                found.hopeless_beside = None
+        if unwell == self._unwell:
+            return
+        self._unwell = unwell
+        for found in self._gangs.queue.classes.values():
+            found.hopeless_beside = None
+            if found.no is not None and found.owner is not None:
+                self._gangs.records.unplanned[found.owner] = None
 
     def _plan_for(self, found: WorkloadClass, record: Record, now: float) -> Iterator[Decision]:
         if record.reservation is not None:

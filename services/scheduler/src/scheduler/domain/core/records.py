@@ -131,7 +131,7 @@ class Records:
     reservation, or are misnamed. ``kept``: cells
     of attempts that the platform failed, for the next ones. ``moved``: gangs whose places have
     changed without a decision; ``unplanned``: owners of whose gangs one has
-    started, or lost its reservation;
+    started or lost its reservation, or may get one as health has changed;
     ``unlooked``: slots that others may have left for nominated gangs; ``rebindable``: those of
     ``away`` that may get cells of their own: until the caller clears them.
     """
