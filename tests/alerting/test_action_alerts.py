@@ -107,7 +107,7 @@ def test_what_a_limit_holds_back_is_told_until_there_is_room() -> None:
     (held,) = history.look(first, second)
     assert (held.name, held.labels) == ("ActionHeld", {"node": "n2", "rule": "quarantine"})
     assert held.summary == (
-        "Rule quarantine does not cordon node n2 yet. 1 node taken now, the limit: release one"
+        "Rule quarantine does not cordon node n2 yet: `muster alerts actions` has the reason"
     )
     (taken,) = history.answer().look(first, second)
     assert taken.labels == {"node": "n1"}

@@ -83,7 +83,8 @@ def _alert(action: Action, cause: Alert | None, *, is_standing: bool) -> Alert |
         text = f"A dry run: rule {rule} would {word} {target}. {action.summary}"
     elif action.state is State.HELD and _is_limited(action):
         name, severity = HELD, Severity.WARNING
-        text = f"Rule {rule} does not {word} {target} yet. {action.reason}"
+        # No reason: it changes while the alert fires, and a summary stays as it was.
+        text = f"Rule {rule} does not {word} {target} yet: `muster alerts actions` has the reason"
     else:
         return None
     return Alert(
