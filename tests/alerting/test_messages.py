@@ -82,7 +82,7 @@ def test_a_digest_that_nobody_asked_for_names_its_jobs_and_how_to_end_it() -> No
     titles = [
         digest_message("digest/1", "account/a", some, EVENT.at).title for some in (waits, waits[:1])
     ]
-    assert titles == ["Job a~b waits and 1 more", "Job a~b waits"]
+    assert titles == ["Job a~b waits (and 1 more)", "Job a~b waits"]
     text = digest_message("digest/1", "account/a", waits * LINES, EVENT.at).text
     assert f"{LINES} more: `muster subscriptions deliveries account`" in text
     assert "`muster why JOB`" in text

@@ -50,6 +50,7 @@ def test_the_end_of_a_group_names_the_alert_that_its_begin_named() -> None:
     (ended,) = events_of([it.resolved(NOW) for it in reversed(alerts)])
     assert ended.data["alert"] == begun.data["alert"]
     assert ended.text == begun.text
+    assert begun.title == "GPU c is hot (and 2 more)"
 
 
 @pytest.mark.parametrize("summary", ["GPU 3 is hot", "GPU 3 is hot."])

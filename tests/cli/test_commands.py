@@ -75,6 +75,21 @@ def test_a_single_problem_is_shown_once(rest: Rest, tmp_path: Path) -> None:
     assert ran.err == f"muster: {message}\n"
 
 
+def test_of_several_problems_the_first_is_shown_once(rest: Rest, tmp_path: Path) -> None:
+    problems = [
+        {"path": "rules.0.when", "line": 2, "message": "is no expression"},
+        {"path": "presetsOff.0", "line": 7, "message": "there is no such preset"},
+    ]
+    message = "The rules have 2 problems. Line 2: `rules.0.when` is no expression"
+    refusal = {"code": "InvalidConfigError", "message": message, "errors": problems}
+    rest.answer("POST /api/v2/alerts/rules/check", refusal, 400)
+    ran = muster(rest, tmp_path, "alerts", "rules", "-", "--check", text="rules: []\n")
+    assert ran.err.splitlines() == [
+        f"muster: {message}",
+        "  line 7: presetsOff.0: there is no such preset",
+    ]
+
+
 def test_a_wrong_password_is_not_answered_by_how_to_log_in(rest: Rest, tmp_path: Path) -> None:
     refusal = {"code": "IncorrectPasswordError", "message": "The password is wrong."}
     rest.answer("POST /api/v2/authn/basic/login", refusal, 401)

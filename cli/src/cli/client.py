@@ -178,8 +178,8 @@ def _reason(error: Exception) -> str:
 
 
 def refusal(answer: Answer) -> CommandError:
-    """The server's error, each problem with its place. Its message has the first one already, so
-    that a single one is shown once.
+    """The server's error, each problem with its place. A single one, and a first one that the
+    message names, is not repeated.
     """
     try:
         content = answer.json()
@@ -189,7 +189,8 @@ def refusal(answer: Answer) -> CommandError:
         content = {}
     message = content.get("message") or f"HTTP {answer.status}: {answer.text()[:200]}"
     problems = content.get("errors") or ()
-    details = tuple(problem_text(each) for each in problems) if len(problems) > 1 else ()
+    is_named = len(problems) == 1 or (problems and problems[0].get("message", "") in str(message))
+    details = tuple(problem_text(each) for each in (problems[1:] if is_named else problems))
     if answer.status in FORBIDDEN:
         code = Exit.UNAUTHORISED
         if answer.status == 401 and content.get("code") != REFUSED_LOGIN:

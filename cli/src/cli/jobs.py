@@ -40,7 +40,7 @@ def _renamed(text: str, name: str) -> str:
         return renamed(text, name)
     except ProtocolError as error:
         details = tuple(problem_text(asdict(problem)) for problem in error.problems)
-        raise CommandError(Exit.REFUSED, str(error), details[1:] and details) from None
+        raise CommandError(Exit.REFUSED, str(error), details[1:]) from None
 
 
 def detail(client: Client, job: str, attempt: int | None = None) -> Json:

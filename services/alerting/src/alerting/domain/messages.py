@@ -169,7 +169,7 @@ def digest_message(
     }
     title = f"{total}: {named}"
     if len(counts) == 1:
-        title = ranked[0].title + (f" and {number - 1} more" if number > 1 else "")
+        title = ranked[0].title + (f" (and {number - 1} more)" if number > 1 else "")
     severity = ranked[0].severity
     thread = f"digest/{subscription}"
     return Message(key, "digest", at, severity, title, "\n".join(lines), thread, data)

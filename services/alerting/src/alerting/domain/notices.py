@@ -59,7 +59,7 @@ def _event(cause: str, alerts: Sequence[Alert], truncated: int) -> Event:
     alerts = sorted(alerts, key=_rank, reverse=True)
     first = alerts[0]
     is_over = first.ends_at is not None
-    more = f" and {len(alerts) - 1} more" if alerts[1:] else ""
+    more = f" (and {len(alerts) - 1} more)" if alerts[1:] else ""
     lines = [_line(it) for it in alerts[:NAMED]]
     if alerts[NAMED:]:
         left = counted(len(alerts) - NAMED, "more alert")
