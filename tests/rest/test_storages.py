@@ -91,6 +91,14 @@ async def test_a_storage_that_can_not_be_mounted_is_refused_with_its_place(
     assert message in problem["message"]
 
 
+async def test_a_user_who_may_use_no_storage_is_told_of_none_to_use(rest: Any) -> None:
+    await put(rest, "bobs", hostPath="/srv/bobs", users=["bob"])
+    async with await rest.make_user("ann") as ann:
+        refused = await ann.post(JOBS, content=naming(rest, "one", "[{name: bobs}]"))
+    (problem,) = refused.json()["errors"]
+    assert problem["message"].endswith(" the virtual cluster default; ask an admin for it")
+
+
 def with_data(rest: Any, name: str, uri: str) -> str:
     file: str = rest.job_file(name)
     data = f"  - {{name: set, type: data, uri: ['{uri}']}}\ntaskRoles:"

@@ -109,9 +109,10 @@ def _problem(
     """
     storage = usable.get(named.name)
     if storage is None:
+        use = f"use one of {_names(usable)}, or " if usable else ""
         return (
-            f"names no storage that {caller.username} may use in the virtual cluster {cluster}; use"
-            f" one of {_names(usable)}, or ask an admin for it"
+            f"names no storage that {caller.username} may use in the virtual cluster {cluster};"
+            f" {use}ask an admin for it"
         )
     if {".", ".."}.intersection(_sub_path(storage, caller.username, cluster).split("/")):
         return f"has no folder for a user with the name {caller.username}"
@@ -147,4 +148,4 @@ def _mount(storage: Storage, named: NamedStorage, username: str, cluster: str) -
 def _names(found: Iterable[str]) -> str:
     names = sorted(found)
     more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
-    return ", ".join(names[:NAMES_SHOWN]) + more if names else "none"
+    return ", ".join(names[:NAMES_SHOWN]) + more
