@@ -48,6 +48,23 @@ async def test_a_wrong_query_is_400(rest: Any) -> None:
         assert answer.json()["errors"]
 
 
+@pytest.mark.parametrize("day", ["yesterday", "2026-13-01", "2026-01-31T13:00:00Z"])
+async def test_a_wrong_day_is_answered_by_how_to_write_one(rest: Any, day: str) -> None:
+    answer = await rest.client.get("/api/v2/reports/usage", params={"week": day})
+    assert answer.status_code == 400
+    fault = "`week` is no day: write it like 2026-01-31"
+    assert answer.json()["message"] == f"The request is not valid: {fault}."
+
+
+@pytest.mark.parametrize("time", ["tomorrow", "2026-01-31", "2026-01-31T13:00:00"])
+async def test_a_wrong_time_is_answered_by_how_to_write_one(rest: Any, time: str) -> None:
+    wanted = {"alert": "GpuXid", "until": time}
+    answer = await rest.client.post("/api/v2/alerts/mutes", json=wanted)
+    assert answer.status_code == 400
+    fault = "`until` is no time: write it like 2026-01-31T13:00:00Z"
+    assert answer.json()["message"] == f"The request is not valid: {fault}."
+
+
 async def test_what_is_not_there_is_refused_in_the_one_shape(rest: Any) -> None:
     for path in ("jobs/nobody~x", "jobs/x", "jobs/a~b/config", "jobs/a~b/why", "nothing"):
         answer = await rest.client.get(f"/api/v2/{path}")

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 
 from rest.api.models import ShownProblem
-from rest.api.texts import FIXES
+from rest.api.texts import FIXES, TYPE_FIXES
 from rest.domain.throttle import TooManyRequests
 from rest.handlers.submit import problem_json
 
@@ -153,7 +153,8 @@ def _place(loc: tuple[int | str, ...]) -> str:
 
 
 def _fault(detail: Mapping[str, Any]) -> str:
-    fix = FIXES.get(detail.get("ctx", {}).get("pattern", ""))
+    pattern = detail.get("ctx", {}).get("pattern", "")
+    fix = FIXES.get(pattern) or TYPE_FIXES.get(detail["type"])
     return fix or _lower(str(detail["msg"]).removeprefix(OURS))
 
 
