@@ -78,6 +78,7 @@ CLUSTER = {
     "nodes": {
         "total": 16,
         "ready": 15,
+        "gpusReady": 118,
         "troubled": 2,
         "inTrouble": [
             {
@@ -131,7 +132,7 @@ def test_the_cluster_shows_what_each_virtual_cluster_owns_and_uses(
     lines = on_a_terminal(rest, tmp_path, "cluster")
     assert max(len(line) for line in lines) <= COLUMNS
     words = [line.split() for line in lines]
-    assert ["GPUs", "128"] in words
+    assert "GPUs   128, 118 healthy on ready nodes" in lines
     assert "nodes  16, 15 ready, 2 listed below" in lines
     assert ["vision", "80", "60", "8", "16", "4", "2", "a100", "v100", "lab"] in words
     assert ["vision", "v100-rack", "1", "1"] in words

@@ -214,7 +214,7 @@ async def test_nodes_in_trouble_or_under_orders_are_listed(
     bootstrap = fresh_broker.bootstrap
     scheduler.answers["/virtual-clusters"] = {"asOf": 3, "virtualClusters": {}}
     async with start_rest(kafka_bootstrap=bootstrap, scheduler_url=scheduler.url) as rest:
-        for node, is_healthy in (("n1", True), ("n2", False), ("n3", True)):
+        for node, is_healthy in (("n1", True), ("n2", False), ("n3", True), ("n4", True)):
             await report(bootstrap, node, is_healthy=is_healthy)
 
         async def summary() -> dict[str, Any]:
@@ -223,11 +223,14 @@ async def test_nodes_in_trouble_or_under_orders_are_listed(
         async def count() -> int:
             return int((await summary())["total"])
 
-        await rest.eventually(count, 3)
-        await rest.client.put(order("n3"), json={"value": "drain"})
+        await rest.eventually(count, 4)
         found = await summary()
-        assert (found["ready"], found["troubled"]) == (3, 2)
-        n2, n3 = found["inTrouble"]
+        assert (found["ready"], found["gpusReady"], found["troubled"]) == (4, 3, 1)
+        await rest.client.put(order("n3"), json={"value": "drain"})
+        await rest.client.put(order("n4"), json={"value": "cordon"})
+        found = await summary()
+        assert (found["ready"], found["gpusReady"], found["troubled"]) == (2, 1, 3)
+        n2, n3, _ = found["inTrouble"]
         assert (n2["name"], n2["badGpus"], n2["problem"], n2["order"]) == ("n2", [0], "hot", None)
         assert (n3["name"], n3["badGpus"]) == ("n3", [])
         assert (n3["order"], n3["orderedBy"]) == ("drain", "admin")

@@ -92,7 +92,8 @@ async def test_they_are_shown_as_openpai_does_with_the_schedulers_figures(
         assert (await rest.client.get(f"/api/v2{PATH}/a.b")).status_code == 400
         whole = (await rest.client.get("/api/v2/cluster")).json()
         assert (whole["asOf"], whole["virtualClusters"]) == (12, shown)
-        assert whole["nodes"] == {"total": 0, "ready": 0, "troubled": 0, "inTrouble": []}
+        counts = dict.fromkeys(("total", "ready", "gpusReady", "troubled"), 0)
+        assert whole["nodes"] == counts | {"inTrouble": []}
 
 
 async def test_a_job_for_a_virtual_cluster_that_is_not_there_is_refused_with_those_that_are(

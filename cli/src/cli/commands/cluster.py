@@ -76,7 +76,9 @@ def _age(submitted_at: str | None) -> str:
 
 
 def cluster(*, output: Output = Format.TABLE) -> None:
-    """Virtual clusters: their quota, what of it is bound, and its use; and nodes in trouble."""
+    """Virtual clusters: their quota, what of it is bound, used and free; and nodes in trouble.
+    Quota is free also while its nodes take no pods.
+    """
     found = client().get("/cluster").json()
     if output is Format.JSON:
         print_json(found)
@@ -84,7 +86,7 @@ def cluster(*, output: Output = Format.TABLE) -> None:
     clusters, nodes = found["virtualClusters"], found["nodes"]
     print_facts(
         {
-            "GPUs": found["gpuTotal"],
+            "GPUs": f"{found['gpuTotal']}, {nodes['gpusReady']} healthy on ready nodes",
             "nodes": f"{nodes['total']}, {nodes['ready']} ready, {nodes['troubled']} listed below",
         }
     )

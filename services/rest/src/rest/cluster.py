@@ -134,9 +134,11 @@ def nodes_summary(
     that an order stands for.
     """
     troubled = [node for node in nodes if _is_troubled(node) or node.report.node in orders]
+    ready = [it for it in nodes if _state(it) == READY and it.report.node not in orders]
     return {
         "total": len(nodes),
-        "ready": sum(_state(node) == READY for node in nodes),
+        "ready": len(ready),
+        "gpusReady": sum(gpu.is_healthy for node in ready for gpu in node.report.gpus),
         "troubled": len(troubled),
         "inTrouble": [_trouble(node, orders.get(node.report.node)) for node in troubled[:most]],
     }

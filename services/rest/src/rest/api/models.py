@@ -325,10 +325,13 @@ class TroubledNode(BaseModel):
 
 
 class ShownNodes(BaseModel):
-    """The nodes, counted; ``inTrouble`` has the first of the troubled ones."""
+    """The nodes, counted. ``ready``: those that take pods, so no cordoned or drained ones.
+    ``gpusReady``: their healthy GPUs. ``inTrouble`` has the first of the troubled ones.
+    """
 
     total: int
     ready: int
+    gpusReady: int
     troubled: int
     inTrouble: list[TroubledNode]
 
