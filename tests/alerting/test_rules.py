@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -241,6 +242,38 @@ async def test_the_rules_that_are_shown_can_be_set_again(
     assert newest.split()[0] == "4"
     assert newest.endswith("admin  rollback to 1  too quiet")
     assert first.split()[0] == "3"
+
+
+@pytest.mark.postgres
+@pytest.mark.kafka
+async def test_an_action_on_an_alert_that_nobody_knows_is_set_with_a_note(
+    with_rest: Callable[..., Any],
+) -> None:
+    names = ("GpuXidd", "Gpu*", "GpuMissing", "Own", "Zzzz")
+    text = f"""
+rules: [{{name: Own, event: job-failed}}]
+actions: [{{name: a, alerts: [{", ".join(names)}], do: drain}}]
+"""
+    notes = [
+        "Action a: no alert or event is known by the name GpuXidd. Did you mean GpuXid?"
+        " It acts once there is such an alert.",
+        "Action a: no alert or event is known by the name Zzzz."
+        " It acts once there is such an alert.",
+    ]
+    async with with_rest() as api:
+        path = "/api/v2/alerts/rules"
+        checked = await api.admin.post(f"{path}/check", content=text)
+        assert checked.json()["notes"] == notes
+        made = await api.admin.put(path, content=text)
+        assert (made.status_code, made.json()["notes"]) == (202, notes)
+        assert (await api.admin.put(path, content=RULES % 600)).json()["notes"] == []
+        until = datetime.fromtimestamp(time.time() + 3600, UTC).isoformat()
+        mute = {"alert": "GpuXidd", "until": until}
+        muted = await api.admin.post("/api/v2/alerts/mutes", json=mute)
+        assert muted.json()["note"] == (
+            "No alert or event is known by the name GpuXidd. Did you mean GpuXid?"
+            " The mute holds all the same."
+        )
 
 
 @pytest.mark.postgres

@@ -20,11 +20,21 @@ def test_a_mute_of_a_name_that_nobody_knows_is_made_with_a_note(
     assert ran.err.strip() == (note or "")
 
 
+def test_notes_on_rules_are_printed(rest: Rest, tmp_path: Path) -> None:
+    answer = {"version": 3, "trial": [], "notes": [f"Action a: {NOTE}"]}
+    rest.answer("POST /api/v2/alerts/rules/check", answer)
+    rest.answer("PUT /api/v2/alerts/rules?comment=", answer)
+    for words in ((), ("--check",)):
+        ran = muster(rest, tmp_path, "alerts", "rules", "-", *words, text="actions: []\n")
+        assert (ran.code, ran.err) == (0, f"Action a: {NOTE}\n")
+
+
 def test_counts_are_one_or_more(rest: Rest, tmp_path: Path) -> None:
     def trial(fired: int, failed: int) -> dict[str, Any]:
         return {"rule": "r", "fired": fired, "events": 9, "failed": failed}
 
-    rest.answer("POST /api/v2/alerts/rules/check", {"trial": [trial(1, 0), trial(0, 1)]})
+    trials = {"trial": [trial(1, 0), trial(0, 1)], "notes": []}
+    rest.answer("POST /api/v2/alerts/rules/check", trials)
     (tmp_path / "rules.yaml").write_text("rules: []\n")
     ran = muster(rest, tmp_path, "alerts", "rules", str(tmp_path / "rules.yaml"), "--check")
     assert ran.out.splitlines()[1:] == [

@@ -156,12 +156,12 @@ def rules(
     if check:
         answer = server.call("POST", f"{API}/alerts/rules/check", text, kind).json()
         print_line("The rules can be set.")
-        _print_trial(answer["trial"])
+        _print_findings(answer)
         return
     path = f"{API}/alerts/rules?{urlencode({'comment': comment})}"
     made = server.call("PUT", path, text, kind).json()
     _print_made(made)
-    _print_trial(made["trial"])
+    _print_findings(made)
 
 
 @rules_app.command
@@ -193,11 +193,13 @@ def _print_made(version: dict[str, Any]) -> None:
     print_line(f"Version {version['version']} of the rules holds.")
 
 
-def _print_trial(trial: list[dict[str, Any]]) -> None:
-    for each in trial:
+def _print_findings(answer: dict[str, Any]) -> None:
+    for each in answer["trial"]:
         times, events = counted(each["fired"], "time"), counted(each["failed"], "event")
         failed = f"; it could not evaluate {events}" if each["failed"] else ""
         print_line(f"{each['rule']} would have fired {times} on the last day{failed}.")
+    for note in answer["notes"]:
+        print_note(note)
 
 
 @app.command

@@ -337,6 +337,19 @@ def nearest(name: str, rules: Rules, seen: Iterable[str]) -> list[str] | None:
     return [by_letters[it] for it in get_close_matches(name.lower(), by_letters, NEAR)]
 
 
+def unknown_alerts(content: dict[str, Any], seen: Iterable[str]) -> list[dict[str, Any]]:
+    """Of a checked content: the names of alerts that its actions wait for, and nobody knows."""
+    rules = rules_of(content)
+    seen = frozenset(seen)
+    found = []
+    for action in rules.actions:
+        for name in action.alerts:
+            is_name = not set(name) & set("*?[")
+            if is_name and (near := nearest(name, rules, seen)) is not None:
+                found.append({"action": action.name, "alert": name, "nearest": near})
+    return found
+
+
 class KnownRules:
     """The rules that hold, followed from the bus."""
 

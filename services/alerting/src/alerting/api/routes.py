@@ -18,7 +18,7 @@ from alerting.domain.actions import Action
 from alerting.domain.deliveries import DeliveryPolicy, Receiver
 from alerting.domain.event_rules import Trial, tried
 from alerting.domain.events import Alert
-from alerting.rules import KnownRules, after_trial, check, nearest
+from alerting.rules import KnownRules, after_trial, check, nearest, unknown_alerts
 from alerting.store import actions, alerts, deliveries
 from alerting.store import rules as rule_store
 from alerting.store.alerts import Wanted
@@ -79,12 +79,17 @@ def routes(pool: Pool, guard: TokenGuard, policy: DeliveryPolicy, known: KnownRu
             trials = [done[rule.name] for rule, _ in checked.rules]
             if request.query_params.get("trial") != "no":
                 checked = after_trial(checked, trials, known.now.texts)
+        unknown = []
+        if checked.content is not None:
+            async with pool.acquire() as conn:
+                unknown = unknown_alerts(checked.content, await alerts.names(conn))
         errors = [_shown_problem(each) for each in checked.problems]
         shown = [
             {"rule": it.rule, "fired": it.fired, "events": it.events, "failed": it.failed}
             for it in trials
         ]
-        return JSONResponse({"content": checked.content, "errors": errors, "trial": shown})
+        found = {"errors": errors, "trial": shown, "unknown": unknown}
+        return JSONResponse({"content": checked.content, **found})
 
     async def list_deliveries(request: Request) -> Response:
         query = request.query_params

@@ -85,15 +85,21 @@ class ShownTrial(BaseModel):
 
 
 class CheckedRules(BaseModel):
-    """The rules can be set."""
+    """The rules can be set. ``notes``: alerts that actions wait for, and nobody knows: they may
+    still come from Alertmanager.
+    """
 
     trial: list[ShownTrial]
+    notes: list[str]
 
 
 class AcceptedRules(WholeVersion):
-    """A version that was made, and what its rules would have done on the last day."""
+    """A version that was made, and what its rules would have done on the last day. ``notes``: as
+    of a check of rules.
+    """
 
     trial: list[ShownTrial]
+    notes: list[str]
 
 
 class ShownAction(BaseModel):
@@ -171,7 +177,7 @@ async def list_alert_rules_versions(here: Here, _caller: Admin, page: Paging) ->
 async def check_alert_rules(request: Request, here: Here, _caller: Admin) -> Response:
     """Check rules, and try them on the last day's events; nothing is set."""
     checked = await here.alert_rules.check(await request.body())
-    return JSONResponse({"trial": checked.trial})
+    return JSONResponse(checked.findings())
 
 
 @router.put("/rules", status_code=202, response_model=AcceptedRules, openapi_extra=_TEXT)
@@ -182,7 +188,7 @@ async def set_alert_rules(
     It adopts them a moment later.
     """
     made, checked = await here.alert_rules.set(await request.body(), who)
-    return JSONResponse(shown_version(made) | {"trial": checked.trial}, 202)
+    return JSONResponse(shown_version(made) | checked.findings(), 202)
 
 
 @router.post("/rules/rollback", status_code=202, response_model=WholeVersion)

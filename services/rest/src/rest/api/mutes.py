@@ -18,6 +18,7 @@ from rest.api.router import new_router
 from rest.api.tokens import Done
 from rest.domain.callers import Caller, check_admin, check_owner
 from rest.domain.times import iso
+from rest.handlers.alert_rules import no_such_alert
 from rest.store import accounts, audit, mutes
 
 router = new_router("/alerts/mutes", tag="alerts")
@@ -143,9 +144,8 @@ async def _note_on(here: Context, alert: str) -> str | None:
         return None
     if not found or found.get("isKnown", True):
         return None
-    near = " or ".join(found["nearest"])
-    hint = f" Did you mean {near}?" if near else ""
-    return f"No alert or event is known by the name {alert}.{hint} The mute holds all the same."
+    fault = no_such_alert(alert, found["nearest"])
+    return f"{fault[:1].upper()}{fault[1:]} The mute holds all the same."
 
 
 def _check_time(until: datetime, now: datetime) -> None:

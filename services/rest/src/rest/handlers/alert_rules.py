@@ -3,7 +3,7 @@ settings-changed.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,12 +34,29 @@ class Finding(BaseModel):
         return Problem(self.path, self.message, self.line, self.column)
 
 
+class UnknownAlert(BaseModel):
+    """A name of an alert that an action waits for, and nobody knows; and names that are like it."""
+
+    action: str
+    alert: str
+    nearest: list[str]
+
+    def note(self) -> str:
+        fault = no_such_alert(self.alert, self.nearest)
+        return f"Action {self.action}: {fault} It acts once there is such an alert."
+
+
 class Checked(BaseModel):
     """Alerting's answer to whether a text could be set. ``trial``: what it would have done."""
 
     content: dict[str, Any] | None
     errors: list[Finding]
     trial: list[dict[str, Any]] = []
+    unknown: list[UnknownAlert] = []
+
+    def findings(self) -> dict[str, Any]:
+        """What is told of a text that can be set."""
+        return {"trial": self.trial, "notes": [each.note() for each in self.unknown]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,3 +153,9 @@ def _invalid(problems: list[Problem]) -> Rejected:
     path = f"`{first.path}` " if first.path else ""
     message = f"The rules have {count}. {line}{path}{first.message}"
     return Rejected("InvalidConfigError", message, tuple(problems))
+
+
+def no_such_alert(name: str, nearest: Sequence[str]) -> str:
+    """What to know about a name that nobody knows. Alertmanager may know it all the same."""
+    hint = f" Did you mean {' or '.join(nearest)}?" if nearest else ""
+    return f"no alert or event is known by the name {name}.{hint}"
