@@ -154,6 +154,20 @@ async def test_a_user_of_a_misspelt_virtual_cluster_is_refused(
         assert (await rest.client.post("/api/v2/users", json=user)).status_code == 404
 
 
+async def test_a_subscription_to_a_misspelt_virtual_cluster_is_refused(
+    start_rest: Any, scheduler: Any
+) -> None:
+    scheduler.answers[PATH] = CLUSTERS
+    async with start_rest(scheduler_url=scheduler.url) as rest:
+        await until_known(rest)
+        for name, status in (("visoin", 404), ("vision", 201)):
+            hook = {"events": ["job-failed"], "webhookUrl": "https://example.org/hook"}
+            hook |= {"filter": {"virtualClusters": [name]}}
+            made = await rest.client.post("/api/v2/alerts/subscriptions", json=hook)
+            assert made.status_code == status, made.text
+            assert status == 201 or "nlp, vision" in made.json()["message"]
+
+
 async def test_a_new_virtual_cluster_takes_jobs_at_once(start_rest: Any, scheduler: Any) -> None:
     scheduler.answers[PATH] = CLUSTERS
     async with start_rest(

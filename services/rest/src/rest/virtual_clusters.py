@@ -5,12 +5,13 @@ refuses jobs that can't run.
 
 import asyncio
 import time
+from collections.abc import Iterable
 
 import structlog
 from muster.errors import Rejected, Transient
 from pydantic import ValidationError
 
-from rest.domain.virtual_clusters import VirtualClusters
+from rest.domain.virtual_clusters import VirtualClusters, no_virtual_cluster
 from rest.peers import Peers
 from rest.settings import RestSettings
 
@@ -54,6 +55,13 @@ class KnownVirtualClusters:
                 await self.ask()
                 self._asked_at = time.monotonic()
         return self.last
+
+    async def check(self, names: Iterable[str]) -> None:
+        """Raises Rejected where there is none of a name, as far as that is known."""
+        for name in names:
+            known = await self.having(name)
+            if known is not None and name not in known.virtual_clusters:
+                raise no_virtual_cluster(name, known.virtual_clusters)
 
     async def run(self) -> None:
         """Ask now and then, until cancelled."""

@@ -417,7 +417,8 @@ async def _health(here: Context, owner: str | None) -> Troubled | None:
 async def create_subscription(
     request: SubscriptionRequest, here: Here, caller: User, address: Address
 ) -> CreatedSubscription:
-    """Subscribe."""
+    """Subscribe. A name that no virtual cluster has is refused."""
+    await here.virtual_clusters.check(request.filter.virtualClusters)
     ident = new_id(time.time_ns() // 1_000_000, secrets.randbits(80))
     async with transaction(here.pool) as conn:
         # Before the account is shared: two who share it can't both lock it.

@@ -15,7 +15,7 @@ from rest.api.router import new_router
 from rest.api.texts import MAIL_OR_NONE
 from rest.api.tokens import Done
 from rest.domain.callers import USERNAME, Caller, check_person
-from rest.domain.virtual_clusters import DEFAULT, no_virtual_cluster
+from rest.domain.virtual_clusters import DEFAULT
 from rest.handlers.passwords import check_new_password
 from rest.store import accounts, audit, confirmations, subscriptions
 from rest.store.accounts import Account, Change
@@ -171,7 +171,7 @@ async def get_user(username: Username, here: Here, caller: User) -> ShownUser:
 async def create_user(new: NewUser, here: Here, caller: Admin, address: Address) -> Done:
     """Make a user. An application token may not, as it may set no password."""
     check_person(caller)
-    await _check_virtual_clusters(here, _named(new))
+    await here.virtual_clusters.check(_named(new))
     password_hash = await here.passwords.hash(new.password, new.username)
     async with transaction(here.pool) as conn:
         await accounts.check_rights(conn, caller)
@@ -253,7 +253,7 @@ async def change_user(change: UserChange, here: Here, caller: Admin, address: Ad
     """
     if change.data.password is not None or change.data.admin is not None:
         check_person(caller)
-    await _check_virtual_clusters(here, _named(change.data))
+    await here.virtual_clusters.check(_named(change.data))
     await _change(here, caller, address, change.data)
     return Done(message=f"The user {change.data.username} is changed.")
 
@@ -304,14 +304,6 @@ def _named(user: NewUser | UserData) -> list[str]:
     """The virtual clusters that a request names."""
     own = (*(user.virtualCluster or ()), *(user.ownsVirtualCluster or ()))
     return [*own, *((user.maxPriority or {}).keys() - {"*"})]
-
-
-async def _check_virtual_clusters(here: Context, names: list[str]) -> None:
-    """Raises Rejected where there is none of a name, as far as that is known."""
-    for name in names:
-        known = await here.virtual_clusters.having(name)
-        if known is not None and name not in known.virtual_clusters:
-            raise no_virtual_cluster(name, known.virtual_clusters)
 
 
 async def _find(conn: Connection, username: str) -> Account:
