@@ -148,6 +148,6 @@ def test_pods_that_kubernetes_can_not_make_are_told(event: Json, found: list[str
 def test_a_part_without_pods_gives_the_reason() -> None:
     waiting = Waiting(0, lambda _text: None, "Then apply again.")
     event = refused("rest-5d9f", "ReplicaSet", "2026-01-01T00:00:05Z")
-    with pytest.raises(CommandError) as failed:
+    with pytest.raises(CommandError, match=r"More: .* describe deployment/rest\.") as failed:
         roll_out(Stuck(None, [event]), [Step("rest", [REST])], waiting)
     assert failed.value.details == (f"ReplicaSet rest: {FORBIDDEN}",)

@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.k8s, pytest.mark.xdist_group("deploy-command")]
 NODE, OTHER = "deploy-a", "deploy-b"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 ROOT = Path(__file__).parents[2]
+PRODUCTION = str(ROOT / "deploy/k8s/overlays/production")
 SYSTEM = "muster-system"
 NEW, NEW_STEP = "registry.example/muster@sha256:" + "a" * 64, "registry.example/muster-step:2"
 OLD = "localhost/muster:0.1.0"
@@ -260,9 +261,9 @@ def test_a_check_refuses_and_says_what_to_do(
     unknown = deploy("apply", "--yes", "--overlay", str(tmp_path))
     assert (unknown.code, left(empty)) == (1, [])
     assert "Install the Prometheus Operator" in unknown.out
-    production = str(ROOT / "deploy/k8s/overlays/production")
-    nowhere = deploy("apply", "--yes", "--overlay", production)
+    nowhere = deploy("apply", "--yes", "--overlay", PRODUCTION)
     assert (nowhere.code, left(empty)) == (2, [])
+    assert "ConfigMap authorities is neither in the overlay nor in muster-system" in nowhere.out
     assert "Muster needs the address of yours: --database-url" in nowhere.err
     no_way_back = deploy("rollback", "--yes")
     assert (no_way_back.code, "not installed" in no_way_back.err) == (4, True)
@@ -279,6 +280,9 @@ def test_an_installation_that_is_cut_off_has_shown_the_password(
 
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     empty.ask("POST", "/api/v1/namespaces", {"metadata": {"name": SYSTEM, "labels": labels}})
+    empty.kubectl("create", "configmap", "authorities", "-n", SYSTEM)
+    checked = deploy("check", "--overlay", PRODUCTION)
+    assert (checked.code, "authorities" in checked.out) == (1, False), checked.out
     low = applied(deploy, *key)
     assert (low.code, Path(key[1]).exists()) == (1, False), low.err
     (fix,) = re.findall("`kubectl (label .*)` sets it", low.out)
@@ -449,7 +453,8 @@ def test_a_node_is_added_and_removed(
     player.held = ("enrol-",)
     for words in (("deploy", "apply", "--yes", "--node", OTHER), ("nodes", "add", OTHER)):
         late = muster(installed, tmp_path, *words, "--timeout", "1s", *key)
-        assert (late.code, f" on {OTHER}: runs. It did not" in late.err) == (8, True), late.err
+        said = f" on {OTHER}: its container has not started. It did not"
+        assert (late.code, said in late.err) == (8, True), late.err
         # The agent would read what an earlier installation has stored there.
         assert f"node/{OTHER}" not in of_node(installed, OTHER)
     player.held = ()
@@ -533,7 +538,8 @@ def test_an_upgrade_stops_at_what_does_not_become_ready(
 
     broken = deploy("upgrade", "--yes", "--image", "muster:broken", "--timeout", "3s", *key)
     assert broken.code == 8
-    assert "Job bus: runs. It did not become ready" in broken.err
+    assert "Job bus: its container has not started. It did not become ready" in broken.err
+    assert "describe pods -l batch.kubernetes.io/job-name=bus. " in broken.err
     assert "muster deploy rollback" in broken.err
     assert images(installed) == {NEW}
 

@@ -109,6 +109,33 @@ def test_nodes_that_are_away_do_not_hold_up_a_roll_out() -> None:
     assert look(body, body, away=1).progress is Progress.READY
 
 
+CREATES = {"name": "rest", "state": {"waiting": {"reason": "ContainerCreating"}}}
+DELETED = {"deletionTimestamp": "2026-01-02T03:04:05Z"}
+
+
+@pytest.mark.parametrize(
+    ("status", "metadata", "detail"),
+    [
+        ({"phase": "Running"}, {}, "runs"),
+        ({"phase": "Pending"}, {}, "its container has not started"),
+        (
+            {"phase": "Pending", "containerStatuses": [CREATES]},
+            {},
+            "its container has not started (ContainerCreating)",
+        ),
+        ({"phase": "Running"}, DELETED, "its container has not started"),
+        ({"phase": "Running"}, {"labels": {}}, "its container has not started"),
+    ],
+)
+def test_a_job_runs_only_once_its_container_has_started(
+    status: Json, metadata: Json, detail: str
+) -> None:
+    labels = {"batch.kubernetes.io/job-name": "rest"}
+    pod = {"metadata": {"name": "rest-1", "labels": labels} | metadata, "status": status}
+    body = a_workload("Job")
+    assert look(body, body, pods=[pod]).detail == detail
+
+
 def test_a_pod_tells_why_it_waits() -> None:
     state = {"waiting": {"reason": "ErrImageNeverPull", "message": "not present"}}
     pod = {

@@ -58,10 +58,12 @@ GOOD = Cluster(
     runtime_classes=(),
     namespaces=(),
     limits=(),
+    made=(),
     server_time=NOW,
     asked_at=NOW,
 )
-STATEFUL = named("StatefulSet", "kafka", spec={"volumeClaimTemplates": [{"spec": {}}]})
+CLAIMS: Json = {"volumeClaimTemplates": [{"spec": {}}]}
+STATEFUL = named("StatefulSet", "kafka", spec=CLAIMS | {"template": {"spec": {"containers": []}}})
 PLAN = Plan([STATEFUL], IMAGES)
 MODE = {"name": "MUSTER_KUBE_GPU_MODE", "value": "visible-devices"}
 AGENT = {"containers": [{"name": "runtime-agent", "env": [MODE]}]}

@@ -221,18 +221,18 @@ def status(*, cluster: Cluster = CONNECTION, output: Output = Format.TABLE) -> E
     installed_or_refuse(kubectl)
     kinds = "deployments,statefulsets,daemonsets,jobs"
     bodies = kubectl.every("get", kinds, "-n", SYSTEM, "-l", "app.kubernetes.io/name")
+    pods = kubectl.every("get", "pods", "-n", SYSTEM)
     parts = [
         {
             "part": name_of(each),
             "kind": each["kind"],
-            "state": (seen := look(each, each)).progress.value,
+            "state": (seen := look(each, each, pods=pods)).progress.value,
             "detail": seen.detail,
             "images": images_in(each),
         }
         for each in bodies
         if each["metadata"].get("labels", {}).get("app.kubernetes.io/component") != "enrolment"
     ]
-    pods = kubectl.every("get", "pods", "-n", SYSTEM)
     agents_on = {
         each["spec"].get("nodeName"): is_ready(each)
         for each in pods

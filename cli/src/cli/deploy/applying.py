@@ -32,7 +32,7 @@ from cli.deploy.objects import (
     settings_of,
     title_of,
 )
-from cli.deploy.rollout import SETUP, Look, Progress, Step, look
+from cli.deploy.rollout import JOB_NAME, SETUP, Look, Progress, Step, is_pending, look
 
 SOON_S, AGAIN_S = 0.1, 1.0
 """Between two questions, at first and at most. kubectl's own wait shows neither progress nor what
@@ -52,7 +52,6 @@ ENDLESS = (
     " Where an API does not answer: `kubectl get apiservices` names it; repair or delete it."
     " Then remove again."
 )
-JOB_NAME = "batch.kubernetes.io/job-name"
 SHOWN = 5
 BUS = "bus"
 
@@ -93,7 +92,7 @@ def _wait(kubectl: Kubectl, wanted: Json, waiting: Waiting) -> None:
     while True:
         now = time.monotonic()
         found = _unless_away(
-            lambda: look(wanted, kubectl.get(wanted["kind"], name_of(wanted), SYSTEM), len(away)),
+            lambda: _look(kubectl, wanted, len(away)),
             Look(Progress.WAITING, "the API server does not answer"),
             until,
         )
@@ -111,19 +110,40 @@ def _wait(kubectl: Kubectl, wanted: Json, waiting: Waiting) -> None:
         if found.progress is Progress.READY:
             return
         if found.progress is Progress.FAILED or now > until:
-            of_part = JOB_NAME if wanted["kind"] == "Job" else "app.kubernetes.io/name"
-            label = f"{of_part}={name_of(wanted)}"
             why = [f"Node {each} is not ready. `muster nodes remove {each}`?" for each in away]
-            pods = kubectl.every("get", "pods", "-n", SYSTEM, "-l", label)
+            pods = _pods(kubectl, wanted)
             why += why_not_ready(kubectl, [name_of(wanted)], pods)
-            logs = f"kubectl -n {SYSTEM} logs {wanted['kind'].lower()}/{name_of(wanted)}"
             raise CommandError(
                 Exit.NOT_ALL_READY,
                 f"{text}. It did not become ready; what comes after it was not changed."
-                f" Its log: {logs}. {waiting.back}",
+                f" {_more(wanted, pods)}. {waiting.back}",
                 tuple(why[:SHOWN]),
             )
         time.sleep(next(pauses))
+
+
+def _look(kubectl: Kubectl, wanted: Json, away: int) -> Look:
+    live = kubectl.get(wanted["kind"], name_of(wanted), SYSTEM)
+    pods = _pods(kubectl, wanted) if wanted["kind"] == "Job" else ()
+    return look(wanted, live, away, pods)
+
+
+def _pods(kubectl: Kubectl, wanted: Json) -> list[Json]:
+    return kubectl.every("get", "pods", "-n", SYSTEM, "-l", _label(wanted))
+
+
+def _label(wanted: Json) -> str:
+    of_part = JOB_NAME if wanted["kind"] == "Job" else "app.kubernetes.io/name"
+    return f"{of_part}={name_of(wanted)}"
+
+
+def _more(wanted: Json, pods: Sequence[Json]) -> str:
+    """Where to read on. What has not started has no log."""
+    part = f"{wanted['kind'].lower()}/{name_of(wanted)}"
+    if any(not is_pending(each) for each in pods):
+        return f"Its log: kubectl -n {SYSTEM} logs {part}"
+    asked = f"pods -l {_label(wanted)}" if pods else part
+    return f"More: kubectl -n {SYSTEM} describe {asked}"
 
 
 def nodes_away(kubectl: Kubectl, named: Sequence[str] = ()) -> list[str]:

@@ -21,7 +21,7 @@ from muster.contracts.topics import Service
 from muster.sealing import public_key_of
 from muster.service_keys import ALERTING, KEY_BYTES, SCHEDULER, agent, service_key
 
-from cli.deploy.objects import LEAST_RIGHTS, SYSTEM, Json
+from cli.deploy.objects import LEAST_RIGHTS, SYSTEM, Json, name_of
 
 ADMINISTRATOR = "administrator"
 """Kafka's user that makes the topics, and sets the passwords of the others."""
@@ -150,6 +150,12 @@ def secret_of_users(key: str, nodes: Sequence[str]) -> Json:
     """The passwords of Kafka's users, which `muster.bus_admin` sets."""
     users = [*(each.value for each in SERVICES), OPERATOR, FENCE, *map(agent_user, nodes)]
     return _secret(USERS, {user: kafka_password(key, user) for user in users})
+
+
+def names_of_secrets() -> list[str]:
+    """Of those that services and setup Jobs need, which are the same for each key."""
+    key = "0" * KEY_BYTES
+    return [name_of(each) for each in (*secrets_of_services(key, ""), secret_of_users(key, ()))]
 
 
 def enrolment(key: str, node: str, image: str) -> list[Json]:

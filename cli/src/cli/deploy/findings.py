@@ -20,6 +20,7 @@ from cli.deploy.objects import (
     SYSTEM,
     Images,
     Json,
+    Key,
     agent_setting,
     find,
     gpus_of,
@@ -27,6 +28,7 @@ from cli.deploy.objects import (
     name_of,
     plural,
 )
+from cli.deploy.references import to_be_made
 
 LEAST = (1, 32)
 MAX_SKEW_S = 5.0
@@ -99,6 +101,8 @@ class Cluster:
     namespaces: Sequence[Json]
     limits: Sequence[Json]
     """ResourceQuotas and LimitRanges in Muster's namespaces."""
+    made: Collection[Key]
+    """The ConfigMaps and Secrets that there are, of those that a person makes."""
     server_time: datetime
     asked_at: datetime
 
@@ -133,6 +137,7 @@ def findings(cluster: Cluster, plan: Plan) -> list[Finding]:
         *_kinds(cluster, plan),
         *_namespaces(cluster, plan),
         *_storage(cluster, plan),
+        *_references(cluster, plan),
         *_services(cluster),
         *_nodes(cluster, plan),
         *_gpus(cluster, plan),
@@ -242,6 +247,15 @@ def _storage(cluster: Cluster, plan: Plan) -> Iterator[Finding]:
         fix = f"Annotate a storage class with {DEFAULT_CLASS}=true, or name one in your overlay."
         text = "no default storage class for Kafka and PostgreSQL"
         yield Finding("storage", Level.REFUSAL, text, fix)
+
+
+def _references(cluster: Cluster, plan: Plan) -> Iterator[Finding]:
+    for key, parts in to_be_made(plan.objects).items():
+        if key not in cluster.made:
+            kind, namespace, name = key
+            text = f"{kind} {name} is neither in the overlay nor in {namespace}, for {some(parts)}"
+            fix = "Make it, at the latest while `apply` waits: these pods start once it is there."
+            yield Finding("pods", Level.WARNING, text, fix)
 
 
 def _services(cluster: Cluster) -> Iterator[Finding]:

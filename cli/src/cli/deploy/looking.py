@@ -16,9 +16,12 @@ from cli.deploy.objects import (
     POD_OF_JOB,
     SYSTEM,
     Json,
+    Key,
+    key_of,
     name_of,
     namespace_of,
 )
+from cli.deploy.references import to_be_made
 from cli.deploy.rollout import refusals, troubles, warnings
 
 LEASES = "kube-node-lease"
@@ -49,7 +52,16 @@ def look_at(kubectl: Kubectl, objects: Sequence[Json]) -> Cluster:
         runtime_classes=found.get("RuntimeClass", ()),
         namespaces=[each for each in found.get("Namespace", ()) if name_of(each) in NAMESPACES],
         limits=[each for each in limits if namespace_of(each) in NAMESPACES],
+        made=_made(kubectl, objects),
     )
+
+
+def _made(kubectl: Kubectl, objects: Sequence[Json]) -> list[Key]:
+    asked = [
+        {"apiVersion": "v1", "kind": kind, "metadata": {"namespace": namespace, "name": name}}
+        for kind, namespace, name in to_be_made(objects)
+    ]
+    return [key_of(each) for each in kubectl.live(asked)] if asked else []
 
 
 def _server_time(kubectl: Kubectl) -> datetime:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 Json = dict[str, Any]
+Key = tuple[str, str, str]
+"""Kind, namespace, name."""
 
 SYSTEM, JOBS, HOST_JOBS = "muster-system", "muster-jobs", "muster-jobs-host"
 NAMESPACES = (HOST_JOBS, JOBS, SYSTEM)
@@ -49,8 +51,8 @@ def namespace_of(body: Json) -> str:
     return str(body["metadata"].get("namespace", ""))
 
 
-def key_of(body: Json) -> tuple[str, str, str]:
-    """What tells it from all others: kind, namespace, name."""
+def key_of(body: Json) -> Key:
+    """What tells it from all others."""
     return body["kind"], namespace_of(body), name_of(body)
 
 

@@ -14,6 +14,7 @@ ORDER = ("scheduler", "launcher", "alerting", "rest", "fence", "runtime-agent")
 SETUP = ("bus", "migrate")
 MAKERS = ("ReplicaSet", "DaemonSet", "StatefulSet", "Job")
 DIGEST_SHOWN = 12
+JOB_NAME = "batch.kubernetes.io/job-name"
 
 
 class Progress(StrEnum):
@@ -71,14 +72,16 @@ def steps(objects: Sequence[Json], *, with_setup: bool = True) -> list[Step]:
     return [each for each in planned if each.objects]
 
 
-def look(wanted: Json, live: Json | None, away: int = 0) -> Look:
-    """Whether a workload is as wanted and ready. ``away``: nodes on which no agent can be now."""
+def look(wanted: Json, live: Json | None, away: int = 0, pods: Sequence[Json] = ()) -> Look:
+    """Whether a workload is as wanted and ready. ``away``: nodes on which no agent can be now.
+    ``pods``: those of Jobs, at least.
+    """
     if live is None:
         return Look(Progress.WAITING, "not there yet")
     status, spec = live.get("status", {}), live.get("spec", {})
     match wanted["kind"]:
         case "Job":
-            return _job(status)
+            return _job(status, [each for each in pods if _is_of(each, name_of(wanted))])
         case "DaemonSet":
             total = max(status.get("desiredNumberScheduled", 0) - away, 0)
             name = "numberReady"
@@ -97,14 +100,35 @@ def look(wanted: Json, live: Json | None, away: int = 0) -> Look:
     return Look(Progress.WAITING, f"{ready} of {total} ready, {updated} new")
 
 
-def _job(status: Json) -> Look:
+def _is_of(pod: Json, job: str) -> bool:
+    """One with a time of deletion is of a Job that had the name before."""
+    metadata = pod["metadata"]
+    return metadata.get("labels", {}).get(JOB_NAME) == job and "deletionTimestamp" not in metadata
+
+
+def _job(status: Json, pods: Sequence[Json]) -> Look:
     for each in status.get("conditions", []):
         if each["status"] == "True" and each["type"] == "Complete":
             return Look(Progress.READY, "complete")
         if each["status"] == "True" and each["type"] == "Failed":
             return Look(Progress.FAILED, str(each.get("message", each.get("reason", ""))))
     failed = status.get("failed", 0)
-    return Look(Progress.WAITING, f"runs, {failed} failed before" if failed else "runs")
+    detail = _begun(pods)
+    return Look(Progress.WAITING, f"{detail}, {failed} failed before" if failed else detail)
+
+
+def _begun(pods: Sequence[Json]) -> str:
+    statuses = [each.get("status", {}) for each in pods]
+    if any(each.get("phase") in ("Running", "Succeeded") for each in statuses):
+        return "runs"
+    states = [c.get("state", {}) for each in statuses for c in each.get("containerStatuses", [])]
+    reasons = [reason for each in states if (reason := each.get("waiting", {}).get("reason"))]
+    return "its container has not started" + "".join(f" ({each})" for each in reasons[:1])
+
+
+def is_pending(pod: Json) -> bool:
+    """Whether a container of it, or more, has not started yet."""
+    return bool(pod.get("status", {}).get("phase") == "Pending")
 
 
 def troubles(pods: Sequence[Json]) -> list[str]:
