@@ -1,4 +1,6 @@
-"""Of victims with as many GPUs those leave that lose the least work since it was saved last."""
+"""Of victims with as many GPUs those of the lowest priority leave; of these, those that lose the
+least work since it was saved last.
+"""
 
 from scenes import Scene, config, gang, owning, racks
 from scheduler.domain.core.config import NodeLimits
@@ -29,6 +31,19 @@ def victims(decisions: list[Decision]) -> list[str]:
 
 def test_who_began_last_leaves_where_nobody_saves_anything() -> None:
     assert victims(a_scene(*FOUR).asks(whole("high", priority=1))) == ["d"]
+
+
+def test_the_lowest_priority_leaves_whatever_it_loses() -> None:
+    scene = a_scene(whole("low"), *(whole(name, priority=20) for name in "bcd"))
+    assert victims(scene.asks(whole("high", priority=30))) == ["low"]
+
+
+def test_as_many_gpus_of_lower_priorities_leave() -> None:
+    halves = [gang(f"half{n}", "x", 2, priority=n) for n in (1, 8)]
+    scene = a_scene(
+        *halves, *(whole(name, priority=n) for name, n in zip("bcd", (4, 5, 6), strict=True))
+    )
+    assert victims(scene.asks(whole("high", priority=30))) == ["b"]
 
 
 def test_who_saved_its_work_last_leaves() -> None:

@@ -164,27 +164,30 @@ def may_be_opportunistic(gang: Gang) -> bool:
 @dataclass(frozen=True, order=True)
 class Price:
     """What a set of victims costs: GPUs of those that are protected, and such gangs without any;
-    GPUs, gangs without any, and GPUs (of such a gang 1) times the milliseconds that are lost.
+    GPUs, gangs without any; GPUs (of such a gang 1) times ranks above opportunistic gangs, and
+    times the milliseconds that are lost.
     """
 
     protected: int
     protected_without: int
     gpus: int
     without: int
+    ranks: int
     lost: int
 
 
 def price_of(state: State, gang: Gang, victims: Iterable[Record], now: float) -> Price:
     """What it costs that these leave for the gang."""
-    protected = protected_without = gpus = without = lost = 0
+    protected = protected_without = gpus = without = ranks = lost = 0
     for record in victims:
         if record.started_at is not None:
             own = len(state.leaves_of(record))
             gpus, without = gpus + own, without + (not own)
             if state.is_protected(record):
                 protected, protected_without = protected + own, protected_without + (not own)
+            ranks += (own or 1) * (record.gang.priority - OPPORTUNISTIC)
             lost += (own or 1) * (round(now * 1000) - round(saved_at(record, now) * 1000))
-    return Price(protected, protected_without, gpus, without, lost)
+    return Price(protected, protected_without, gpus, without, ranks, lost)
 
 
 def saved_at(record: Record, now: float) -> float:

@@ -7,7 +7,7 @@ from math import inf
 from scheduler.domain.core.config import Policy
 from scheduler.domain.core.evict import NO_COST, Cost, CostOf
 from scheduler.domain.core.lend import lender_of
-from scheduler.domain.core.model import Gang, RestoredPreemption
+from scheduler.domain.core.model import OPPORTUNISTIC, Gang, RestoredPreemption
 from scheduler.domain.core.nodes import Phase, Workload
 from scheduler.domain.core.ordering import Ordering
 from scheduler.domain.core.preemptions import HOUR_S, Hour
@@ -66,7 +66,9 @@ class Costs:
                 return NO_COST
             gpus = other.gpus
             run = self.records.of(other).run
-            lost_ms = max(gpus, 1) * (0 if run is None else run.lost_ms(other.gang, self.now))
+            held = max(gpus, 1)
+            lost_ms = held * (0 if run is None else run.lost_ms(other.gang, self.now))
+            rank = held * (other.gang.priority - OPPORTUNISTIC)
             if other.is_surplus:
                 return Cost(surplus=gpus)
             if _overstays(other):
@@ -74,14 +76,13 @@ class Costs:
             is_protected = self.now < self._young_until(other)
             if other.is_opportunistic:
                 is_protected |= self._is_spent(other.gang.virtual_cluster)
-                held = max(gpus, 1)
-                return Cost(held if is_protected else 0, held, lost_ms=lost_ms)
+                return Cost(held if is_protected else 0, held, priority=rank, lost_ms=lost_ms)
             if lender_of(other) is not None:
-                return Cost(borrowed=gpus, lost_ms=lost_ms)
+                return Cost(borrowed=gpus, priority=rank, lost_ms=lost_ms)
             if is_protected or is_spent:
                 self._note_end(other)
                 return None
-            return Cost(gpus=max(gpus, 1), lost_ms=lost_ms)
+            return Cost(gpus=held, priority=rank, lost_ms=lost_ms)
 
         return cost_of
 

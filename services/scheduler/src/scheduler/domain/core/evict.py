@@ -24,14 +24,15 @@ CANDIDATES, CANDIDATES_A_POD = 64, 8
 
 class Cost(NamedTuple):
     """What it costs that workloads leave, compared in this order: GPUs of protected gangs, of
-    gangs in their own cells or in none, of gangs on borrowed capacity, of surplus pods; then lost
-    work in GPU milliseconds.
+    gangs in their own cells or in none, of gangs on borrowed capacity, of surplus pods; GPUs times
+    ranks above opportunistic gangs; lost work in GPU milliseconds.
     """
 
     protected: int = 0
     gpus: int = 0
     borrowed: int = 0
     surplus: int = 0
+    priority: int = 0
     lost_ms: int = 0
 
     def plus(self, other: "Cost") -> "Cost":
@@ -328,7 +329,7 @@ class _Prices:
         """No slot with at least so many GPUs of victims can be better than this one."""
         price, shape = self._known[best], best.shape
         is_nearest = price.level <= self._want.nearest(shape)
-        is_fewest = (price.cost.gpus, price.cost.lost_ms) <= (least, 0)
+        is_fewest = (price.cost.gpus, price.cost.priority, price.cost.lost_ms) <= (least, 0, 0)
         return is_nearest and not price.protected and is_fewest
 
     def _order(self, slot: Slot) -> tuple[object, ...]:
