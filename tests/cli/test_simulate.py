@@ -33,6 +33,12 @@ def test_events_come_from_a_pipe_packed_or_not(is_packed: bool) -> None:
     assert ran.stdout == (EXAMPLE / "decisions.jsonl").read_bytes()
 
 
+def test_a_missing_argument_has_the_name_that_the_help_shows() -> None:
+    ran = simulate(CLUSTER)
+    assert (ran.returncode, ran.stdout) == (2, b"")
+    assert b"EVENTS is missing: see muster simulate --help." in ran.stderr
+
+
 def test_no_file_that_is_read_is_written_over(tmp_path: Path) -> None:
     events = tmp_path / "events.jsonl"
     events.write_bytes(EVENTS.read_bytes())

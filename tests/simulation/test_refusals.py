@@ -123,3 +123,11 @@ def test_more_pods_without_gpus_than_all_nodes_hold_are_refused(
     (refused,) = scene.asks(gang("more", "x", 0, pods=most + 1, **asks))
     assert isinstance(refused, Refused)
     scene.places(gang("all", "x", 0, pods=most, **asks))
+
+
+def test_who_names_no_pin_is_told_of_those_of_its_virtual_cluster() -> None:
+    rack = PhysicalCell("rack", name="r", nodes=("n0", "n1"), pin="lab")
+    scene = Scene(config([rack], x=owning(pins=("lab",))))
+    (refused,) = scene.asks(gang("a", "x", 1))
+    assert isinstance(refused, Refused)
+    assert refused.reason.text.endswith("Or name a pin of x: lab.")

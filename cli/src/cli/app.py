@@ -3,8 +3,9 @@
 import os
 import sys
 import traceback
+from typing import Any
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, MissingArgumentError, Parameter
 
 from cli.client import CommandError, Exit
 from cli.home import HomeError
@@ -67,10 +68,26 @@ for name, (place, text) in COMMANDS.items():
     app.command(place, name=name, help=text)
 
 
+def _worded(error: CycloptsError) -> Any:
+    """What is printed of it. Cyclopts calls a positional argument by an option's name."""
+    from cyclopts import CycloptsPanel  # it loads rich
+
+    missing = error.argument if isinstance(error, MissingArgumentError) else None
+    if missing is None or not missing.field_info.is_positional or missing.tokens:
+        return CycloptsPanel(error)
+    name, command = missing.name.lstrip("-").upper(), " ".join(error.command_chain or ())
+    return CycloptsPanel(f"{name} is missing: see muster {command} --help.")
+
+
 def main() -> None:
     """Run one command; its exit status is one of cli.client.Exit."""
     try:
-        result = app(exit_on_error=False, print_error=True, result_action="return_value")
+        result = app(
+            exit_on_error=False,
+            print_error=True,
+            error_formatter=_worded,
+            result_action="return_value",
+        )
         sys.stdout.flush()
     except CycloptsError:
         code = Exit.USAGE  # cyclopts has printed the error

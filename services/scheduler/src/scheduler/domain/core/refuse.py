@@ -19,7 +19,7 @@ def refusal(state: State, workload: Workload) -> Reason | None:
     gang = workload.gang
     if not any(_is_too_large(state, workload)):
         return None
-    return too_large(gang, workload.kinds, _scarce(state, workload))
+    return too_large(gang, workload.kinds, _scarce(state, workload), _pins(state, workload))
 
 
 def misnaming(state: State, workload: Workload) -> Reason | None:
@@ -27,6 +27,14 @@ def misnaming(state: State, workload: Workload) -> Reason | None:
     kinds = (want.kind for want, _ in workload.wants)
     wrong = wrong_in(state.forest, workload.gang, kinds)
     return None if wrong is None else Reason(*wrong, wanted_of(workload.kinds))
+
+
+def _pins(state: State, workload: Workload) -> list[str]:
+    """Pins of its virtual cluster where it names none: its pods may have no others' cells."""
+    owners, cluster = state.forest.pin_owners, workload.gang.virtual_cluster
+    if workload.is_opportunistic or any(kind.pin for kind, _ in workload.kinds):
+        return []
+    return sorted(pin for pin, owner in owners.items() if owner == cluster)
 
 
 def _is_too_large(state: State, workload: Workload) -> Iterator[bool]:

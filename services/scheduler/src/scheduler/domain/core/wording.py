@@ -27,9 +27,11 @@ def words_of(kinds: Wanted) -> str:
     return f"{counted(pods, 'pod')} {what}"
 
 
-def too_large(gang: Gang, kinds: Wanted, scarce: Sequence[str] = ()) -> Reason:
+def too_large(
+    gang: Gang, kinds: Wanted, scarce: Sequence[str] = (), pins: Sequence[str] = ()
+) -> Reason:
     """Why a gang is refused that no healthy, empty cluster could hold. ``scarce``: what one pod
-    wants more of than any node has.
+    wants more of than any node has. ``pins``: its virtual cluster's, where it names none.
     """
     some = list(kinds)
     where = "the whole cluster" if gang.priority == OPPORTUNISTIC else gang.virtual_cluster
@@ -47,6 +49,8 @@ def too_large(gang: Gang, kinds: Wanted, scarce: Sequence[str] = ()) -> Reason:
         f" {where} could not hold that, were it healthy and empty.{_on_no_node(scarce)} Ask"
         f" for {'' if scarce else 'fewer tasks, or for '}less in each{' task' if scarce else ''}."
     )
+    if pins:
+        text += f" Or name a pin of {gang.virtual_cluster}: {', '.join(pins)}."
     return Reason("too-large", text, numbers)
 
 
