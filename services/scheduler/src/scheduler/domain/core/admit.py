@@ -82,7 +82,7 @@ class Admission:
             if self._is_strict and record in self._gangs.records.nominated:
                 self._none_passes(rank, workload)
             self._push(heap, found)
-            self._push_surplus(heap, is_opportunistic)
+            self._push_ready(heap, is_opportunistic)
             yield decisions
 
     def _note(self, found: WorkloadClass, answer: No, workload: Workload) -> None:
@@ -96,12 +96,13 @@ class Admission:
         if workload.phase is Phase.OVER:
             self._push(heap, found)
 
-    def _push_surplus(self, heap: list[Entry], is_opportunistic: bool) -> None:
-        """What a gang that has started can do without is tried in the same turn."""
-        for found in [each for each in self._queue.ready if each.is_surplus]:
-            if found.is_opportunistic is is_opportunistic:
-                del self._queue.ready[found]
-                self._push(heap, found)
+    def _push_ready(self, heap: list[Entry], is_opportunistic: bool) -> None:
+        """What a gang that has started can do without is tried in the same turn, and in its order
+        a gang that has lost its nominated placement.
+        """
+        for found in [e for e in self._queue.ready if e.is_opportunistic is is_opportunistic]:
+            del self._queue.ready[found]
+            self._push(heap, found)
 
     def _to_try(self, is_opportunistic: bool) -> list[WorkloadClass]:
         ready = [each for each in self._queue.ready if each.is_opportunistic is is_opportunistic]
