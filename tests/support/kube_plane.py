@@ -328,9 +328,9 @@ class KubePlane:
 
     def _api_serves(self) -> bool:
         made = self.home / "certificates/apiserver.crt"
-        if not made.exists():
+        _, *authorities = CERTIFICATE.findall(made.read_text()) if made.exists() else [""]
+        if not authorities:  # not yet, or half
             return False
-        _, *authorities = CERTIFICATE.findall(made.read_text())
         write_private(self.ca_path, "".join(authorities))
         return self._answers("/readyz")
 
