@@ -63,6 +63,14 @@ def test_an_address_in_a_network_of_agents_is_no_finding() -> None:
     assert of(found, "networks") == []
 
 
+def test_a_misspelt_setting_is_named_with_the_one_that_is_meant() -> None:
+    data = {"MUSTER_SMPT_HOST": "mail", "MUSTER_SMTP_PORT": "25", "HTTPS_PROXY": "proxy"}
+    found = findings(GOOD, Plan([named("ConfigMap", "settings-2h9k", data=data)], IMAGES))
+    (fault,) = [each for each in found if each.subject == "settings"]
+    assert (fault.level, fault.text) == (Level.WARNING, "no service knows MUSTER_SMPT_HOST")
+    assert fault.fix == "Did you mean MUSTER_SMTP_HOST?"
+
+
 def test_a_good_cluster_is_all_ok() -> None:
     found = findings(GOOD, PLAN)
     assert {each.level for each in found} == {Level.OK}

@@ -32,6 +32,8 @@ Services and agents may also read the configuration of the topics that they use 
 `agent-<node>` stands for one user for each node. Kafka's rights distinguish topics, not keys.
 
 """
+SETTINGS = Path("cli/src/cli/deploy/settings.txt")
+"""`muster deploy check` knows settings by it: the command line imports no service."""
 FIX = "run `make generate` and commit what it writes"
 
 
@@ -45,6 +47,7 @@ def generated(docs: Path) -> dict[Path, str]:
     made[docs / "openapi.json"] = openapi.document()
     files = {path: _text(content) for path, content in made.items()}
     files[docs / "settings.md"] = settings_page.page()
+    files[docs.parent / SETTINGS] = settings_page.names()
     files[docs / "kafka-acls.md"] = ACLS + as_table(["<node>"])
     return files | monitoring.generated(docs.parent)
 

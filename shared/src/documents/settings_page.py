@@ -51,6 +51,18 @@ def page() -> str:
     return "\n".join([INTRODUCTION, *sections])
 
 
+def names() -> str:
+    """The variables of all services, one a line, for what checks an installation's."""
+    services = (kind for kind in PROGRAMS.values() if kind is not UpSettings)
+    found = {
+        variable.strip("`")
+        for kind in services
+        for name, field in kind.model_fields.items()
+        for variable in _variables(kind, name, field)
+    }
+    return "\n".join(sorted(found)) + "\n"
+
+
 def _own(kind: type[BaseSettings]) -> dict[str, FieldInfo]:
     """The fields that a class itself declares."""
     return {

@@ -4,7 +4,9 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from difflib import get_close_matches
 from enum import StrEnum
+from importlib import resources
 
 from muster import taints
 from muster.addresses import is_within, networks_of
@@ -46,6 +48,8 @@ TAINTS_SETTING = "MUSTER_KUBE_TOLERATED_TAINTS"
 NETWORKS_SETTING = "MUSTER_AGENT_NETWORKS"
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 VERBS = ("create", "patch", "delete")
+_SETTINGS = re.compile("settings(-[0-9a-z]+)?")
+"""The ConfigMap's name, to which kustomize adds a hash."""
 MAKERS = {"monitoring.coreos.com": ("the Prometheus Operator", "monitoring")}
 """Of API groups that components need: who brings them, and the component."""
 
@@ -138,6 +142,7 @@ def findings(cluster: Cluster, plan: Plan) -> list[Finding]:
         *_namespaces(cluster, plan),
         *_storage(cluster, plan),
         *_references(cluster, plan),
+        *_settings(plan),
         *_services(cluster),
         *_nodes(cluster, plan),
         *_gpus(cluster, plan),
@@ -145,6 +150,19 @@ def findings(cluster: Cluster, plan: Plan) -> list[Finding]:
         *_clocks(cluster),
         *_images(cluster, plan),
     ]
+
+
+def _settings(plan: Plan) -> Iterator[Finding]:
+    """Names in the overlay's settings that no service knows: it would ignore them."""
+    known = resources.files("cli.deploy").joinpath("settings.txt").read_text().split()
+    for each in plan.objects:
+        if each["kind"] != "ConfigMap" or not _SETTINGS.fullmatch(name_of(each)):
+            continue
+        for name in sorted(each.get("data", {})):
+            if name.startswith("MUSTER_") and name not in known:
+                near = get_close_matches(name, known, 1)
+                hint = f"Did you mean {near[0]}?" if near else "docs/settings.md has all of them."
+                yield Finding("settings", Level.WARNING, f"no service knows {name}", hint)
 
 
 def agents(nodes: Sequence[Json], named: Sequence[str]) -> list[Json]:
