@@ -154,7 +154,7 @@ def _place(loc: tuple[int | str, ...]) -> str:
 
 def _fault(detail: Mapping[str, Any]) -> str:
     pattern = detail.get("ctx", {}).get("pattern", "")
-    fix = FIXES.get(pattern) or TYPE_FIXES.get(detail["type"])
+    fix = FIXES.get(pattern) or TYPE_FIXES.get(detail.get("type", ""))
     return fix or _lower(str(detail["msg"]).removeprefix(OURS))
 
 
