@@ -404,3 +404,8 @@ def test_what_is_written_is_read_as_the_same(config: ClusterConfig) -> None:
     findings = Findings()
     data = json.loads(json.dumps(cluster_data(config)))
     assert (cluster_of(data, Place(), findings), findings.found) == (config, [])
+
+
+def test_fair_share_that_is_off_is_shown_so() -> None:
+    shown = cluster_data(read_cluster(b"policy: {fairShare: false}").config)
+    assert shown["policy"]["fairShare"] is False  # type: ignore[index]

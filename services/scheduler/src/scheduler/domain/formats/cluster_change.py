@@ -51,7 +51,7 @@ def _merged(before: dict[str, object], change: Mapping[str, object]) -> dict[str
     """A policy with this change; fair share is in its order, or not, as the change states."""
     merged, is_fair = before | dict(change), change.get("fairShare")
     if is_fair is True:  # unchanged
-        merged["fairShare"] = before["fairShare"]
+        merged["fairShare"] = before["fairShare"] or None
     if is_fair is not None and change.get("orderBy") is None:
         known = before["orderBy"]
         assert isinstance(known, list)

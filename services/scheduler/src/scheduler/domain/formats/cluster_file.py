@@ -275,10 +275,7 @@ def cluster_data(config: ClusterConfig) -> dict[str, object]:
             **({} if policy.is_enforced else {"enforceGrace": False}),
             "requeue": policy.is_requeued,
             "orderBy": list(policy.order_by),
-            "fairShare": {
-                "halfLifeSeconds": whole(policy.half_life_s),
-                "weights": {user: whole(weight) for user, weight in policy.weights.items()},
-            },
+            "fairShare": _fair_share_data(policy),
             **({"order": STRICT} if policy.is_strict else {}),
             "backfill": policy.is_backfilling,
             "assumedSeconds": whole(policy.assumed_s),
@@ -286,6 +283,18 @@ def cluster_data(config: ClusterConfig) -> dict[str, object]:
             "minRunSeconds": whole(policy.min_run_s),
             **_without_none({"preemptionsPerHour": policy.preemptions_per_hour}),
         },
+    }
+
+
+def _fair_share_data(policy: Policy) -> object:
+    """False where it is off and nothing of it is set."""
+    usual = Policy()
+    is_set = (policy.half_life_s, policy.weights) != (usual.half_life_s, usual.weights)
+    if FAIR_SHARE not in policy.order_by and not is_set:
+        return False
+    return {
+        "halfLifeSeconds": whole(policy.half_life_s),
+        "weights": {user: whole(weight) for user, weight in policy.weights.items()},
     }
 
 
