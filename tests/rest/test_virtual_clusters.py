@@ -2,6 +2,8 @@
 and shows its figures in OpenPAI's shape.
 """
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -62,6 +64,15 @@ async def until_known(rest: Any) -> None:
     await rest.eventually(names, {"vision", "nlp"})
 
 
+@asynccontextmanager
+async def knowing(start_rest: Any, scheduler: Any) -> AsyncIterator[Any]:
+    """A REST that has them."""
+    scheduler.answers[PATH] = CLUSTERS
+    async with start_rest(scheduler_url=scheduler.url) as rest:
+        await until_known(rest)
+        yield rest
+
+
 async def test_they_are_shown_as_openpai_does_with_the_schedulers_figures(
     start_rest: Any, scheduler: Any
 ) -> None:
@@ -99,9 +110,7 @@ async def test_they_are_shown_as_openpai_does_with_the_schedulers_figures(
 async def test_a_job_for_a_virtual_cluster_that_is_not_there_is_refused_with_those_that_are(
     start_rest: Any, scheduler: Any
 ) -> None:
-    scheduler.answers[PATH] = CLUSTERS
-    async with start_rest(scheduler_url=scheduler.url) as rest:
-        await until_known(rest)
+    async with knowing(start_rest, scheduler) as rest:
         refused = await submit(rest.client, job_file(rest, "lost", "visoin"))
         assert (refused.status_code, refused.json()["code"]) == (404, "NoVirtualClusterError")
         (problem,) = refused.json()["errors"]
@@ -143,9 +152,7 @@ async def test_a_job_that_its_virtual_cluster_may_not_run_on_kubernetes_is_refus
 async def test_a_user_of_a_misspelt_virtual_cluster_is_refused(
     start_rest: Any, scheduler: Any, where: dict[str, Any]
 ) -> None:
-    scheduler.answers[PATH] = CLUSTERS
-    async with start_rest(scheduler_url=scheduler.url) as rest:
-        await until_known(rest)
+    async with knowing(start_rest, scheduler) as rest:
         async with await rest.make_user("ann", maxPriority={"*": 9, "vision": 10}):
             body = {"data": {"username": "ann"} | where}
             refused = await rest.client.put("/api/v2/users", json=body)
@@ -157,9 +164,7 @@ async def test_a_user_of_a_misspelt_virtual_cluster_is_refused(
 async def test_a_subscription_to_a_misspelt_virtual_cluster_is_refused(
     start_rest: Any, scheduler: Any
 ) -> None:
-    scheduler.answers[PATH] = CLUSTERS
-    async with start_rest(scheduler_url=scheduler.url) as rest:
-        await until_known(rest)
+    async with knowing(start_rest, scheduler) as rest:
         for name, status in (("visoin", 404), ("vision", 201)):
             hook = {"events": ["job-failed"], "webhookUrl": "https://example.org/hook"}
             hook |= {"filter": {"virtualClusters": [name]}}
@@ -214,9 +219,7 @@ async def test_without_a_scheduler_to_ask_there_is_nothing_to_show(rest: Any) ->
 async def test_users_use_the_virtual_clusters_that_they_are_given(
     start_rest: Any, scheduler: Any
 ) -> None:
-    scheduler.answers[PATH] = CLUSTERS
-    async with start_rest(scheduler_url=scheduler.url) as rest:
-        await until_known(rest)
+    async with knowing(start_rest, scheduler) as rest:
         body = {"username": "bob", "password": "correct-horse", "virtualCluster": ["vc9"]}
         assert (await rest.client.post("/api/v2/users", json=body)).status_code == 404
         async with await rest.make_user("ann") as ann:
@@ -235,9 +238,7 @@ async def test_users_use_the_virtual_clusters_that_they_are_given(
 async def test_gpu_types_and_pins_that_cannot_be_are_refused_with_their_place(
     start_rest: Any, scheduler: Any
 ) -> None:
-    scheduler.answers[PATH] = CLUSTERS
-    async with start_rest(scheduler_url=scheduler.url) as rest:
-        await until_known(rest)
+    async with knowing(start_rest, scheduler) as rest:
         for fields, priority, message in (
             ("gpuTypes: [v1oo]", 10, "is no GPU type here; use a100, k80, v100"),
             ("gpuTypes: [v1oo]", -1, "is no GPU type here; use a100, k80, v100"),
@@ -269,9 +270,7 @@ async def test_gpu_types_and_pins_that_cannot_be_are_refused_with_their_place(
 async def test_a_submission_that_is_sent_again_is_answered_as_it_was(
     start_rest: Any, scheduler: Any
 ) -> None:
-    scheduler.answers[PATH] = CLUSTERS
-    async with start_rest(scheduler_url=scheduler.url) as rest:
-        await until_known(rest)
+    async with knowing(start_rest, scheduler) as rest:
         key = {"Idempotency-Key": "k"}
         first = await submit(rest.client, job_file(rest, "once", "vision"), **key)
         scheduler.answers[PATH] = CLUSTERS | {"virtualClusters": {}}

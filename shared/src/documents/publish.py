@@ -32,7 +32,7 @@ Services and agents may also read the configuration of the topics that they use 
 `agent-<node>` stands for one user for each node. Kafka's rights distinguish topics, not keys.
 
 """
-SETTINGS = Path("cli/src/cli/deploy/settings.txt")
+SETTINGS = Path("cli/src/cli/deploy/known_settings.py")
 """`muster deploy check` knows settings by it: the command line imports no service."""
 FIX = "run `make generate` and commit what it writes"
 

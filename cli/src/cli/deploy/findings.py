@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from difflib import get_close_matches
 from enum import StrEnum
-from importlib import resources
 
 from muster import taints
 from muster.addresses import is_within, networks_of
 from muster.settings import names_in
 
 from cli.deploy.cluster_file import commands, differences, file_in
+from cli.deploy.known_settings import NAMES
 from cli.deploy.objects import (
     AGENT,
     AGENT_LABEL,
@@ -154,13 +154,12 @@ def findings(cluster: Cluster, plan: Plan) -> list[Finding]:
 
 def _settings(plan: Plan) -> Iterator[Finding]:
     """Names in the overlay's settings that no service knows: it would ignore them."""
-    known = resources.files("cli.deploy").joinpath("settings.txt").read_text().split()
     for each in plan.objects:
         if each["kind"] != "ConfigMap" or not _SETTINGS.fullmatch(name_of(each)):
             continue
         for name in sorted(each.get("data", {})):
-            if name.startswith("MUSTER_") and name not in known:
-                near = get_close_matches(name, known, 1)
+            if name.startswith("MUSTER_") and name not in NAMES:
+                near = get_close_matches(name, NAMES, 1)
                 hint = f"Did you mean {near[0]}?" if near else "docs/settings.md has all of them."
                 yield Finding("settings", Level.WARNING, f"no service knows {name}", hint)
 

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
+from muster.counted import counted
+
 from scheduler.api.answers import Answer
 from scheduler.api.why import named
 from scheduler.domain.core.forest import Cell, Forest, Slot
@@ -268,4 +270,4 @@ def _trouble(figures: _Figures) -> str | None:
     more = figures.troubled - 1
     if figures.trouble is None or more < 1:
         return figures.trouble
-    return f"{figures.trouble} (and {more} more node{'' if more == 1 else 's'})"
+    return f"{figures.trouble} (and {counted(more, 'more node')})"

@@ -100,14 +100,11 @@ class Admission:
         """What a gang that has started can do without is tried in the same turn, and in its order
         a gang that has lost its nominated placement.
         """
-        for found in [e for e in self._queue.ready if e.is_opportunistic is is_opportunistic]:
-            del self._queue.ready[found]
+        for found in self._queue.take_ready(is_opportunistic=is_opportunistic):
             self._push(heap, found)
 
     def _to_try(self, is_opportunistic: bool) -> list[WorkloadClass]:
-        ready = [each for each in self._queue.ready if each.is_opportunistic is is_opportunistic]
-        for each in ready:
-            del self._queue.ready[each]
+        ready = self._queue.take_ready(is_opportunistic=is_opportunistic)
         if not self._is_strict:
             return ready
         self._first.clear()

@@ -337,11 +337,10 @@ class _Asked:
             some = [each for each in records.all.values() if each.run is not None]
             some += records.nominated
         else:
-            cost_of, cluster = self._costs.of(workload), workload.gang.virtual_cluster
-            uncharged = (e for e in records.uncharged if e.workload.gang.virtual_cluster == cluster)
+            cost_of = self._costs.of(workload)
             some = [
                 each
-                for each in (*records.charged_to(workload.owner), *uncharged)
+                for each in records.around(workload)
                 if each.workload.priority >= workload.priority or cost_of(each.workload) is None
             ]
             some += [each for each in records.nominated if each.workload.owner == workload.owner]

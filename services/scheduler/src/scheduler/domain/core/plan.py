@@ -164,11 +164,10 @@ class Planner:
     def _ends(self, workload: Workload, now: float) -> list[End]:
         """When gangs of its virtual cluster end that it can't make leave."""
         costs, policy, records = self._gangs.costs, self._gangs.policy, self._gangs.records
-        cost_of, cluster = costs.of(workload), workload.gang.virtual_cluster
+        cost_of = costs.of(workload)
         overstaying = set(records.overstaying(workload.gang.id, now))
-        uncharged = (e for e in records.uncharged if e.workload.gang.virtual_cluster == cluster)
         ends = []
-        for record in (*records.charged_to(workload.owner), *uncharged):
+        for record in records.around(workload):
             other, run = record.workload, record.run
             if run is None or other is workload.parent or cost_of(other) is not None:
                 continue

@@ -16,6 +16,7 @@ from scheduler.domain.core.interface import (
 from scheduler.domain.core.lend import Lending
 from scheduler.domain.core.model import GangClass, Reason
 from scheduler.domain.core.nodes import Phase
+from scheduler.domain.core.records import Record
 from scheduler.domain.core.restore import class_of
 from scheduler.domain.core.transitions import Transitions
 from scheduler.domain.core.wishes import wishes
@@ -31,21 +32,22 @@ class Questions:
         self._lending = lending
         self._is_under_way = is_under_way
 
-    def reason_of(self, gang: str) -> Reason | None:
+    def _part(self, gang: str) -> Record | None:
         record = self._gangs.records.all.get(gang)
-        part = None if record is None else answers.part_of(record)
+        return None if record is None else answers.part_of(record)
+
+    def reason_of(self, gang: str) -> Reason | None:
+        part = self._part(gang)
         return None if part is None else answers.reason_of(self._gangs, part)
 
     def reason_now(self, gang: str) -> Reason | None:
         if self._is_under_way():
             return self.reason_of(gang)
-        record = self._gangs.records.all.get(gang)
-        part = None if record is None else answers.part_of(record)
+        part = self._part(gang)
         return None if part is None else answers.reason_now(self._gangs, part)
 
     def starts_at(self, gang: str) -> float | None:
-        record = self._gangs.records.all.get(gang)
-        part = None if record is None else answers.part_of(record)
+        part = self._part(gang)
         reservation = None if part is None else part.reservation
         return None if reservation is None or reservation.is_kept else reservation.starts_at
 

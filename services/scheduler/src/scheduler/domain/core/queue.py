@@ -161,6 +161,13 @@ class Queue:
             )
         return found
 
+    def take_ready(self, *, is_opportunistic: bool) -> list[WorkloadClass]:
+        """Classes that are to be tried; they are no more."""
+        taken = [each for each in self.ready if each.is_opportunistic is is_opportunistic]
+        for each in taken:
+            del self.ready[each]
+        return taken
+
     def try_again(self, found: WorkloadClass) -> None:
         """The class's first may be helped by what has changed."""
         found.no = found.was = found.helps = None

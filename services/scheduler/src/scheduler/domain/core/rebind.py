@@ -11,8 +11,6 @@ def rebind(state: State, workload: Workload, owner: str, priority: int) -> bool:
     """A running workload gets cells of an owner around its GPUs, if that is allowed
     and no gang is charged these leaves, or shares them. Nothing has changed where it does not.
     """
-    if workload.is_opportunistic and _are_charged(workload):  # a cheap look first: most fail here
-        return False
     if not state.has_pins(owner, workload):
         return False
     wants = {pod: want for want, pods in workload.wants for pod in pods}
@@ -60,12 +58,3 @@ def _sharing(
         if has_room and state.bind_around(owner, slot, leaf):
             return place._replace(charge=leaf)
     return place._replace(charge=0)
-
-
-def _are_charged(workload: Workload) -> bool:
-    """Other gangs are charged some of its leaves, which are not shared."""
-    return any(
-        (place.charge | place.gpus) & place.slot.charged
-        for place in workload.places
-        if not place.is_shared
-    )

@@ -170,6 +170,12 @@ class Records:
         found = {} if owner is None else self._charged.get(owner, {})
         return chain.from_iterable(found[each] for each in found if each < priority)
 
+    def around(self, workload: Workload) -> Iterable[Record]:
+        """Gangs in the cells that a workload asks for, and those of its virtual cluster without."""
+        cluster = workload.gang.virtual_cluster
+        beside = (e for e in self.uncharged if e.workload.gang.virtual_cluster == cluster)
+        return chain(self.charged_to(workload.owner), beside)
+
     def reservations(self) -> list[Reservation]:
         """Of gangs that wait, those of the gangs that have had one for longest first."""
         found = [each.reservation for each in self.reserved if each.reservation is not None]
