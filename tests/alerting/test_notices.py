@@ -1,12 +1,13 @@
 """Which alerts are one event: one cause, and one job."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 from alerting.domain.deliveries import deliveries
 from alerting.domain.events import Alert, Event, JobLabels, Severity
-from alerting.domain.notices import events_of, incident_of, with_cause
+from alerting.domain.notices import events_of, incident_of
 from muster.contracts.alerts import AlertSubject, subject_of
 from muster.contracts.subscriptions import Subscription, SubscriptionFilter
 
@@ -15,6 +16,10 @@ NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 def an_alert(ident: str, **labels: str) -> Alert:
     return Alert("GpuHot", Severity.WARNING, f"GPU {ident} is hot", labels, NOW, ident=ident)
+
+
+def of_group(alerts: Iterable[Alert]) -> list[Alert]:
+    return [replace(it, cause="group/g") for it in alerts]
 
 
 def named(event: Event) -> list[str]:
@@ -30,7 +35,7 @@ def test_users_get_their_own_alerts_of_a_group_of_several_users() -> None:
         an_alert("c", user="ada", jobName="ada~train"),
         an_alert("d", node="n1"),
     ]
-    events = events_of(alerts, "group/g")
+    events = events_of(of_group(alerts))
     of_ada = Subscription(
         id="s1",
         owner="ada",
@@ -67,10 +72,10 @@ def test_a_line_ends_with_the_address_of_the_runbook(summary: str) -> None:
 
 def test_an_end_has_the_cause_of_its_begin() -> None:
     """One of a group of Alertmanager's that it repeats no more, or that ends with others."""
-    first, second = with_cause([an_alert("a", node="n1"), an_alert("b", node="n1")], "group/g")
-    (begun,) = events_of([first, second], "group/g")
+    first, second, third = of_group(an_alert(ident, node="n1") for ident in "abc")
+    (begun,) = events_of([first, second])
     (ended,) = events_of([first.resolved(NOW)])
-    (other,) = events_of([second.resolved(NOW), an_alert("c", node="n1").resolved(NOW)], "group/g")
+    (other,) = events_of([second.resolved(NOW), third.resolved(NOW)])
     found = {(it.thread, it.data["incident"]) for it in (begun, ended, other)}
     assert found == {("group/g", incident_of(first))}
 

@@ -7,6 +7,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from alerting.domain import health
+from alerting.domain.external import SAME
+from documents.monitoring.rules import GPU
 from muster.contracts.jobs import JobState
 from muster.contracts.nodes import Gpu, NodeReport, ProblemKind
 
@@ -126,6 +129,46 @@ async def test_alertmanagers_alerts_are_known_by_fingerprint_and_start(
         ("alert.resolved", ["a"]),
         ("alert.resolved", ["b"]),
     ]
+
+
+async def test_a_bad_gpu_is_one_message_where_prometheus_finds_it_too(
+    cluster: Any, with_rest: Callable[..., Any], start_receiver: Callable[..., Any]
+) -> None:
+    receiver = await start_receiver()
+    hot, twin = {"alertname": "GpuHot", "node": "n1"}, {"alertname": "GpuXidFatal", "node": "n1"}
+    ends = (START + timedelta(minutes=5)).isoformat()
+    async with with_rest(alertmanager_token=TOKEN) as api:
+        await api.subscribe(receiver.url, *EVENTS)
+
+        async def send(*alerts: dict[str, Any]) -> None:
+            body = {"version": "4", "groupKey": "g", "alerts": alerts}
+            headers = {"Authorization": f"Bearer {TOKEN}"}
+            answer = await api.admin.post(PATH, json=body, headers=headers)
+            assert answer.status_code == 200, answer.text
+
+        await cluster.publish("node-reported", "n1", report(1, [("it fell off", "xid")]))
+        await api.until_alerts([("GpuXid",)], "name", state="firing")
+        await send(alert("a", **twin), alert("b", **hot))
+        await send(alert("c", **twin | {"node": "n2"}))  # Muster has no alert there
+        await api.until_alerts([("a",), ("b",), ("c",)], "alert", source="alertmanager")
+        await cluster.publish("node-reported", "n1", report(2, [None]))
+        await api.until_alerts([("GpuXid",)], "name", state="resolved")
+        await send(alert("a", ends, **twin), alert("b", ends, **hot))
+        await api.until_alerts([("c",)], "alert", state="firing")
+        bodies = [json.loads(it.body) for it in await receiver.wait_for(5)]
+    found = [(it["type"], [e["name"] for e in it["data"]["alerts"]]) for it in bodies]
+    assert sorted(found) == [
+        ("alert.raised", ["GpuHot"]),
+        ("alert.raised", ["GpuXid"]),
+        ("alert.raised", ["GpuXidFatal"]),
+        ("alert.resolved", ["GpuHot"]),
+        ("alert.resolved", ["GpuXid"]),
+    ]
+
+
+def test_the_rules_of_prometheus_with_a_counterpart_exist() -> None:
+    assert SAME.keys() <= {rule.name for rule in GPU.rules}
+    assert {name for names in SAME.values() for name in names} <= health.NAMES
 
 
 async def test_a_storm_of_alerts_is_taken_whole_and_its_users_see_theirs(

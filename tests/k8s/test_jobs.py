@@ -64,7 +64,9 @@ async def test_kubectl_shows_and_finds_whose_a_pod_is(kube: KubeMuster, tmp_path
     select = ("get", "pods", "--namespace=muster-jobs", "--selector")
     line = kube.plane.kubectl(*select, "muster/user=admin,muster/job-name=plain", *shown)
     assert line.split()[-6:] == ["admin", "plain", "default", "worker", "0", "0"]
-    others = kube.plane.kubectl(*select, "muster/user=admin,muster/job-name!=plain", "--output=json")
+    others = kube.plane.kubectl(
+        *select, "muster/user=admin,muster/job-name!=plain", "--output=json"
+    )
     ((metadata),) = [each["metadata"] for each in json.loads(others)["items"]]
     assert metadata["annotations"]["muster/job-name"] == long
     (tmp_path / "gate").touch()

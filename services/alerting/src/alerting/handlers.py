@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Generic, TypeVar
 
 import structlog
-from muster.contracts.alerts import ActionAnswered, AlertsReceived
+from muster.contracts.alerts import ActionAnswered, AlertsReceived, subject_of
 from muster.contracts.jobs import JobStatus
 from muster.contracts.model import Model
 from muster.contracts.nodes import NodeLost, NodeNameClashed, NodeReport, NodeReturned
@@ -172,7 +172,7 @@ class Listener:
             batch.pass_time(removed)
             silent = await alert_store.silent_alerts(conn, self._policy.external_over_s, limit)
             silent += await rule_store.over(conn, limit)
-            batch.notify(it.resolved(opened.now) for it in silent)
+            batch.notify_told(it.resolved(opened.now) for it in silent)
         if nodes is not None:
             unseen = nodes.unseen(NODES_AT_ONCE)
             known = await alert_store.alerts_of_nodes(opened.conn, unseen)
@@ -399,6 +399,7 @@ class _Batch:
         self._repeated: dict[Table, _Shelf[Key, Repeated]] = {}
         self._actions: _Shelf[str, Action] = _Shelf({})
         self._external: dict[tuple[str, datetime], Alert] = {}
+        self._of_nodes: frozenset[tuple[str, str]] = frozenset()
         self.over: list[str] = []  # keys of events that nobody is to act on any more
         self.notified = Notified()
 
@@ -424,6 +425,9 @@ class _Batch:
         if of_others:
             found = await alert_store.known_alerts(conn, of_others)
             self._external = {(it.fingerprint, it.starts_at): it for it in found}
+            about = {subject_of(it.labels).node for it in of_others if it.name in external.SAME}
+            if about:
+                self._of_nodes = await alert_store.firing_on(conn, about)
 
     async def load_due(self, conn: Connection, limit: int, removed: Collection[str]) -> None:
         self._jobs = _Shelf(await watches.due_jobs(conn, self._now, limit))
@@ -487,21 +491,29 @@ class _Batch:
             alert = external.received(known, each)
             if alert is None:
                 continue
-            self._external[place] = alert
-            if external.is_notified(known, alert):
+            if known is None and alert.ends_at is None:
                 changed += external.replaced(self._external.values(), alert)
-                changed.append(alert)
-            else:
-                self.notified.add((), (alert,))
+                if external.is_notified(alert, self._of_nodes):
+                    alert = replace(alert, cause=f"group/{message.group}")
+            self._external[place] = alert
+            changed.append(alert)
         for alert in changed:
             self._external[alert.fingerprint, alert.starts_at] = alert
         with span(f"{record.topic} process", kind=SpanKind.CONSUMER, parent=record.traceparent):
-            self.notify(changed, f"group/{message.group}", message.truncated)
+            self.notify_told(changed, message.truncated)
 
-    def notify(self, alerts: Iterable[Alert], cause: str = "", truncated: int = 0) -> None:
+    def notify_told(self, alerts: Iterable[Alert], truncated: int = 0) -> None:
+        """Take changed alerts of others. One without a cause was not notified: people knew it from
+        another alert, or it was over before anybody knew it. Its end is no news.
+        """
+        changed = list(alerts)
+        self.notified.add((), [it for it in changed if it.cause is None])
+        self.notify([it for it in changed if it.cause is not None], truncated)
+
+    def notify(self, alerts: Iterable[Alert], truncated: int = 0) -> None:
         """Take alerts that began or ended and have no events of their own."""
         known = [replace(it, runbook=self._policy.runbook(it.runbook)) for it in alerts]
-        changed = with_cause(known, cause)
+        changed = with_cause(known)
         self.notified.add(events_of(changed, truncated=truncated), changed)
 
     def pass_time(self, removed: Collection[str]) -> None:

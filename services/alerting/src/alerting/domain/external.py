@@ -2,10 +2,11 @@
 nothing, and what has ended stays so.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
-from muster.contracts.alerts import ReceivedAlert
+from muster.contracts.alerts import ReceivedAlert, subject_of
 
+from alerting.domain import health
 from alerting.domain.events import Alert, Severity, Source
 
 SEVERITIES = {
@@ -19,6 +20,17 @@ SEVERITIES = {
 """What rules call severities; all others are warnings."""
 OWN = "muster/"
 """How the label `source` begins in the alerts that Muster posts to Alertmanager."""
+
+SAME: Mapping[str, Collection[str]] = {
+    "GpuXidFatal": {"GpuXid", "GpuMissing"},
+    "GpusUnhealthy": health.OF_ANY_GPU,
+    "GpuDriverAway": {"GpuDriverDown"},
+    "GpuUncorrectedEcc": {"GpuMemoryErrors", "GpuXid"},
+    "GpuRowsNotRemapped": {"GpuMemoryErrors", "GpuXid"},
+    "GpuCountFell": {"GpuMissing", "GpuXid"},
+    "GpuUsedByOthers": {"GpuForeignProcess"},
+}
+"""Rules of Prometheus, each with the alerts of a node's agent that report the same fault."""
 
 
 def received(known: Alert | None, message: ReceivedAlert) -> Alert | None:
@@ -56,6 +68,9 @@ def replaced(known: Iterable[Alert], alert: Alert) -> tuple[Alert, ...]:
     )
 
 
-def is_notified(known: Alert | None, alert: Alert) -> bool:
-    """Whether people are to know: the end of an alert that nobody knew is no news."""
-    return known is not None or alert.ends_at is None
+def is_notified(alert: Alert, of_nodes: Collection[tuple[str, str]]) -> bool:
+    """Whether people are to know that an alert begins: not where one of Muster's own about the node
+    has reported the fault. ``of_nodes``: these that fire, each with its node.
+    """
+    node = subject_of(alert.labels).node
+    return not any((node, name) in of_nodes for name in SAME.get(alert.name, ()))

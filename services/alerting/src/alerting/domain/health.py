@@ -25,6 +25,9 @@ OF_NODES: Mapping[ProblemKind, tuple[str, Severity]] = {
 BAD_GPU = ("GpuUnhealthy", Severity.CRITICAL)
 BAD_NODE = ("NodeUnhealthy", Severity.WARNING)
 NAMES = frozenset(name for name, _ in (*OF_GPUS.values(), *OF_NODES.values(), BAD_GPU, BAD_NODE))
+OF_ANY_GPU = frozenset(
+    name for name, _ in (*OF_GPUS.values(), OF_NODES[ProblemKind.DRIVER], BAD_GPU)
+)
 
 RUNBOOK = "docs/runbook.md#nodes"
 

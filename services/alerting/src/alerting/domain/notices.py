@@ -18,12 +18,12 @@ NAMED = 20
 """The most alerts that one message describes; the rest is counted."""
 
 
-def events_of(alerts: Iterable[Alert], cause: str = "", truncated: int = 0) -> tuple[Event, ...]:
+def events_of(alerts: Iterable[Alert], truncated: int = 0) -> tuple[Event, ...]:
     """One event for those that fire and one for those that are resolved, of each cause: the same
-    node or job, or what the caller names. Alerts of different jobs are apart: users get their own.
+    node or job, or what an alert names. Alerts of different jobs are apart: users get their own.
     ``truncated``: how many more alerts their source left out.
     """
-    alerts = with_cause(alerts, cause)
+    alerts = with_cause(alerts)
 
     def key(alert: Alert) -> tuple[str, bool, tuple[str, ...]]:
         labels = _labels(alert.labels)
@@ -36,9 +36,9 @@ def events_of(alerts: Iterable[Alert], cause: str = "", truncated: int = 0) -> t
     )
 
 
-def with_cause(alerts: Iterable[Alert], cause: str = "") -> list[Alert]:
+def with_cause(alerts: Iterable[Alert]) -> list[Alert]:
     """The same alerts, each with its cause. An end has that of its begin."""
-    return [it if it.cause else replace(it, cause=cause or _cause(it)) for it in alerts]
+    return [it if it.cause else replace(it, cause=_cause(it)) for it in alerts]
 
 
 def incident_of(alert: Alert) -> str:

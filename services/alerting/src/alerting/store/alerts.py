@@ -126,6 +126,15 @@ async def alerts_of_nodes(conn: Connection, nodes: Collection[str]) -> list[Aler
     return [alert_of(row) for row in await conn.fetch(_OF_NODES, list(nodes))] if nodes else []
 
 
+async def firing_on(conn: Connection, nodes: Collection[str]) -> frozenset[tuple[str, str]]:
+    """The node and the name of each alert that fires of those that reports of these nodes made."""
+    sql = """
+        SELECT DISTINCT node, name FROM alert
+        WHERE source = 'node' AND ends_at IS NULL AND node = ANY($1)
+    """
+    return frozenset((row["node"], row["name"]) for row in await conn.fetch(sql, list(nodes)))
+
+
 _KNOWN = """
     SELECT * FROM alert WHERE source = 'alertmanager' AND fingerprint = ANY($1)
     AND (ends_at IS NULL OR starts_at = ANY($2)) ORDER BY fingerprint, starts_at FOR UPDATE
