@@ -161,7 +161,6 @@ def rules(
     path = f"{API}/alerts/rules?{urlencode({'comment': comment})}"
     made = server.call("PUT", path, text, kind).json()
     _print_made(made)
-    _print_findings(made)
 
 
 @rules_app.command
@@ -191,6 +190,7 @@ def rollback(
 
 def _print_made(version: dict[str, Any]) -> None:
     print_line(f"Version {version['version']} of the rules holds.")
+    _print_findings(version)
 
 
 def _print_findings(answer: dict[str, Any]) -> None:

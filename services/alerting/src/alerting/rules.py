@@ -325,13 +325,19 @@ def rules_of(content: dict[str, Any]) -> Rules:
     )
 
 
+def nearest_to_mute(name: str, rules: Rules, seen: Iterable[str]) -> list[str] | None:
+    """Among the names of alerts and events; None: it is one of them, or an identity."""
+    events = set(AlertEvent) - {AlertEvent.UNKNOWN}
+    return None if IDENTITY.fullmatch(name) else nearest(name, rules, events.union(seen))
+
+
 def nearest(name: str, rules: Rules, seen: Iterable[str]) -> list[str] | None:
-    """The names of alerts and events that are most like one; None: it is one of them. ``seen``:
-    those of alerts that fired lately, also of other programs.
+    """The names of alerts that are most like one; None: it is one of them. ``seen``: those of
+    alerts that fired lately, also of other programs.
     """
-    own = {*OWN_ALERTS, *FAILURES.values(), event_rules.FAILS, event_rules.FLOODS, *AlertEvent}
-    known = own.union((it.name for it in rules.events), seen) - {AlertEvent.UNKNOWN}
-    if name in known or IDENTITY.fullmatch(name):
+    own = {*OWN_ALERTS, *FAILURES.values(), event_rules.FAILS, event_rules.FLOODS}
+    known = own.union((it.name for it in rules.events), seen)
+    if name in known:
         return None
     by_letters = {it.lower(): str(it) for it in sorted(known)}
     return [by_letters[it] for it in get_close_matches(name.lower(), by_letters, NEAR)]

@@ -18,7 +18,7 @@ from alerting.domain.actions import Action
 from alerting.domain.deliveries import DeliveryPolicy, Receiver
 from alerting.domain.event_rules import Trial, tried
 from alerting.domain.events import Alert
-from alerting.rules import KnownRules, after_trial, check, nearest, unknown_alerts
+from alerting.rules import KnownRules, after_trial, check, nearest_to_mute, unknown_alerts
 from alerting.store import actions, alerts, deliveries
 from alerting.store import rules as rule_store
 from alerting.store.alerts import Wanted
@@ -57,7 +57,7 @@ def routes(pool: Pool, guard: TokenGuard, policy: DeliveryPolicy, known: KnownRu
     async def look_for_name(request: Request) -> Response:
         async with pool.acquire() as conn:
             seen = await alerts.names(conn)
-        near = nearest(request.query_params.get("like", ""), known.now, seen)
+        near = nearest_to_mute(request.query_params.get("like", ""), known.now, seen)
         return JSONResponse({"isKnown": near is None, "nearest": near or []})
 
     async def list_actions(request: Request) -> Response:

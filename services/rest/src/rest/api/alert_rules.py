@@ -191,13 +191,14 @@ async def set_alert_rules(
     return JSONResponse(shown_version(made) | checked.findings(), 202)
 
 
-@router.post("/rules/rollback", status_code=202, response_model=WholeVersion)
+@router.post("/rules/rollback", status_code=202, response_model=AcceptedRules)
 async def roll_back_alert_rules(
     wanted: RulesRollback, here: Here, caller: Admin, address: Address
 ) -> Response:
-    """Set again what a version has, as a new version."""
+    """Set again what a version has, as a new version. Its trial refuses nothing."""
     who = Who(caller, address, wanted.comment)
-    return JSONResponse(shown_version(await here.alert_rules.roll_back(wanted.version, who)), 202)
+    made, checked = await here.alert_rules.roll_back(wanted.version, who)
+    return JSONResponse(shown_version(made) | checked.findings(), 202)
 
 
 @router.get("/actions", response_model=ActionPage)

@@ -18,7 +18,7 @@ from rest.api.router import new_router
 from rest.api.tokens import Done
 from rest.domain.callers import Caller, check_admin, check_owner
 from rest.domain.times import iso
-from rest.handlers.alert_rules import no_such_alert
+from rest.handlers.alert_rules import no_such
 from rest.store import accounts, audit, mutes
 
 router = new_router("/alerts/mutes", tag="alerts")
@@ -144,7 +144,7 @@ async def _note_on(here: Context, alert: str) -> str | None:
         return None
     if not found or found.get("isKnown", True):
         return None
-    fault = no_such_alert(alert, found["nearest"])
+    fault = no_such("alert or event", alert, found["nearest"])
     return f"{fault[:1].upper()}{fault[1:]} The mute holds all the same."
 
 

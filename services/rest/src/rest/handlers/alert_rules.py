@@ -42,7 +42,7 @@ class UnknownAlert(BaseModel):
     nearest: list[str]
 
     def note(self) -> str:
-        fault = no_such_alert(self.alert, self.nearest)
+        fault = no_such("alert", self.alert, self.nearest)
         return f"Action {self.action}: {fault} It acts once there is such an alert."
 
 
@@ -111,17 +111,18 @@ class AlertRules:
         change = Change(checked.content, who.caller.username, who.comment)
         return await self._made(change, who), checked
 
-    async def roll_back(self, number: int, who: Who) -> Version:
+    async def roll_back(self, number: int, who: Who) -> tuple[Version, Checked]:
         """Set again what a version has. Raises Rejected, Transient."""
         async with self._pool.acquire() as conn:
             found = await ALERT_RULES.find(conn, number)
         if found is None:
             raise Rejected("NoConfigError", f"There is no version {number} of the rules.")
+        checked = Checked(content=None, errors=[])
         if found.change.content is not None:
             content = json.dumps(found.change.content).encode()
-            await self.check(content, {"trial": "no"})  # it has held before
+            checked = await self.check(content, {"trial": "no"})  # it has held before
         change = Change(found.change.content, who.caller.username, who.comment, number)
-        return await self._made(change, who)
+        return await self._made(change, who), checked
 
     async def _made(self, change: Change, who: Who) -> Version:
         async with transaction(self._pool) as conn:
@@ -155,7 +156,7 @@ def _invalid(problems: list[Problem]) -> Rejected:
     return Rejected("InvalidConfigError", message, tuple(problems))
 
 
-def no_such_alert(name: str, nearest: Sequence[str]) -> str:
+def no_such(what: str, name: str, nearest: Sequence[str]) -> str:
     """What to know about a name that nobody knows. Alertmanager may know it all the same."""
     hint = f" Did you mean {' or '.join(nearest)}?" if nearest else ""
-    return f"no alert or event is known by the name {name}.{hint}"
+    return f"no {what} is known by the name {name}.{hint}"
