@@ -271,6 +271,7 @@ def test_nodes_are_shown_with_the_orders_that_stand(rest: Rest, tmp_path: Path) 
         node("n3", **ordered("drain", "(alerting)", "rule empty: GPU 3 is bad")),
         node("n4", order="drain", pods=[{"pod": "p"}]),
         node("n5", order="cordon", state="unhealthy", gpus=[bad, {"simulated": False}]),
+        node("n6", state="unusable", problem="The Scheduler places nothing there: why."),
     ]
     rest.answer("GET /api/v2/cluster/nodes", {"nodes": nodes[:2], "total": len(nodes)})
     rest.answer("GET /api/v2/cluster/nodes?offset=2", {"nodes": nodes[2:], "total": len(nodes)})
@@ -281,7 +282,9 @@ def test_nodes_are_shown_with_the_orders_that_stand(rest: Rest, tmp_path: Path) 
         "drained",
         "draining",
         "unhealthy, cordoned",
+        "unusable",
     ]
+    assert lines[5].endswith("  The Scheduler places nothing there: why")
     assert lines[4].endswith("  GPU 3: GPU is lost")
     assert lines[1].endswith("cordoned since 2026-01-31 13:00:05 UTC by ada")
     assert lines[2].endswith("drained since 2026-01-31 13:00:05 UTC by rule empty: GPU 3 is bad")

@@ -426,6 +426,57 @@ async def test_nodes_are_shown_as_they_report(start_rest: Any, fresh_broker: Any
         await rest.eventually(states, {"n2": ("ready", 2)})
 
 
+async def test_nodes_are_shown_as_the_scheduler_uses_them(
+    start_rest: Any, fresh_broker: Any, scheduler: Any
+) -> None:
+    """While it does not answer they are as they report."""
+    bootstrap = fresh_broker.bootstrap
+    sick = report("n3", 1).model_copy(update={"is_healthy": False, "problem": "No disk."})
+    names = ("n1", "n2", "n3", "n4")
+
+    def answered(node: str, trouble: str | None, cpu: int | None = 3) -> dict[str, Any]:
+        return {"node": node, "trouble": trouble, "cpu": cpu, "memoryMB": 4096, "pods": []}
+
+    async with start_rest(kafka_bootstrap=bootstrap, scheduler_url=scheduler.url) as rest:
+        reports = [report(name, 1) for name in names if name != "n3"] + [sick]
+        await publish(bootstrap, [("node-reported", it.node, it) for it in reports])
+
+        async def nodes(query: str = "") -> list[tuple[Any, ...]]:
+            page = (await rest.client.get(f"/api/v2/cluster/nodes{query}")).json()["nodes"]
+            return [(it["state"], it["problem"], it["cpu"], it["memoryMB"]) for it in page]
+
+        own = (reports[0].cpu, reports[0].memory_mb)
+        as_reported = [
+            ("ready", None, *own),
+            ("ready", None, *own),
+            ("unhealthy", "No disk.", *own),
+            ("ready", None, *own),
+        ]
+        await rest.eventually(nodes, as_reported)
+        scheduler.answers["/nodes"] = {
+            "asOf": 7,
+            "nodes": [
+                answered("n1", None),
+                answered("n2", "it is not in the cluster file; add it there", None),
+                answered("n3", "No disk."),
+            ],
+        }
+        missing = "The Scheduler places nothing there: it is not in the cluster file; add it there."
+        assert await nodes() == [
+            ("ready", None, 3, 4096),
+            ("unusable", missing, own[0], 4096),
+            ("unhealthy", "No disk.", 3, 4096),
+            ("ready", None, *own),
+        ]
+        assert scheduler.last == "/nodes?first=n1&last=n4"
+        assert (await nodes("?offset=1&limit=2"))[0][0] == "unusable"
+        assert scheduler.last == "/nodes?first=n2&last=n3"
+        assert (await rest.client.get("/api/v2/cluster/nodes/n2")).json()["problem"] == missing
+        for odd in (b"standby", b"no json", {"nodes": [{"node": "n1"}]}):
+            scheduler.answers["/nodes"] = odd
+            assert await nodes() == as_reported
+
+
 async def test_a_job_goes_over_the_bus_and_back(start_rest: Any, fresh_broker: Any) -> None:
     bootstrap = fresh_broker.bootstrap
     async with start_rest(kafka_bootstrap=bootstrap) as rest:

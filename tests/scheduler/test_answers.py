@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from scheduler.domain.core.config import Policy
+from scheduler.domain.formats.cluster_file import read_cluster
 from scheduler.domain.messages import message_of
 from scheduler.domain.moments import written
 from scheduler.domain.state import State
@@ -120,6 +121,35 @@ async def test_long_lists_are_told_page_by_page(kit: Kit) -> None:
             assert len(names) == total
         queue = (await client.get("/queue?offset=50")).json()
         assert [gang["position"] for gang in queue["gangs"][:2]] == [51, 52]
+
+
+SMALL = """
+cellTypes: {node: {child: gpu, count: 2, node: true}}
+physicalCells: [{type: node, name: n0}, {type: node, name: n1}]
+virtualClusters: {x: {cells: [{type: node, count: 2}]}}
+nodes: {n1: {cpu: 3, memoryMB: 4096}}
+"""
+
+
+async def test_nodes_have_what_the_cluster_file_leaves_of_them(kit: Kit) -> None:
+    reports = [kit.report(name, gpus=2) for name in ("n0", "n1", "n2")]
+    file = read_cluster(SMALL.encode()).config
+    state = kit.state(*reports, file=file)
+    kit.decide(state, 0.0)
+    async with served(state) as (_, client):
+        found = (await client.get("/nodes")).json()["nodes"]
+        amounts = [(it["cpu"], it["cpuFree"], it["memoryMB"], it["memoryMBFree"]) for it in found]
+        cpu, memory_mb = reports[0].cpu, reports[0].memory_mb
+        assert amounts == [
+            (cpu, cpu, memory_mb, memory_mb),
+            (3, 3, 4096, 4096),
+            (cpu, None, memory_mb, None),
+        ]
+        missing = "it is not in the cluster file; add it there"
+        assert [node["trouble"] for node in found] == [None, None, missing]
+        for query, names in (("first=n1", ["n1", "n2"]), ("first=n0&last=n1", ["n0", "n1"])):
+            some = (await client.get(f"/nodes?{query}")).json()["nodes"]
+            assert [node["node"] for node in some] == names
 
 
 async def test_the_gangs_that_run_are_told(kit: Kit) -> None:

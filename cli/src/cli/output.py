@@ -16,6 +16,7 @@ COLOURS = {
     "FAILED": "31",
     "lost": "31",
     "unhealthy": "31",
+    "unusable": "31",
     "cordoned": "33",
     "draining": "33",
     "drained": "33",

@@ -8,6 +8,7 @@ from typing import Any
 from muster.contracts.model import Model
 from muster.contracts.nodes import NodeLost, NodeReport, NodeReturned
 from muster.records import Received
+from pydantic import BaseModel, ConfigDict, Field
 
 from rest.domain.times import iso
 from rest.store.node_orders import StandingOrder
@@ -15,6 +16,8 @@ from rest.store.node_orders import StandingOrder
 TOPICS = ("node-reported", "node-lost", "node-returned")
 
 READY = "ready"
+UNUSABLE = "unusable"
+"""The agent reports no problem, but the Scheduler places nothing there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,25 @@ class KnownNode:
 
     report: NodeReport
     lost_since: datetime | None = None
+
+
+class SchedulerNode(BaseModel):
+    """A node in the Scheduler's answer. ``trouble``: why it places nothing there. ``cpu`` and
+    ``memory_mb``: the amounts that it places on; None: no limit.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    node: str
+    trouble: str | None
+    cpu: int | None
+    memory_mb: int | None = Field(alias="memoryMB")
+
+
+class SchedulerNodes(BaseModel):
+    """The Scheduler's answer about nodes."""
+
+    nodes: list[SchedulerNode]
 
 
 class Cluster:
@@ -75,24 +97,35 @@ class Cluster:
         return report.log_url if report else None
 
 
-def node_json(node: KnownNode, order: StandingOrder | None = None) -> dict[str, Any]:
-    """A node as answers show it; ``order`` is the one that stands for it."""
-    report = node.report
+def node_json(
+    node: KnownNode, order: StandingOrder | None, scheduled: SchedulerNode | None
+) -> dict[str, Any]:
+    """A node as answers show it; ``order`` is the one that stands for it. ``scheduled`` None: the
+    Scheduler does not answer about it, and its report alone is shown.
+    """
+    report, state, problem = node.report, _state(node), node.report.problem
+    cpu, memory_mb = report.cpu, report.memory_mb
+    if scheduled is not None:
+        cpu = cpu if scheduled.cpu is None else scheduled.cpu
+        memory_mb = memory_mb if scheduled.memory_mb is None else scheduled.memory_mb
+        if state == READY and scheduled.trouble is not None:
+            state = UNUSABLE
+            problem = f"The Scheduler places nothing there: {scheduled.trouble}."
     return {
         "name": report.node,
         "address": report.address,
-        "state": _state(node),
+        "state": state,
         **_order_json(order),
-        "problem": report.problem,
+        "problem": problem,
         "lostSince": iso(node.lost_since),
         "reportedAt": iso(report.at),
         "version": report.version,
         "simulated": report.simulated,
         "missingLimits": list(report.missing_limits),
         "singleUser": report.single_user,
-        "cpu": report.cpu,
+        "cpu": cpu,
         "cpuUsed": sum(pod.cpu for pod in report.pods),
-        "memoryMB": report.memory_mb,
+        "memoryMB": memory_mb,
         "memoryMBUsed": sum(pod.memory_mb for pod in report.pods),
         "gpuTotal": len(report.gpus),
         "gpuUsed": sum(gpu.pod is not None for gpu in report.gpus),

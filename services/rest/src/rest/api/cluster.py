@@ -1,18 +1,19 @@
 """The cluster: nodes and orders about them, virtual clusters, the queue, the audit log."""
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
+import structlog
 from fastapi import Path, Query
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from muster.contracts.node_orders import Order
 from muster.counted import counted
 from muster.errors import Rejected, Transient
 from muster.ids import job_of
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rest.api.context import Address, Admin, Context, Here, User
 from rest.api.logs import Held, until_stop
@@ -21,12 +22,21 @@ from rest.api.paging import Page, Paging
 from rest.api.router import new_router
 from rest.api.scheduling import Cells, Gangs, Queue, ShownAdvice
 from rest.api.tokens import Done
-from rest.cluster import KnownNode, gpus_in_sight, node_json, nodes_summary
+from rest.cluster import (
+    KnownNode,
+    SchedulerNode,
+    SchedulerNodes,
+    gpus_in_sight,
+    node_json,
+    nodes_summary,
+)
 from rest.domain.times import iso
 from rest.domain.virtual_clusters import VirtualClusters, no_virtual_cluster, virtual_cluster_json
 from rest.handlers.order import no_node
 from rest.peers import AS_OF
 from rest.store import audit, node_orders
+
+_log = structlog.get_logger()
 
 router = new_router(tag="cluster")
 
@@ -87,13 +97,14 @@ class AuditPage(BaseModel):
 
 @router.get("/cluster/nodes", response_model=NodePage)
 async def list_nodes(here: Here, _caller: User, page: Paging) -> Response:
-    """The nodes, by name, as their agents report them. Simulated GPUs are marked."""
-    async with here.pool.acquire() as conn:
-        orders = await node_orders.standing_orders(conn)
+    """The nodes, by name, as their agents report them. Simulated GPUs are marked. CPU and memory
+    are limited as the cluster file says. A node that takes no pods though its agent reports no
+    problem is `unusable`, and `problem` says why. While the Scheduler does not answer, all is as
+    the agents report it.
+    """
     nodes = here.cluster.nodes()
     shown = nodes[page.offset : page.offset + page.limit]
-    content = [node_json(node, orders.get(node.report.node)) for node in shown]
-    return JSONResponse({"nodes": content, "total": len(nodes)})
+    return JSONResponse({"nodes": await _nodes_json(here, shown), "total": len(nodes)})
 
 
 @router.get("/cluster/nodes/{name}", response_model=ShownNode)
@@ -102,9 +113,32 @@ async def get_node(name: NodeName, here: Here, _caller: User) -> Response:
     node = here.cluster.node(name)
     if node is None:
         raise no_node(name)
+    (content,) = await _nodes_json(here, [node])
+    return JSONResponse(content)
+
+
+async def _nodes_json(here: Context, nodes: Sequence[KnownNode]) -> list[dict[str, Any]]:
+    """Nodes, sorted by name, with what stands for them and what the Scheduler answers."""
+    scheduled = await _scheduled(here, nodes) if nodes else {}
     async with here.pool.acquire() as conn:
         orders = await node_orders.standing_orders(conn)
-    return JSONResponse(node_json(node, orders.get(name)))
+    names = [node.report.node for node in nodes]
+    return [
+        node_json(node, orders.get(name), scheduled.get(name))
+        for name, node in zip(names, nodes, strict=True)
+    ]
+
+
+async def _scheduled(here: Context, nodes: Sequence[KnownNode]) -> dict[str, SchedulerNode]:
+    """The Scheduler's answer about these nodes by name; nothing where it does not answer."""
+    query = {"first": nodes[0].report.node, "last": nodes[-1].report.node}
+    try:
+        answer = await here.peers.ask_scheduler("/nodes", query)
+        found = SchedulerNodes.model_validate(answer or {"nodes": []})
+    except (Transient, ValidationError) as error:
+        _log.info("nodes are shown as their agents report them", reason=str(error))
+        return {}
+    return {node.node: node for node in found.nodes}
 
 
 @router.put("/cluster/nodes/{name}/order", status_code=202, response_model=Done)

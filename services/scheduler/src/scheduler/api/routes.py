@@ -75,9 +75,10 @@ def routes(
     guard: TokenGuard,
 ) -> list[Route]:
     """``/queue?offset=&limit=``, ``/gangs?offset=&limit=``, ``/gangs/{gang}``, ``/jobs/{job}/why``,
-    ``/nodes``, ``/cells?address=&virtualCluster=&offset=&limit=``, ``/virtual-clusters``,
-    ``/advice?chain=&level=&cells=``, ``/configuration``, ``POST /configuration/check``,
-    ``POST /configuration/what-if``, ``/export?since=&until=``. ``connect``: to the database.
+    ``/nodes?first=&last=``, ``/cells?address=&virtualCluster=&offset=&limit=``,
+    ``/virtual-clusters``, ``/advice?chain=&level=&cells=``, ``/configuration``,
+    ``POST /configuration/check``, ``POST /configuration/what-if``, ``/export?since=&until=``.
+    ``connect``: to the database.
     """
     seats, whole_seats = Seats(settings), asyncio.Semaphore(settings.whole_exports)
     configurations = Configurations(decider, settings, comparisons)
@@ -107,8 +108,10 @@ def routes(
             found = views.job(state, request.path_params["name"], decider.epoch)
         return await _shown(found)
 
-    async def nodes(_: Request) -> Response:
-        return await _shown(await views.nodes(decider.state))
+    async def nodes(request: Request) -> Response:
+        query = request.query_params
+        found = views.nodes(decider.state, query.get("first", ""), query.get("last") or None)
+        return await _shown(await found)
 
     async def cells(request: Request) -> Response:
         query = request.query_params

@@ -22,6 +22,8 @@ from scheduler.domain.state import State
 WHAT_IFS = 3
 """Waiting gangs of a job that get a counterfactual: each may take 50 ms."""
 
+NOT_IN_FILE = "it is not in the cluster file; add it there"
+
 STEP = 100
 """Gangs, nodes or events that are shown at once: some 5 ms."""
 
@@ -90,11 +92,12 @@ def job(state: State, job_id: str, epoch: int) -> Answer | None:
     return {"asOf": state.core.cycles, "job": job_id, "gangs": answers}
 
 
-async def nodes(state: State) -> Answer:
-    """The nodes and what is free on them."""
+async def nodes(state: State, first: str, last: str | None) -> Answer:
+    """The nodes from ``first`` to ``last`` by name, and what is free on them."""
     as_of, found = state.core.cycles, state.ledger.nodes
+    named = sorted(name for name in found if first <= name and (last is None or name <= last))
     shown: list[Answer] = []
-    for number, name in enumerate(sorted(found), 1):
+    for number, name in enumerate(named, 1):
         if number % STEP == 0:
             await asyncio.sleep(0)
         if name in found:
@@ -214,7 +217,9 @@ def _node(state: State, node: Node) -> Answer:
     well = [] if node.report is None else [gpu for gpu in node.report.gpus if gpu.is_healthy]
     trouble = node.trouble
     if trouble is None and known is None:
-        trouble = "it is not in the cluster's file"
+        trouble = NOT_IN_FILE if state.file is not None else "it is not in the cluster yet"
+    totals = {} if size is None else {"cpu": size.cpu, "memoryMB": size.memory_mb}
+    totals |= {} if known is None else known.totals
     return {
         "node": node.name,
         "state": state_of(node),
@@ -227,9 +232,9 @@ def _node(state: State, node: Node) -> Answer:
         "gpus": 0 if size is None else len(size.gpus),
         "gpusHealthy": len(well),
         "gpusFree": 0 if known is None else known.gpus_free,
-        "cpu": 0 if size is None else size.cpu,
+        "cpu": totals.get("cpu"),
         "cpuFree": None if known is None else known.left.get("cpu"),
-        "memoryMB": 0 if size is None else size.memory_mb,
+        "memoryMB": totals.get("memoryMB"),
         "memoryMBFree": None if known is None else known.left.get("memoryMB"),
         "pods": sorted(node.holds),
         "unknownPods": sorted(node.orphaned),

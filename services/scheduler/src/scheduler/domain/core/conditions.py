@@ -75,8 +75,8 @@ class Conditions:
             return None
         names = self._state.resources.names
         held = dict(zip(names, node.blocked, strict=False))
-        totals = self._state.resources.totals(node.limits)
-        left = zip(names, node.left, totals, strict=True)
+        all_totals = zip(names, self._state.resources.totals(node.limits), strict=True)
+        totals = {n: amount for n, amount in all_totals if amount is not None and n != OTHERS}
         return NodeState(
             node.is_healthy,
             node.is_cordoned,
@@ -89,7 +89,8 @@ class Conditions:
             node.ports_in(node.ports),
             frozenset(_gpus(node, "held")),
             sum(slot.free.bit_count() for slot in node.slots),
-            {name: rest for name, rest, total in left if total is not None and name != OTHERS},
+            totals,
+            {name: rest for name, rest in zip(names, node.left, strict=True) if name in totals},
         )
 
     def take_over(self, before: "Conditions") -> None:

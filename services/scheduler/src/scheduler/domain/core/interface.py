@@ -170,8 +170,8 @@ class Advice:
 class NodeState:
     """A node. ``bad``: unhealthy GPUs; ``blocked``, ``amounts`` and ``ports``: what foreign pods
     hold; ``avoided``: ports that are assigned last. ``used_ports``: of all pods.
-    ``nominated``: GPUs of nominated placements. ``gpus_free``; ``left``: amounts that are left, of
-    limited resources that some gang may want.
+    ``nominated``: GPUs of nominated placements. ``gpus_free``; ``totals`` and ``left``: amounts
+    that it has, and that are left, of limited resources that some gang may want.
     """
 
     is_healthy: bool
@@ -185,6 +185,7 @@ class NodeState:
     used_ports: Collection[int]
     nominated: frozenset[int]
     gpus_free: int
+    totals: Mapping[str, int]
     left: Mapping[str, int]
 
 
