@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from alerting.domain.events import Alert, Event, JobLabels, Severity
 from alerting.domain.messages import LINES, Message, digest_message, message_of
@@ -107,3 +107,25 @@ def test_a_digest_counts_its_events_and_shows_the_most_severe_first() -> None:
     assert lines[-1] == "2 more: `muster subscriptions deliveries s1`"
     assert digest.data["counts"] == {"job-finished": LINES + 1, "job-failed": 1}
     assert Message.from_json(json.loads(json.dumps(digest.to_json()))) == digest
+
+
+def test_a_digest_has_one_line_for_an_alert_that_began_and_ended() -> None:
+    labels = {"node": "n1"}
+    alerts = [
+        Alert(name, Severity.WARNING, f"{name} of n1", labels, EVENT.at, ident=name)
+        for name in ("GpuSetup", "NodeDiskFull")
+    ]
+    at = EVENT.at + timedelta(minutes=90)
+    begins = [message_of(it) for it in events_of(alerts)]
+    ends = [message_of(it) for it in events_of([it.resolved(at) for it in alerts])]
+    digest = digest_message("digest/s1/1", "s1", [*ends, *begins], at)
+    assert digest.title == "NodeDiskFull of n1 (and 1 more)"
+    (line,) = [it for it in digest.text.splitlines() if "n1" in it]
+    assert line == (
+        "began 2026-01-01 00:00 UTC, ended 2026-01-01 01:30 UTC,"
+        " warning: NodeDiskFull of n1 (and 1 more)"
+    )
+    assert digest.data["count"] == 2
+    (first_end,) = [message_of(it) for it in events_of([alerts[0].resolved(at)])]
+    apart = digest_message("digest/s1/2", "s1", [first_end, *begins], at)
+    assert len([it for it in apart.text.splitlines() if "n1" in it]) == 2, "one fires still"

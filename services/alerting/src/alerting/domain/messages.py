@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Self
@@ -12,7 +12,7 @@ from muster.contracts.subscriptions import ACCOUNT
 from pydantic import JsonValue
 
 from alerting.domain.deliveries import DeliveryPolicy, Receiver
-from alerting.domain.events import ENDS, RANKS, Event, Severity
+from alerting.domain.events import BEGINS, ENDS, RANKS, Event, Severity
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,20 +137,21 @@ def digest_message(
     key: str, subscription: str, messages: Sequence[Message], at: datetime
 ) -> Message:
     """Many messages as one: how many there are of each event, then each in a few lines, the most
-    severe first. Those of one kind are named by the most severe.
+    severe first. The begin and the end of an alert are one. Those of one kind are named by the most
+    severe.
     """
     counts = Counter(it.name for it in messages)
-    ranked = sorted(messages, key=lambda it: (-RANKS[it.severity], it.at, it.key))
-    told, number = ranked[:LINES], len(messages)
+    entries = _entries(messages)
+    told, number = entries[:LINES], len(messages)
     total = f"{number} events" if number > 1 else "1 event"
     lines = [f"{count} {name}" for name, count in counts.most_common()]
     for each in told:
-        lines.append(f"\n{each.at:%Y-%m-%d %H:%M} UTC {each.severity}: {each.title}")
-        lines += [f"  {it}" for it in (each.verdict, each.line) if it]
+        lines.append(f"\n{each.when} {each.message.severity}: {each.message.title}")
+        lines += [f"  {it}" for it in (each.message.verdict, each.message.line) if it]
     is_preset = subscription.startswith(ACCOUNT)
-    if number > LINES:
+    if len(entries) > LINES:
         more = f"muster subscriptions deliveries {'account' if is_preset else subscription}"
-        lines.append(f"\n{number - LINES} more: `{more}`")
+        lines.append(f"\n{len(entries) - LINES} more: `{more}`")
     lines += ["", *NOT_ASKED_FOR] if is_preset else ()
     named = ", ".join(lines[: len(counts)])
     data: dict[str, JsonValue] = {
@@ -158,21 +159,62 @@ def digest_message(
         "counts": dict(counts),
         "events": [
             {
-                "type": it.type,
-                "timestamp": it.at.isoformat(),
-                "severity": it.severity.value,
-                "title": it.title,
-                "job": it.job,
+                "type": it.message.type,
+                "timestamp": it.message.at.isoformat(),
+                "endsAt": None if it.ends_at is None else it.ends_at.isoformat(),
+                "severity": it.message.severity.value,
+                "title": it.message.title,
+                "job": it.message.job,
             }
             for it in told
         ],
     }
     title = f"{total}: {named}"
-    if len(counts) == 1:
-        title = ranked[0].title + (f" (and {number - 1} more)" if number > 1 else "")
-    severity = ranked[0].severity
+    if len(counts) == 1 or len(entries) == 1:
+        title = entries[0].message.title
+        title += f" (and {len(entries) - 1} more)" if len(entries) > 1 else ""
+    severity = entries[0].message.severity
     thread = f"digest/{subscription}"
     return Message(key, "digest", at, severity, title, "\n".join(lines), thread, data)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One entry of a digest: an event, with the end of the alert that it begins."""
+
+    message: Message
+    ends_at: datetime | None = None
+
+    @property
+    def when(self) -> str:
+        at = f"{self.message.at:%Y-%m-%d %H:%M} UTC"
+        return f"began {at}, ended {self.ends_at:%Y-%m-%d %H:%M} UTC," if self.ends_at else at
+
+
+def _entries(messages: Iterable[Message]) -> list[_Entry]:
+    found: list[_Entry] = []
+    firing: dict[object, int] = {}  # the places of begins in what was found
+    for each in sorted(messages, key=lambda it: (it.at, it.is_over, it.key)):
+        place = firing.pop(_about(each), None) if each.is_over else None
+        if place is not None:
+            found[place] = _Entry(found[place].message, each.at)
+            continue
+        if each.name in BEGINS:
+            firing[_about(each)] = len(found)
+        found.append(_Entry(each))
+    return sorted(found, key=lambda it: _rank(it.message))
+
+
+def _rank(message: Message) -> tuple[int, datetime, str]:
+    return -RANKS[message.severity], message.at, message.key
+
+
+def _about(message: Message) -> object:
+    """The same for the begin and the end of the same alerts."""
+    alerts = message.data.get("alerts")
+    named = alerts if isinstance(alerts, Sequence) else ()
+    idents = frozenset(str(it.get("alert")) for it in named if isinstance(it, Mapping))
+    return message.alert, idents
 
 
 def confirmation_message(confirmation: Confirmation, code: str, at: datetime) -> Message:
