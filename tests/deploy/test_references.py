@@ -43,6 +43,32 @@ def test_each_way_to_need_a_secret_counts(body: Json) -> None:
     assert to_be_made([body, there]) == {}
 
 
+def test_what_images_are_pulled_with_counts_too() -> None:
+    space = {"namespace": "muster-system"}
+    pulls = {"imagePullSecrets": [{"name": "mine"}]}
+    body = a_job()
+    body["spec"]["template"]["spec"] |= pulls
+    assert to_be_made([body]) == {MINE: ["Job bus"]}
+    default = named("ServiceAccount", "default", metadata=space) | pulls
+    assert to_be_made([a_job(), default]) == {MINE: ["Job bus"]}
+    body["spec"]["template"]["spec"] |= {"imagePullSecrets": [{"name": "other"}]}
+    assert [name for _, _, name in to_be_made([body, default])] == ["other"]  # as Kubernetes does
+    body = a_job()
+    body["spec"]["template"]["spec"]["serviceAccountName"] = "rest"
+    assert to_be_made([body, default]) == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "spaces"), [("true", ["muster-jobs", "muster-jobs-host"]), ("false", [])]
+)
+def test_pods_of_jobs_need_a_secret_to_pull_a_private_step_image(
+    value: str, spaces: list[str]
+) -> None:
+    settings = named("ConfigMap", "settings", data={"MUSTER_KUBE_STEP_PULL_SECRET": value})
+    wanted = {("Secret", space, "muster-step"): ["pods of jobs"] for space in spaces}
+    assert to_be_made([settings]) == wanted
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -23,7 +23,15 @@ from cli.deploy.findings import (
     is_ready,
     some,
 )
-from cli.deploy.objects import JOBS, LEAST_RIGHTS, Json, agent_setting, gpus_of, name_of
+from cli.deploy.objects import (
+    JOBS,
+    LEAST_RIGHTS,
+    Json,
+    agent_setting,
+    gpus_of,
+    is_step_private,
+    name_of,
+)
 from cli.deploy.rollout import happened_at, troubles
 
 SUBJECT = "GPU pods"
@@ -36,7 +44,6 @@ ANSWER = "/dev/termination-log"
 ALL = "all"
 TOOLKIT = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 CLASS_SETTING = "MUSTER_KUBE_RUNTIME_CLASS"
-PULL_SETTING = "MUSTER_KUBE_STEP_PULL_SECRET"
 FIXES = {
     "Image": "Load Muster's image there: docs/install.md, step 1.",
     "untime": f"Set NVIDIA's container toolkit up there, for the RuntimeClass {RUNTIME_CLASS}.",
@@ -98,7 +105,7 @@ def probe_pod(name: str, plan: Plan, node: str, devices: str) -> Json:
     runtime_class = agent_setting(plan.objects, CLASS_SETTING)
     if runtime_class is None:
         runtime_class = RUNTIME_CLASS
-    is_private = agent_setting(plan.objects, PULL_SETTING) == "true"
+    is_private = is_step_private(plan.objects)
     container = {
         "name": NAME,
         "image": plan.images.muster,

@@ -22,6 +22,7 @@ SECRETS_MARK = "muster/secrets"
 STEP_VARIABLE = "MUSTER_KUBE_STEP_IMAGE"
 MARK_LENGTH = 16
 GPU = "nvidia.com/gpu"
+STEP_PULL_SETTING = "MUSTER_KUBE_STEP_PULL_SECRET"
 WORKLOADS = ("Deployment", "DaemonSet", "StatefulSet", "Job")
 
 
@@ -158,6 +159,11 @@ def agent_setting(objects: Sequence[Json], name: str) -> str | None:
         if each["kind"] == "ConfigMap" and name in each.get("data", {}):
             return str(each["data"][name])
     return None
+
+
+def is_step_private(objects: Sequence[Json]) -> bool:
+    """Whether pods of jobs need a Secret to pull `muster-step`."""
+    return agent_setting(objects, STEP_PULL_SETTING) == "true"
 
 
 def encoded(secret: Json) -> Json:
