@@ -71,6 +71,70 @@ def test_a_misspelt_setting_is_named_with_the_one_that_is_meant() -> None:
     assert fault.fix == "Did you mean MUSTER_SMTP_HOST?"
 
 
+def with_settings(**data: str) -> Plan:
+    """An overlay with these settings."""
+    return Plan([named("ConfigMap", "settings-2h9k", data=data)], IMAGES)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "fix"),
+    [
+        ("MUSTER_HEARTBEAT_S", "abc", "Set it to a number above 0: "),
+        ("MUSTER_HEARTBEAT_S", "0", "Set it to a number above 0: "),
+        ("MUSTER_BATCH_RECORDS", "1.5", "Set it to a whole number above 0: "),
+        (
+            "MUSTER_HTTP_PORT",
+            "70000",
+            "Set it to a whole number of at least 0 and of at most 65535: ",
+        ),
+        ("MUSTER_KUBE_GPU_MODE", "dra", "Set it to one of none, visible-devices: "),
+        ("MUSTER_CPU_LIMITS", "maybe", "Set it to true or false: "),
+        ("MUSTER_LOG_LEVEL", "debug", "Set it to one of DEBUG, INFO, WARNING, ERROR, CRITICAL: "),
+        ("MUSTER_NODE", "n" * 65, "Set it to a text of at least 1 characters and of at most 64 "),
+    ],
+)
+def test_a_value_with_which_no_service_starts_is_refused(name: str, value: str, fix: str) -> None:
+    (fault,) = [
+        e for e in findings(GOOD, with_settings(**{name: value})) if e.subject == "settings"
+    ]
+    assert fault.level is Level.REFUSAL
+    assert fault.text.startswith(f"{name} can't be {value[:40]}")
+    assert fault.text.endswith(", in ConfigMap settings-2h9k")
+    assert fault.fix.startswith(fix)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("MUSTER_HEARTBEAT_S", "10"),
+        ("MUSTER_BATCH_RECORDS", "300.0"),
+        ("MUSTER_CPU_LIMITS", "yes"),
+        ("MUSTER_KUBE_IMAGE_PULL_POLICY", ""),
+        ("MUSTER_SMTP_PASSWORD", ""),
+    ],
+)
+def test_what_a_service_takes_is_no_finding(name: str, value: str) -> None:
+    assert of(findings(GOOD, with_settings(**{name: value})), "settings") == []
+
+
+def test_an_address_that_may_have_a_password_is_not_shown() -> None:
+    found = findings(GOOD, with_settings(MUSTER_KUBE_API_URL="https://ada:hidden@host"))
+    (fault,) = [each for each in found if each.subject == "settings"]
+    assert fault.level is Level.REFUSAL
+    assert "hidden" not in f"{fault.text}{fault.fix}"
+
+
+def test_a_variable_of_a_workload_is_looked_at_too() -> None:
+    values = {"MUSTER_REPORT_S": "1 m", "MUSTER_HTTP_HOST": "$(MUSTER_ADDRESS)", "OTHER": "x"}
+    variables = [{"name": name, "value": value} for name, value in values.items()]
+    variables.append({"name": "MUSTER_PORT_LAST", "valueFrom": {}})
+    pod = {"containers": [{"env": variables}]}
+    body = named("DaemonSet", "runtime-agent", spec={"template": {"spec": pod}})
+    found = of(findings(GOOD, Plan([body], IMAGES)), "settings")
+    text = "MUSTER_REPORT_S can't be 1 m, in DaemonSet runtime-agent"
+    assert found == [(Level.REFUSAL, text)]
+
+
 def test_a_good_cluster_is_all_ok() -> None:
     found = findings(GOOD, PLAN)
     assert {each.level for each in found} == {Level.OK}

@@ -47,7 +47,7 @@ def generated(docs: Path) -> dict[Path, str]:
     made[docs / "openapi.json"] = openapi.document()
     files = {path: _text(content) for path, content in made.items()}
     files[docs / "settings.md"] = settings_page.page()
-    files[docs.parent / SETTINGS] = settings_page.names()
+    files[docs.parent / SETTINGS] = settings_page.known()
     files[docs / "kafka-acls.md"] = ACLS + as_table(["<node>"])
     return files | monitoring.generated(docs.parent)
 

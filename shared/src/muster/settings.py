@@ -5,7 +5,7 @@ import ssl
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
     Field,
@@ -23,6 +23,9 @@ from muster.service_keys import KEY_BYTES
 
 SECRETS_DIR = Path("/run/secrets")
 PREFIX = "MUSTER_"
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 
 
 class SecurityProtocol(StrEnum):
@@ -150,7 +153,10 @@ class ServiceSettings(KafkaSettings):
     )
     instance: str = Field(default_factory=socket.gethostname, description="This replica's name.")
 
-    log_level: str = Field("INFO", description="The least level of logged messages.")
+    log_level: LogLevel = Field(
+        "INFO",
+        description="The least level of logged messages: DEBUG, INFO, WARNING, ERROR or CRITICAL.",
+    )
     otlp_endpoint: str | None = Field(
         None, description="The address for traces (OTLP over HTTP); without it there are none."
     )

@@ -9,10 +9,10 @@ from enum import StrEnum
 
 from muster import taints
 from muster.addresses import is_within, networks_of
-from muster.settings import names_in
+from muster.settings import PREFIX, names_in
 
 from cli.deploy.cluster_file import commands, differences, file_in
-from cli.deploy.known_settings import NAMES
+from cli.deploy.known_settings import RULES
 from cli.deploy.objects import (
     AGENT,
     AGENT_LABEL,
@@ -20,17 +20,21 @@ from cli.deploy.objects import (
     JOBS,
     NAMESPACES,
     SYSTEM,
+    WORKLOADS,
     Images,
     Json,
     Key,
     agent_setting,
+    containers,
     find,
     gpus_of,
     group_of,
     name_of,
     plural,
+    title_of,
 )
 from cli.deploy.references import to_be_made
+from cli.deploy.setting_rules import is_taken, shown, wanted
 
 LEAST = (1, 32)
 MAX_SKEW_S = 5.0
@@ -50,6 +54,8 @@ DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 VERBS = ("create", "patch", "delete")
 _SETTINGS = re.compile("settings(-[0-9a-z]+)?")
 """The ConfigMap's name, to which kustomize adds a hash."""
+REFERENCE = "$("
+"""In a variable's value: Kubernetes puts that of another one there."""
 MAKERS = {"monitoring.coreos.com": ("the Prometheus Operator", "monitoring")}
 """Of API groups that components need: who brings them, and the component."""
 
@@ -153,15 +159,37 @@ def findings(cluster: Cluster, plan: Plan) -> list[Finding]:
 
 
 def _settings(plan: Plan) -> Iterator[Finding]:
-    """Names in the overlay's settings that no service knows: it would ignore them."""
-    for each in plan.objects:
-        if each["kind"] != "ConfigMap" or not _SETTINGS.fullmatch(name_of(each)):
-            continue
-        for name in sorted(each.get("data", {})):
-            if name.startswith("MUSTER_") and name not in NAMES:
-                near = get_close_matches(name, NAMES, 1)
-                hint = f"Did you mean {near[0]}?" if near else "docs/settings.md has all of them."
-                yield Finding("settings", Level.WARNING, f"no service knows {name}", hint)
+    """Names that no service knows, which it would ignore, and values with which none starts."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for where, name, value in _given(plan.objects):
+        found.setdefault((name, value), []).append(where)
+    for (name, value), places in sorted(found.items()):
+        if name not in RULES:
+            near = get_close_matches(name, RULES, 1)
+            hint = f"Did you mean {near[0]}?" if near else "docs/settings.md has all of them."
+            yield Finding("settings", Level.WARNING, f"no service knows {name}", hint)
+        elif not is_taken(RULES[name], value):
+            text = f"{name} can't be {shown(RULES[name], value)}, in {some(places)}"
+            fix = f"Set it to {wanted(RULES[name])}: with this value its services do not start."
+            yield Finding("settings", Level.REFUSAL, text, fix)
+
+
+def _given(objects: Sequence[Json]) -> Iterator[tuple[str, str, str]]:
+    """Where, name and value of each setting in the overlay. No Secret is read."""
+    for each in objects:
+        pairs: list[tuple[str, str]] = []
+        if each["kind"] == "ConfigMap" and _SETTINGS.fullmatch(name_of(each)):
+            pairs = list(each.get("data", {}).items())
+        elif each["kind"] in WORKLOADS:
+            variables = [e for container in containers(each) for e in container.get("env", [])]
+            pairs = [
+                (e["name"], e["value"])
+                for e in variables
+                if REFERENCE not in e.get("value", REFERENCE)
+            ]
+        for name, value in dict.fromkeys(pairs):
+            if name.startswith(PREFIX):
+                yield title_of(each), name, value
 
 
 def agents(nodes: Sequence[Json], named: Sequence[str]) -> list[Json]:

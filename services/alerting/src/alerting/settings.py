@@ -9,10 +9,9 @@ from typing import Self
 from urllib.parse import quote
 
 from muster.addresses import networks_of
-from muster.settings import DatabaseSettings, ReadByRestSettings, names_in
+from muster.settings import DatabaseSettings, Port, ReadByRestSettings, names_in
 from pydantic import (
     Field,
-    NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     SecretStr,
@@ -33,7 +32,7 @@ JOB = "{job}"
 class AlertingSettings(DatabaseSettings, ReadByRestSettings):
     """Limits of silence, and how receivers are reached and retried."""
 
-    http_port: NonNegativeInt = Field(
+    http_port: Port = Field(
         8083, description="The port of answers to REST, health and metrics; 0: any."
     )
     database_connections: PositiveInt = Field(5, description="Connections of one process.")
@@ -128,7 +127,7 @@ class AlertingSettings(DatabaseSettings, ReadByRestSettings):
     )
 
     smtp_host: str | None = Field(None, description="The mail server; without it no mail is sent.")
-    smtp_port: PositiveInt = Field(587, description="The mail server's port.")
+    smtp_port: PositiveInt = Field(587, le=65535, description="The mail server's port.")
     smtp_tls: MailTls = Field(
         MailTls.STARTTLS, description="Encryption to the mail server: none, starttls or tls."
     )

@@ -4,11 +4,10 @@ from datetime import timedelta
 from typing import Self
 
 from muster.sealing import public_key_of
-from muster.settings import DatabaseSettings, names_in
+from muster.settings import DatabaseSettings, Port, names_in
 from pydantic import (
     Field,
     NonNegativeFloat,
-    NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     SecretStr,
@@ -34,9 +33,7 @@ def keys_in(keys: SecretStr) -> list[str]:
 class LauncherSettings(DatabaseSettings):
     """How jobs are stopped and retried, and how often the Launcher looks at its clock."""
 
-    http_port: NonNegativeInt = Field(
-        8081, description="The port of health and metrics; 0: any free port."
-    )
+    http_port: Port = Field(8081, description="The port of health and metrics; 0: any free port.")
 
     secrets_keys: SecretStr = Field(
         SecretStr(""),

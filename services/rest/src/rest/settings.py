@@ -7,7 +7,7 @@ from muster.addresses import networks_of
 from muster.passwords import AdminPassword
 from muster.protocol import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from muster.sealing import check_public_key
-from muster.settings import ClusterKeySettings, DatabaseSettings, JobNamespaceSettings
+from muster.settings import ClusterKeySettings, DatabaseSettings, JobNamespaceSettings, Port
 from pydantic import (
     AliasChoices,
     Field,
@@ -21,10 +21,8 @@ from pydantic import (
 class RestSettings(DatabaseSettings, ClusterKeySettings, JobNamespaceSettings):
     """The API, its limits, and its reads of other services."""
 
-    http_port: int = Field(
+    http_port: Port = Field(
         8080,
-        ge=0,
-        le=65535,
         validation_alias=AliasChoices("MUSTER_REST_PORT", "MUSTER_HTTP_PORT"),
         description="The API; 0: any free port.",
     )

@@ -19,9 +19,9 @@ from muster.contracts.model import Model
 from muster.contracts.nodes import NodeLost
 from muster.records import Received
 from muster.service import Runtime, run_service
-from muster.settings import read
+from muster.settings import Port, read
 from prometheus_client import CollectorRegistry, Counter, Gauge
-from pydantic import Field, NonNegativeInt
+from pydantic import Field
 
 from runtime_agent.domain.kubernetes.fence import to_delete
 from runtime_agent.domain.kubernetes.manifest import MANAGED_BY
@@ -43,7 +43,7 @@ _log = structlog.get_logger()
 class FenceSettings(KubernetesSettings):
     """Where pods are deleted."""
 
-    http_port: NonNegativeInt = Field(8085, description="Health and metrics; 0: any free.")
+    http_port: Port = Field(8085, description="Health and metrics; 0: any free.")
 
 
 class FenceMetrics:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, Self
 
 from muster.contracts.images import ImagePullPolicy
-from muster.settings import JobNamespaceSettings, ReadByRestSettings, names_in
+from muster.settings import JobNamespaceSettings, Port, ReadByRestSettings, names_in
 from muster.taints import TOLERATED
 from pydantic import (
     Field,
@@ -61,7 +61,7 @@ class KubernetesSettings(JobNamespaceSettings):
 class AgentSettings(ReadByRestSettings, KubernetesSettings):
     """The node, its pods, and intervals and limits of the agent."""
 
-    http_port: NonNegativeInt = Field(
+    http_port: Port = Field(
         8084, description="Logs, health and metrics; 0: any free, where nobody needs the logs."
     )
     node: str = Field(

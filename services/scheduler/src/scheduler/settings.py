@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Self
 
-from muster.settings import DatabaseSettings, ReadByRestSettings
+from muster.settings import DatabaseSettings, Port, ReadByRestSettings
 from pydantic import (
     Field,
     NonNegativeFloat,
-    NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     model_validator,
@@ -37,7 +36,7 @@ are checked before the check counts as stalled.
 class SchedulerSettings(DatabaseSettings, ReadByRestSettings):
     """Settings of cycles, node leases and leadership."""
 
-    http_port: NonNegativeInt = Field(
+    http_port: Port = Field(
         8082,
         description="The port of its HTTP interface (queue, reasons, health, metrics); 0: any free"
         " port.",
