@@ -70,12 +70,17 @@ async def test_people_see_the_alerts_of_their_own_jobs_only(
         seen = (await ada.get("/api/v2/alerts")).json()
         assert ([each["labels"]["job"] for each in seen["alerts"]], seen["total"]) == (["j1"], 1)
         others = await ada.get("/api/v2/alerts", params={"user": "eve"})
-        assert others.json() == {"alerts": [], "total": 0}
+        note = "You see the alerts of your own jobs{}. Administrators see all."
+        assert others.json() == {"alerts": [], "total": 0, "note": note.format("")}
+        assert seen["note"] is None
         async with await api.log_in("bob", ownsVirtualCluster=["default"]) as bob:
             seen = (await bob.get("/api/v2/alerts")).json()
             assert {each["labels"]["job"] for each in seen["alerts"]} == {"j1", "j2"}
             of_eve = (await bob.get("/api/v2/alerts", params={"user": "eve"})).json()
             assert [each["labels"]["job"] for each in of_eve["alerts"]] == ["j2"]
+            of_node = (await bob.get("/api/v2/alerts", params={"node": "n1"})).json()
+            owned = " and of the virtual clusters that you own (default)"
+            assert of_eve["note"] == of_node["note"] == note.format(owned)
 
 
 async def test_only_rest_reads_alerting(cluster: Any, with_rest: Callable[..., Any]) -> None:

@@ -86,8 +86,10 @@ async def test_people_subscribe_to_their_own_jobs_only(rest: Any) -> None:
     async with await rest.make_user("ann", email="ann@example.org") as ann:
         mail = {"events": ["job-finished"], "email": "ann@example.org"}
         wide = mail | {"filter": {"users": ["admin"]}}
-        made = (await ann.post(SUBSCRIPTIONS, json=wide)).json()
-        assert made["filter"]["users"] == ["ann"]
+        refused = await ann.post(SUBSCRIPTIONS, json=wide)
+        assert (refused.status_code, refused.json()["errors"][0]["path"]) == (403, "filter.users")
+        made = (await ann.post(SUBSCRIPTIONS, json=mail | {"filter": {"users": ["ann"]}})).json()
+        assert (made["filter"]["users"], made["note"]) == (["ann"], None)
         assert made["secrets"] == []
         nodes = mail | {"events": ["node-lost"]}
         assert (await ann.post(SUBSCRIPTIONS, json=nodes)).status_code == 403
@@ -105,6 +107,8 @@ async def test_owners_of_a_virtual_cluster_subscribe_to_everybodys_jobs_there(re
     def wanted(*names: str) -> dict[str, Any]:
         return WEBHOOK | {"events": ["job-failed"], "filter": {"virtualClusters": names}}
 
+    note = "It takes only jobs of ann in vip, default: ann does not own all of these."
+    notes: list[str | None] = []
     async with await rest.make_user("ann") as ann:
 
         async def owns(*names: str) -> None:
@@ -115,6 +119,7 @@ async def test_owners_of_a_virtual_cluster_subscribe_to_everybodys_jobs_there(re
             made = await ann.post(SUBSCRIPTIONS, json=wanted(*names))
             assert made.status_code == 201, made.text
             found: list[str] = made.json()["filter"]["users"]
+            notes.append(made.json()["note"])
             return found
 
         await owns("vip", "lab")
@@ -122,6 +127,7 @@ async def test_owners_of_a_virtual_cluster_subscribe_to_everybodys_jobs_there(re
         assert await users_of("lab", "vip") == []
         for named in ((), ("vip", "default")):  # not only what she owns
             assert await users_of(*named) == ["ann"]
+        assert notes == [None, None, None, note]
         nodes = wanted("vip") | {"events": ["node-lost"]}
         assert (await ann.post(SUBSCRIPTIONS, json=nodes)).status_code == 403
         assert (await ann.get("/api/v2/users/ann")).json()["ownsVirtualCluster"] == ["vip", "lab"]
@@ -144,7 +150,9 @@ async def test_an_admin_gives_a_subscription_no_more_than_its_owner_may_have(res
     foreign = await rest.client.put(path, json=own | {"email": "eve@example.org"})
     assert (foreign.status_code, foreign.json()["code"]) == (409, "UnconfirmedEmailError")
     wide = await rest.client.put(path, json=own | {"filter": {"users": ["admin"]}})
-    assert wide.status_code == 200
+    assert (wide.status_code, wide.json()["code"]) == (403, "ForbiddenUserError")
+    same = await rest.client.put(path, json=own)
+    assert same.status_code == 200
     shown = (await rest.client.get(path)).json()
     assert (shown["owner"], shown["enabled"], shown["filter"]["users"]) == ("ann", True, ["ann"])
 

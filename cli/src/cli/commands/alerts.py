@@ -71,6 +71,8 @@ def alerts(
     headings = ("STATE", "SEVERITY", "ALERT", "SINCE (UTC)", "FOR", "SUMMARY")
     print_table(headings, rows, ends_in_text=True)
     print_left(found["total"] - len(rows))
+    if found.get("note"):
+        print_note(found["note"])
 
 
 def _end(alert: dict[str, Any]) -> int | None:

@@ -132,6 +132,8 @@ def add(  # noqa: PLR0913 - these are the command's options
         body[to] |= {"token": _secret("The access token of ntfy")} if token else {}
     made = client().send("POST", PATH, body).json()
     print_line(made["id"])
+    if made.get("note"):
+        print_note(made["note"])
     for secret in made["secrets"]:
         print_note(f"The receiver checks signatures with this secret: {secret}")
     print_note(f"To see whether it works: muster subscriptions test {made['id']}")

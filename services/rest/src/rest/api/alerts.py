@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from rest.api.context import Here, User
 from rest.api.paging import Paging
 from rest.api.router import new_router
+from rest.domain.callers import Caller
 
 router = new_router("/alerts", tag="alerts")
 
@@ -35,10 +36,13 @@ class ShownAlert(BaseModel):
 
 
 class AlertPage(BaseModel):
-    """A page of alerts, firing ones first, each newest first, and how many there are in all."""
+    """A page of alerts, firing ones first, each newest first, and how many there are in all.
+    ``note``: which of them a user does not see who asked for others' alerts.
+    """
 
     alerts: list[ShownAlert]
     total: int
+    note: str | None
 
 
 def _exact(what: str) -> Any:
@@ -77,4 +81,14 @@ async def list_alerts(
     answer = await here.peers.ask_alerting("/alerts", query)
     if answer is None:
         raise Transient("Alerting's answer can't be read. Check its version and log.")
-    return JSONResponse(answer)
+    return JSONResponse(answer | {"note": _left_out(caller, asked)})
+
+
+def _left_out(caller: Caller, asked: Filter) -> str | None:
+    """What a user has to know who asks for alerts beyond their rights."""
+    is_others = asked.user not in (None, caller.username)
+    if caller.is_admin or not (is_others or asked.node or asked.source == "node"):
+        return None
+    owned = ", ".join(sorted(caller.owned_virtual_clusters))
+    more = f" and of the virtual clusters that you own ({owned})" if owned else ""
+    return f"You see the alerts of your own jobs{more}. Administrators see all."

@@ -587,6 +587,7 @@ EXAMPLES: dict[str, Any] = {
             }
         ],
         "total": 1,
+        "note": None,
     },
     "SubscriptionRequest": _SUBSCRIPTION,
     "SubscriptionPage": {
@@ -594,7 +595,8 @@ EXAMPLES: dict[str, Any] = {
         "total": 1,
     },
     "ShownSubscription": _SHOWN_SUBSCRIPTION,
-    "CreatedSubscription": _SHOWN_SUBSCRIPTION | {"secrets": _SECRETS},
+    "ChangedSubscription": _SHOWN_SUBSCRIPTION | {"note": None},
+    "CreatedSubscription": _SHOWN_SUBSCRIPTION | {"note": None, "secrets": _SECRETS},
     "Secrets": {"secrets": _SECRETS},
     "DeliveryPage": {
         "receiver": _HEALTH,

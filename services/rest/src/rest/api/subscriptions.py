@@ -368,7 +368,13 @@ class Ordered(BaseModel):
     event: str | None
 
 
-class CreatedSubscription(ShownSubscription):
+class ChangedSubscription(ShownSubscription):
+    """A subscription that was made or changed. ``note``: what it takes less than was asked for."""
+
+    note: str | None
+
+
+class CreatedSubscription(ChangedSubscription):
     """A subscription that was made. ``secrets`` sign its webhooks, newest first."""
 
     secrets: list[str]
@@ -417,7 +423,9 @@ async def _health(here: Context, owner: str | None) -> Troubled | None:
 async def create_subscription(
     request: SubscriptionRequest, here: Here, caller: User, address: Address
 ) -> CreatedSubscription:
-    """Subscribe. A name that no virtual cluster has is refused."""
+    """Subscribe. A name that no virtual cluster has is refused, and so are other users' names,
+    unless one owns all virtual clusters of the filter.
+    """
     await here.virtual_clusters.check(request.filter.virtualClusters)
     ident = new_id(time.time_ns() // 1_000_000, secrets.randbits(80))
     async with transaction(here.pool) as conn:
@@ -430,7 +438,8 @@ async def create_subscription(
         await subscriptions.insert_subscription(conn, wanted)
         await _note(conn, caller, "subscription.create", ident, address)
     here.publisher.wake()
-    return CreatedSubscription(**_shown(wanted).model_dump(), secrets=signing)
+    shown = _shown(wanted).model_dump()
+    return CreatedSubscription(**shown, note=_narrowed(request, wanted), secrets=signing)
 
 
 @router.get("/{ident}", response_model=ShownSubscription)
@@ -450,10 +459,10 @@ async def get_subscription_secrets(ident: Ident, here: Here, caller: User) -> Se
     return Secrets(secrets=_secrets(here, found))
 
 
-@router.put("/{ident}", response_model=ShownSubscription)
+@router.put("/{ident}", response_model=ChangedSubscription)
 async def change_subscription(
     ident: Ident, request: SubscriptionRequest, here: Here, caller: User, address: Address
-) -> ShownSubscription:
+) -> ChangedSubscription:
     """Change a subscription, whole. Its owner's rights decide what it may have, also where an admin
     changes it.
     """
@@ -469,7 +478,7 @@ async def change_subscription(
         await subscriptions.update_subscription(conn, after)
         await _note(conn, caller, "subscription.change", ident, address)
     here.publisher.wake()
-    return _shown(after)
+    return ChangedSubscription(**_shown(after).model_dump(), note=_narrowed(request, after))
 
 
 @router.post("/{ident}/secrets/rotate", response_model=Secrets)
@@ -644,6 +653,7 @@ def _subscription(
             raise Rejected("ForbiddenUserError", message, (problem,))
         check_receiver(account.confirmed_email, request.email)
         if not _is_of_owned(filter_, account):
+            _check_users(filter_, owner)
             filter_ = filter_.model_copy(update={"users": (owner,)})
     kind = None if receiver is None else receiver.kind
     if kind is ReceiverKind.PAGERDUTY and request.digest is not None:
@@ -662,6 +672,26 @@ def _subscription(
         email=request.email,
         receiver=receiver,
     )
+
+
+def _check_users(asked: SubscriptionFilter, owner: str) -> None:
+    """Raises Rejected where it names others, whose jobs the owner's rights do not cover."""
+    others = [name for name in asked.users if name != owner]
+    if others:
+        fix = f"{', '.join(others)[:200]}: leave these out, or name only virtual clusters of yours"
+        message = (
+            f"A subscription of {owner} takes the jobs of {owner} only, or those in virtual"
+            f" clusters that {owner} owns."
+        )
+        raise Rejected("ForbiddenUserError", message, (Problem("filter.users", fix),))
+
+
+def _narrowed(request: SubscriptionRequest, made: Subscription) -> str | None:
+    """What to know about a filter by virtual clusters that takes the owner's jobs only."""
+    if request.filter.users or not made.filter.users or not made.filter.virtual_clusters:
+        return None
+    named = ", ".join(made.filter.virtual_clusters)
+    return f"It takes only jobs of {made.owner} in {named}: {made.owner} does not own all of these."
 
 
 def _is_of_owned(asked: SubscriptionFilter, account: LockedAccount) -> bool:
