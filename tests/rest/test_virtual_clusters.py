@@ -235,6 +235,27 @@ async def test_users_use_the_virtual_clusters_that_they_are_given(
             assert mine["virtualCluster"] == ["vision", "nlp"]
 
 
+async def test_a_refusal_without_a_choice_says_who_can_help(
+    start_rest: Any, scheduler: Any
+) -> None:
+    async with knowing(start_rest, scheduler) as rest:
+        async with await rest.make_user("ann") as ann:
+            change = {"data": {"username": "ann", "virtualCluster": []}}
+            assert (await rest.client.put("/api/v2/users", json=change)).status_code == 201
+            refused = (await submit(ann, job_file(rest, "j", "vision"))).json()
+            assert refused["message"].endswith("; ask an administrator to let you use one.")
+        scheduler.answers[PATH] = CLUSTERS | {"asOf": 13, "gpuTypes": [], "virtualClusters": {}}
+
+        async def message() -> str:
+            answer = await rest.client.get(f"/api/v2{PATH}/vision")
+            return str(answer.json().get("message"))
+
+        text = "There is no virtual cluster vision; there are none yet: an administrator adds them"
+        await rest.eventually(message, f"{text} to the cluster file.")
+        (problem,) = (await submit(rest.client, job_file(rest, "j", "vision"))).json()["errors"]
+        assert "there are none yet: an administrator adds" in problem["message"]
+
+
 async def test_gpu_types_and_pins_that_cannot_be_are_refused_with_their_place(
     start_rest: Any, scheduler: Any
 ) -> None:

@@ -3,7 +3,7 @@ Only the Scheduler decides whether there is room, now or ever.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from muster.contracts.model import Model
@@ -19,6 +19,8 @@ ALL_OTHERS = "*"
 PLACE = "defaults.virtualCluster"
 DEFAULT = "default"
 NAMES_SHOWN = 20
+NO_CLUSTERS = "there are none yet: an administrator adds them to the cluster file"
+NO_GRANT = "ask an administrator to let you use one"
 
 
 class QuotaCells(Model):
@@ -110,9 +112,11 @@ def _amounts(
     return {"cpu": cpus, "memory": memory, "gpu": gpus, "vCores": cpus, "GPUs": gpus}
 
 
-def no_virtual_cluster(name: str, known: Iterable[str], place: Problem | None = None) -> Rejected:
+def no_virtual_cluster(name: str, known: Collection[str], place: Problem | None = None) -> Rejected:
     """There is none of this name; ``place`` is where a job file names it."""
-    message = f"There is no virtual cluster {name[:80]}; there are {_names(known)}."
+    names = _names(known)
+    there = f"there are {names}" if known else NO_CLUSTERS
+    message = f"There is no virtual cluster {name[:80]}; {there}."
     return Rejected("NoVirtualClusterError", message, (place,) if place else ())
 
 
@@ -120,15 +124,17 @@ def check_virtual_cluster(job: ParsedJob, caller: Caller, known: VirtualClusters
     """Whether the caller's job may go where it wants to. Raises Rejected, with its place."""
     name, (line, column) = job.spec.virtual_cluster, job.virtual_cluster_place
     if known is not None and name not in known.virtual_clusters:
-        message = f"names none; use one of {_names(known.virtual_clusters)}"
-        raise no_virtual_cluster(
-            name, known.virtual_clusters, Problem(PLACE, message, line, column)
-        )
+        names = known.virtual_clusters
+        fix = f"use one of {_names(names)}" if names else NO_CLUSTERS
+        raise no_virtual_cluster(name, names, Problem(PLACE, f"names none; {fix}", line, column))
     if not caller.is_admin and name not in caller.virtual_clusters:
-        allowed = _names(caller.virtual_clusters)
-        problem = Problem(PLACE, f"is not allowed; use one of {allowed}", line, column)
-        message = f"{caller.username} may not use the virtual cluster {name}, only {allowed}."
-        raise Rejected("ForbiddenUserError", message, (problem,))
+        if caller.virtual_clusters:
+            allowed = _names(caller.virtual_clusters)
+            only, fix = f"the virtual cluster {name}, only {allowed}.", f"use one of {allowed}"
+        else:
+            only, fix = f"any virtual cluster; {NO_GRANT}.", NO_GRANT
+        problem = Problem(PLACE, f"is not allowed; {fix}", line, column)
+        raise Rejected("ForbiddenUserError", f"{caller.username} may not use {only}", (problem,))
 
 
 def check_node_access(job: ParsedJob, permitted: frozenset[str] | None) -> None:
@@ -193,7 +199,8 @@ def check_requests(job: ParsedJob, known: VirtualClusters | None) -> tuple[Probl
         problems += [_no_pin(w, name, here) for w in several if w.pin and w.pin not in here.pins]
         types = [named for named in several if named.gpu_type]
         unknown = [w for w in types if not _is_somewhere(w, known)]
-        problems += [_problem(w, f"is no GPU type here; use {_all_types(known)}") for w in unknown]
+        fix = f"use {_names(known.gpu_types)}" if known.gpu_types else "leave it out: there is none"
+        problems += [_problem(w, f"is no GPU type here; {fix}") for w in unknown]
         elsewhere = [w for w in types if w not in unknown and w.gpu_type not in here.gpu_types]
         if is_guaranteed and elsewhere:
             owned = _names(here.gpu_types)
@@ -212,10 +219,6 @@ def _is_somewhere(named: Named, known: VirtualClusters) -> bool:
     if known.gpu_types is not None:
         return named.gpu_type in known.gpu_types
     return True
-
-
-def _all_types(known: VirtualClusters) -> str:
-    return _names(known.gpu_types or ())
 
 
 def _no_pin(named: Named, name: str, here: VirtualCluster) -> Problem:
