@@ -141,6 +141,15 @@ def test_the_cluster_shows_what_each_virtual_cluster_owns_and_uses(
     assert any(line.startswith("n4") and "2 of 8" in line for line in lines)
     assert lines[-1] == "as of cycle 7"
     assert json.loads(muster(rest, tmp_path, "cluster", "-o", "json").out) == CLUSTER
+    gpus = CLUSTER["virtualClusters"]["vision"]["gpus"]
+    for usable in (16, 5):
+        vision = CLUSTER["virtualClusters"]["vision"] | {"gpus": gpus | {"usable": usable}}
+        rest.answer("GET /api/v2/cluster", CLUSTER | {"virtualClusters": {"vision": vision}})
+        out = muster(rest, tmp_path, "cluster").out
+        assert ("USABLE" in out) == (usable < 16)
+    assert ["vision", "80", "60", "8", "16", "5", "4"] in [
+        it.split()[:7] for it in out.splitlines()
+    ]
 
 
 def cell(address: str, kind: str, used: int, gpus: int, **more: Any) -> dict[str, Any]:

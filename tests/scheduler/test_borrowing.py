@@ -97,7 +97,7 @@ async def test_virtual_clusters_tell_what_they_lend_and_borrow(kit: Kit) -> None
     state = lent(kit)
     async with served(state) as (_, client):
         told = (await client.get("/virtual-clusters")).json()["virtualClusters"]
-        gpus = {"quota": 4, "guaranteed": 4, "opportunistic": 0, "free": 0}
+        gpus = {"quota": 4, "guaranteed": 4, "opportunistic": 0, "free": 0, "usable": 0}
         assert told["default"]["gpus"] == gpus | {"lent": 0, "borrowed": 4}
         assert told["lab"]["gpus"] == gpus | {"guaranteed": 0, "lent": 4, "borrowed": 0}
     registry = CollectorRegistry()

@@ -249,6 +249,7 @@ async def test_virtual_clusters_are_told_and_a_running_system_is_exported(
                 "guaranteed": 2,
                 "opportunistic": 2,
                 "free": 0,
+                "usable": 0,
                 "lent": 0,
                 "borrowed": 0,
             },

@@ -149,6 +149,7 @@ async def test_a_virtual_cluster_gets_back_what_others_borrow(
             "guaranteed": 0,
             "opportunistic": 0,
             "free": 3,
+            "usable": 3,
             "lent": 0,
             "borrowed": 0,
         }

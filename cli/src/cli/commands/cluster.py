@@ -77,7 +77,7 @@ def _age(submitted_at: str | None) -> str:
 
 def cluster(*, output: Output = Format.TABLE) -> None:
     """Virtual clusters: their quota, what of it is bound, used and free; and nodes in trouble.
-    Quota is free also while its nodes take no pods.
+    Quota is free also while its nodes take no pods: USABLE is what of it can be used now.
     """
     found = client().get("/cluster").json()
     if output is Format.JSON:
@@ -92,16 +92,16 @@ def cluster(*, output: Output = Format.TABLE) -> None:
     )
     print_line("")
     borrowing = BORROWING if any(each["gpus"].get("lent") for each in clusters.values()) else ()
-    more = ("TYPES", "PINS")
+    gpus = [each["gpus"] for each in clusters.values()]
+    is_less = any(each.get("usable", each["free"]) < each["free"] for each in gpus)
+    shown = ("quota", "guaranteed", "opportunistic", "free", *(("usable",) if is_less else ()))
+    headings = ("VC", "GPUS", *map(str.upper, (*shown[1:], *borrowing)), "TYPES", "PINS")
     print_table(
-        ("VC", "GPUS", "GUARANTEED", "OPPORTUNISTIC", "FREE", *map(str.upper, borrowing), *more),
+        headings,
         [
             (
                 name,
-                each["gpus"]["quota"],
-                each["gpus"]["guaranteed"],
-                each["gpus"]["opportunistic"],
-                each["gpus"]["free"],
+                *(each["gpus"][key] for key in shown),
                 *(each["gpus"][name] or "" for name in borrowing),
                 " ".join(each["gpuTypes"]),
                 " ".join(each["pins"]),

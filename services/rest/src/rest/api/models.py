@@ -291,7 +291,8 @@ class ShownVirtualCluster(BaseModel):
     own that it uses. ``cells`` (by type and number, and how many of them are bound), ``pins``,
     ``gpus`` and ``gpuTypes`` are as the Scheduler tells them, as of its cycle ``asOf``. Of ``gpus``
     `quota` is `guaranteed` (which its own gangs hold), `lent` (which others' do) and `free`; beside
-    it its gangs have `borrowed` and `opportunistic` ones.
+    it its gangs have `borrowed` and `opportunistic` ones. At most `usable` of the free ones are on
+    nodes that take pods.
     """
 
     capacity: float

@@ -35,14 +35,16 @@ class QuotaCells(Model):
 
 class Gpus(Model):
     """GPUs of a virtual cluster: owned; of these held by its guaranteed gangs, lent to gangs of
-    others, and free for guaranteed ones; beside them what its own gangs have borrowed, and what its
-    opportunistic ones use, downgraded ones included.
+    others, and free for guaranteed ones, also on nodes that take no pods; beside them what its own
+    gangs have borrowed, and what its opportunistic ones use, downgraded ones included. ``usable``:
+    how many of the free ones can be used now.
     """
 
     quota: int
     guaranteed: int = 0
     opportunistic: int = 0
     free: int = 0
+    usable: int = 0
     lent: int = 0
     borrowed: int = 0
 

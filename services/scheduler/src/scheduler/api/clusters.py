@@ -14,17 +14,18 @@ from scheduler.domain.state import State
 def virtual_clusters(state: State) -> Answer:
     """Cells by quota and how many of them are bound; GPUs owned, used and left."""
     forest = state.core.forest
+    usable = state.core.cells.usable()
     return {
         "asOf": state.core.cycles,
         "gpuTypes": forest.gpu_types,
         "virtualClusters": {
-            name: _virtual_cluster(forest, name, quota)
+            name: _virtual_cluster(forest, name, quota, usable[name])
             for name, quota in sorted(state.core.cells.quotas().items())
         },
     }
 
 
-def _virtual_cluster(forest: Forest, name: str, found: QuotaState) -> Answer:
+def _virtual_cluster(forest: Forest, name: str, found: QuotaState, usable: int) -> Answer:
     quotas = forest.quotas[name]
     pins = sorted(pin for pin, vc in forest.pin_owners.items() if vc == name)
     types = {quota.chain.gpu_type for quota in quotas} | {forest.pin_type(pin) for pin in pins}
@@ -38,6 +39,7 @@ def _virtual_cluster(forest: Forest, name: str, found: QuotaState) -> Answer:
             "guaranteed": found.charged - found.lent,
             "opportunistic": found.opportunistic,
             "free": found.owned - found.charged,
+            "usable": usable,
             "lent": found.lent,
             "borrowed": found.borrowed,
         },

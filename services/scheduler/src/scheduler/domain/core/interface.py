@@ -324,6 +324,11 @@ class Cells(Protocol):
     def quotas(self) -> Mapping[str, QuotaState]:
         """By virtual cluster."""
 
+    def usable(self) -> Mapping[str, int]:
+        """Of the GPUs that each virtual cluster has left, how many can be used now. What several
+        have in common counts for each.
+        """
+
     def borrowing(self) -> Mapping[str, tuple[int, int]]:
         """GPUs that each virtual cluster lends and borrows."""
 

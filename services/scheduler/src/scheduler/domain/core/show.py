@@ -18,7 +18,7 @@ from scheduler.domain.core.model import NO_ONE, OPPORTUNISTIC
 from scheduler.domain.core.nodes import Binding, Phase, Workload
 from scheduler.domain.core.owning import owner_of, pin_owner
 from scheduler.domain.core.records import Records
-from scheduler.domain.core.state import State
+from scheduler.domain.core.state import Account, State
 
 
 class Cells:
@@ -76,12 +76,40 @@ class Cells:
             for name, found in self.borrowing().items()
         }
 
+    def usable(self) -> dict[str, int]:
+        state = self._state
+        unbound, bound = Counter[str](), Counter[Account]()
+        for gpu_type, pools in state.pools_of.items():
+            for pool in pools:
+                for slot in pool.slots:
+                    leaves = slot.good & ~slot.charged
+                    if leaves and pool.chain is not None:
+                        unbound[pool.chain.name] += (leaves & slot.open).bit_count()
+                        for owner, mine in slot.bound.items():
+                            bound[owner, gpu_type] += (leaves & mine).bit_count()
+
+        def of(account: Account) -> int:
+            owner, gpu_type = account
+            reach = Counter[str]()  # by chain: what cells that are not bound may come to
+            for each in state.quotas.get(owner, ()):
+                if each.chain.gpu_type == gpu_type:
+                    reach[each.chain.name] += each.left * each.chain.leaves(each.level)
+            more = sum(min(unbound[chain], leaves) for chain, leaves in reach.items())
+            left = state.owned[account] - sum(state.charged[account].values())
+            return min(left, bound[account] + more)
+
+        return {name: sum(map(of, self._accounts(name))) for name in state.forest.quotas}
+
+    def _accounts(self, virtual_cluster: str) -> list[Account]:
+        pins = self._state.forest.pin_owners.items()
+        mine = {pin_owner(pin) for pin, vc in pins if vc == virtual_cluster}
+        owners = {owner_of(virtual_cluster), *mine}
+        return [account for account in self._state.owned if account[0] in owners]
+
     def _quota(self, name: str, opportunistic: int, lent: int, borrowed: int) -> QuotaState:
         state = self._state
-        pins = [pin_owner(pin) for pin, vc in state.forest.pin_owners.items() if vc == name]
-        owners = {owner_of(name), *pins}
         quotas = state.quotas[owner_of(name)]
-        accounts = [account for account in state.owned if account[0] in owners]
+        accounts = self._accounts(name)
         return QuotaState(
             {each.quota.path: each.quota.count - each.left for each in quotas},
             sum(state.owned[account] for account in accounts),
