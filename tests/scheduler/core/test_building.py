@@ -90,6 +90,26 @@ def test_too_much_is_told_at_the_entry_with_which_it_is_too_much() -> None:
     assert found[0][2].startswith("4 node of the chain rack are owned (x 1, y 3), but 2 are there")
 
 
+def test_an_incomplete_cell_that_a_quota_lacks_is_named() -> None:
+    switches = "[{type: switch}, {type: switch, children: [{type: gpu}]}]"
+    hole = f"{{type: node, name: n3, children: {switches}}}"
+    found = refused(
+        f"{USED}physicalCells:\n"
+        "  - {type: rack, name: r0, nodes: [n0, n1]}\n"
+        "  - {type: rack, name: r1, nodes: [n2]}\n"
+        f"  - {{type: rack, name: r2, children: [{hole}, {{type: node, name: n4}}]}}\n"
+        "  - {type: rack, name: r3, nodes: [n5], pin: p}\n"
+        "virtualClusters:\n"
+        "  x: {pins: [p], cells: [{type: rack, count: 2}, {type: rack/node/switch, count: 8}]}\n"
+    )
+    beside = "there beside pinned cells and what is owned above them; incomplete cells don't count:"
+    assert [message for _, _, message in found] == [
+        f"2 rack of the chain rack are owned (x 2), but 1 is {beside} r1 has 1 of 2 node,"
+        " r2/n3 has 3 of 4 gpu",
+        f"8 switch of the chain rack are owned (x 8), but 5 are {beside} r2/n3 has 3 of 4 gpu",
+    ]
+
+
 def test_what_is_wrong_with_one_tree_hides_nothing_of_other_chains() -> None:
     found = refused(
         f"{USED}  box: {{child: gpu, count: 4, node: true}}\n"

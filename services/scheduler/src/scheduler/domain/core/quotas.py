@@ -43,7 +43,7 @@ def check_quotas(
     if gaps.has_all_trees:
         doubtful = gaps.doubtful_trees(findings)
         for chain in forest.chains.values():
-            findings += _check_chain(chain, owners, *_free_in(forest, tops, doubtful, chain))
+            findings += _check_chain(chain, owners, _there_in(forest, tops, doubtful, chain))
 
 
 def _resolve(forest: Forest, gaps: Gaps, findings: list[Finding]) -> Owners:
@@ -192,15 +192,27 @@ def _about(forest: Forest, pin: str, message: str) -> Finding:
 # What is there of a chain, and what of it is owned.
 
 
+@dataclass(slots=True)
+class _There:
+    """``free``: by level, complete cells without any pin in them whose parent is not such a cell.
+    ``incomplete``: cells that are not counted for it. ``unsure``: trees that count as all that they
+    could be.
+    """
+
+    free: list[int]
+    incomplete: list[Cell]
+    unsure: int
+
+
 def _check_chain(
-    chain: Chain, owners: Mapping[tuple[str, int], Sequence[_Owned]], free: list[int], unsure: int
+    chain: Chain, owners: Mapping[tuple[str, int], Sequence[_Owned]], found: _There
 ) -> Iterator[Finding]:
     """Top down: what is owned must be there, the rest can be split. A level of which too much is
     owned is told at the entry with which it is too much.
     """
     spare = 0
     for level in range(chain.top, -1, -1):
-        have = free[level] + spare * (chain.counts[level + 1] if level < chain.top else 1)
+        have = found.free[level] + spare * (chain.counts[level + 1] if level < chain.top else 1)
         those = owners.get((chain.name, level), ())
         owned = sum(each.count for each in those)
         spare = max(0, have - owned)
@@ -215,44 +227,62 @@ def _check_chain(
         for each in those:
             names[each.name] += each.count
         who = listed([f"{name} {count}" for name, count in names.items()])
-        there = f"{'at most ' if unsure else ''}{have} {'is' if have == 1 else 'are'} there"
+        there = f"{'at most ' if found.unsure else ''}{have} {'is' if have == 1 else 'are'} there"
         message = (
             f"{owned} {chain.types[level]} of the chain {chain.name} are owned ({who}), but"
             f" {there} beside pinned cells and what is owned above them"
+            f"{_without(found.incomplete, max(level, chain.node_level))}"
         )
         yield Finding(entry.path, message, entry.line)
 
 
-def _free_in(
+def _without(incomplete: Iterable[Cell], level: int) -> str:
+    """The cells of this level that don't count because something in them is missing."""
+    lacks = [_lack(cell) for cell in incomplete if cell.level == level]
+    return f"; incomplete cells don't count: {listed(lacks)}" if lacks else ""
+
+
+def _lack(cell: Cell) -> str:
+    """The first cell in an incomplete one that has too few parts."""
+    chain, level = cell.chain, cell.level
+    if cell.slot is not None:
+        has, count, part = len(cell.slot.gpus), chain.leaves(level), chain.types[0]
+    else:
+        has, count, part = len(cell.children), chain.counts[level], chain.types[level - 1]
+        if has == count:
+            return _lack(next(child for child in cell.children if not child.is_complete))
+    return f"{cell.address} has {has} of {count} {part}"
+
+
+def _there_in(
     forest: Forest, tops: Sequence[Cell | None], doubtful: Container[int], chain: Chain
-) -> tuple[list[int], int]:
-    """By level: complete cells without any pin in them whose parent is not such a cell. Doubtful
-    trees, how many comes back too, count as all that they could be.
-    """
-    free, unsure = [0] * len(chain.types), 0
-    types = forest.config.cell_types
+) -> _There:
+    """Doubtful trees count as all that they could be."""
+    found, types = _There([0] * len(chain.types), [], 0), forest.config.cell_types
     trees = zip(forest.config.physical_cells, tops, strict=True)
     for number, (spec, top) in enumerate(trees):
         if number not in doubtful:
             if top is not None and top.chain is chain:
-                _count_free(top, free)
+                _count(top, found)
         elif spec.type == chain.name or spec.type not in types:
-            unsure += 1
-    free[chain.top] += unsure
-    return free, unsure
+            found.unsure += 1
+    found.free[chain.top] += found.unsure
+    return found
 
 
-def _count_free(cell: Cell, free: list[int]) -> None:
+def _count(cell: Cell, found: _There) -> None:
     if cell.pin is not None:
         return
     if cell.is_complete and not _has_pin(cell):
-        free[cell.level] += 1
-    elif cell.slot is not None:
+        found.free[cell.level] += 1
+        return
+    if not cell.is_complete:
+        found.incomplete.append(cell)
+    if cell.slot is not None:
         for part in parts_without_pins(cell.slot):
-            free[part.level] += 1
-    else:
-        for child in cell.children:
-            _count_free(child, free)
+            found.free[part.level] += 1
+    for child in cell.children:
+        _count(child, found)
 
 
 def _has_pin(cell: Cell) -> bool:
