@@ -1,5 +1,6 @@
 """Sums of simulations that can be worked out by hand."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -141,6 +142,20 @@ def test_nothing_at_all_is_no_error(simulate: Simulate) -> None:
     assert outcome.summary["gpus"]["used"] is None
     assert outcome.summary["groups"] == outcome.summary["waiting"] == []
     assert outcome.text.startswith("Simulated      0s")
+
+
+def test_figures_have_one_decimal_at_most(simulate: Simulate, say: Any) -> None:
+    outcome = simulate(
+        [
+            say.scavenges(0.1234, "guest", gpus=4, pods=3, runSeconds=500.789),
+            say.node(3.3333, "node-bad", "n3"),
+            say.wants(7.7777, "owner", pods=2, runSeconds=90.456),
+            say.node(50.01, "node-healthy", "n3"),
+        ]
+    )
+    assert outcome.summary["preemptions"] > 0
+    assert "." in outcome.text
+    assert re.search(r"\.\d\d|\de", outcome.text) is None, outcome.text
 
 
 def test_no_line_is_wider_than_a_terminal(simulate: Simulate, say: Any) -> None:

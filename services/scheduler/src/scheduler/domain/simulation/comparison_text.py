@@ -8,6 +8,7 @@ from scheduler.domain.simulation.figures import (
     WIDTH,
     Data,
     length,
+    number,
     percent,
     quantile,
     rounded,
@@ -17,8 +18,6 @@ from scheduler.domain.simulation.side_by_side import NEAR_S, SideBySide
 from scheduler.domain.simulation.summary import used
 
 NOTHING = "Nothing changes."
-MANY = 1e9
-"""From here on numbers are rounded to fit their column."""
 
 Columns = tuple[Sequence[str], Callable[[Row], Sequence[object]]]
 
@@ -148,8 +147,8 @@ def sentence(name: str, row: Row) -> str:
         add_sentence("lets", row.other_waits, " wait otherwise after a preemption")
     if not clauses:
         lost = row.lost_gpu_s
-        instead = f"instead of {_number(lost.before)}"
-        clauses.append(f"loses {_number(lost.after)} GPU-seconds of {name} {instead}")
+        instead = f"instead of {number(lost.before)}"
+        clauses.append(f"loses {number(lost.after)} GPU-seconds of {name} {instead}")
     *first, last = clauses
     return f"This {', '.join(first)}{' and ' if first else ''}{last}."
 
@@ -194,8 +193,8 @@ def _totals(comparison: Comparison, row: Row) -> Iterator[str]:
         yield f"Wait mean      {length(means_s.before)}, with the change {length(means_s.after)}"
     yield f"GPUs used      {shares[0]}, with the change {shares[1]}"
     yield f"Preemptions    {row.preempted.before:.9g}, with the change {row.preempted.after:.9g}"
-    after = _number(lost.after)
-    yield f"Lost by them   {_number(lost.before)} GPU-seconds, with the change {after}"
+    after = number(lost.after)
+    yield f"Lost by them   {number(lost.before)} GPU-seconds, with the change {after}"
     if row.shorter_s:
         yield f"Shorter runs   {len(row.shorter_s)},{_by(row.shorter_s)}: events end them"
     yield from _recorded_totals(comparison.pair)
@@ -236,12 +235,7 @@ def _wait_cells(row: Row) -> Sequence[object]:
 
 def _cost_cells(row: Row) -> Sequence[object]:
     both = (row.preempted, row.lost_gpu_s)
-    return [_number(each) for pair in both for each in (pair.before, pair.after)]
-
-
-def _number(value: float) -> str:
-    """In ten characters at most."""
-    return f"{round(value, 1):.9g}" if value < MANY else f"{value:.4g}"
+    return [number(each) for pair in both for each in (pair.before, pair.after)]
 
 
 _TABLES: Sequence[Columns] = (

@@ -10,6 +10,8 @@ DIGITS = 6
 
 WIDTH, LEAST_NAME, GAP = 80, 15, "  "
 MINUTE_S, MANY_DAYS = 60.0, 100
+MANY = 1e9
+"""From here on numbers are rounded to fit their column."""
 
 Data = dict[str, object]
 
@@ -45,6 +47,11 @@ def table(
 def cut(text: str, width: int) -> str:
     """At most so many characters of a text."""
     return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def number(value: float) -> str:
+    """With one decimal at most, in ten characters at most."""
+    return f"{round(value, 1):.9g}" if value < MANY else f"{value:.4g}"
 
 
 def percent(share: float | None) -> str:

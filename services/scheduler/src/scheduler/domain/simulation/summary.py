@@ -4,7 +4,15 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from scheduler.domain.core.fragmentation import share
 from scheduler.domain.formats.writing import whole
-from scheduler.domain.simulation.figures import Data, length, percent, quantile, rounded, table
+from scheduler.domain.simulation.figures import (
+    Data,
+    length,
+    number,
+    percent,
+    quantile,
+    rounded,
+    table,
+)
 from scheduler.domain.simulation.gang_run import GangRun
 from scheduler.domain.simulation.tally import Group, Tally
 
@@ -111,21 +119,23 @@ def _waiting(runs: Iterable[GangRun], now: float) -> Iterator[Data]:
 def summary_text(content: Data) -> str:
     """`summary`'s data for people; no line is wider than 80 columns."""
     room, groups, waiting = content["gpus"], content["groups"], content["waiting"]
-    begins, ends = content["from"], content["to"]
+    begins, ends, lost = content["from"], content["to"], content["lostGpuSeconds"]
     assert isinstance(room, dict)
     assert isinstance(groups, list)
     assert isinstance(waiting, list)
     assert isinstance(begins, int | float)
     assert isinstance(ends, int | float)
+    assert isinstance(lost, int | float)
     lines = [
-        f"Simulated      {length(ends - begins)}, from {begins:.15g} to {ends:.15g} s",
-        f"GPUs           {room['mean']:g}; used {percent(room['used'])},"
+        f"Simulated      {length(ends - begins)}, from {round(begins, 1):.15g}"
+        f" to {round(ends, 1):.15g} s",
+        f"GPUs           {number(room['mean'])}; used {percent(room['used'])},"
         f" free {percent(room['free'])}",
         f"Free GPUs      {percent(room['freeInWholeNodes'])} in whole free nodes,"
         f" {percent(room['freeInWholeRacks'])} in whole free racks",
         f"Preemptions    {content['preemptions']} ({content['preemptionsCancelled']} cancelled),"
         f" {content['downgrades']} downgrades, {content['upgrades']} upgrades",
-        f"Lost by them   {content['lostGpuSeconds']:.15g} GPU-seconds",
+        f"Lost by them   {number(lost)} GPU-seconds",
         f"At the end     {content['running']} gangs run,"
         f" {sum(each['gangs'] for each in waiting)} wait",
         "",
@@ -166,7 +176,7 @@ def _pieces(fragmentation: object) -> Iterator[str]:
     return table(
         ("CHAIN", "WHOLE CELLS", "GPUS FREE", "OF NO USE"),
         [
-            (each["chain"], each["cell"], f"{each['free']:.4g}", percent(each["unusable"]))
+            (each["chain"], each["cell"], number(each["free"]), percent(each["unusable"]))
             for each in fragmentation
         ],
     )
@@ -183,4 +193,4 @@ def _fate_row(each: Data) -> tuple[object, ...]:
     names = ("virtualCluster", "class", "requested", "refused", "preempted")
     lost = each["lostGpuSeconds"]
     assert isinstance(lost, int | float)
-    return (*(each[name] for name in names), f"{lost:.9g}")
+    return (*(each[name] for name in names), number(lost))
