@@ -17,6 +17,7 @@ from kubernetes_asyncio.client.exceptions import ApiException
 from manifests import Json
 from muster.contracts.images import STEP_PULL_SECRET
 from rendering import COMPONENTS, K8S, OVERLAYS, render, render_with
+from runtime_agent.kubernetes.api_server import ApiServer
 
 pytestmark = [pytest.mark.k8s, pytest.mark.xdist_group("deploy")]
 
@@ -130,6 +131,7 @@ class Agent:
 
     def __init__(self, api: client.ApiClient) -> None:
         self._core = client.CoreV1Api(api)
+        self.events = ApiServer(NODE, api).events
 
     async def create(self, pod: Json, namespace: str = JOBS) -> tuple[int, str]:
         """Status and text; 201 also has the pod's name as text."""
@@ -201,6 +203,15 @@ async def test_an_agent_creates_and_deletes_pods_of_its_node(agents: Any) -> Non
     assert (await agent.create_secret(NODE, "pull-secret-of-a"))[0] == CREATED
     private_step = a_pod(imagePullSecrets=[{"name": STEP_PULL_SECRET}])
     assert (await agent.create(private_step))[0] == CREATED
+
+
+async def test_an_agent_reads_the_events_of_a_pod(cluster: KubePlane, agents: Any) -> None:
+    agent = await agents(NODE)
+    for uid in ("of-a-pod", "of-another"):
+        about = {"kind": "Pod", "namespace": JOBS, "name": "p", "uid": uid}
+        event = {"metadata": {"name": f"event-{uid}"}, "involvedObject": about, "message": uid}
+        assert cluster.ask("POST", f"/api/v1/namespaces/{JOBS}/events", event)[0] == CREATED
+    assert [each["message"] for each in await agent.events(JOBS, "of-a-pod")] == ["of-a-pod"]
 
 
 async def test_an_agent_can_do_nothing_on_another_node(agents: Any) -> None:

@@ -398,6 +398,7 @@ def test_the_rights_of_agents_are_these(objects: Sequence[Json]) -> None:
             ("secrets", "create"),
             ("secrets", "delete"),
             ("persistentvolumeclaims", "get"),
+            ("events", "list"),
         }
     grants = [each for each in objects if each["kind"] in ("Role", "ClusterRole")]
     names = {each["metadata"]["name"] for each in grants}

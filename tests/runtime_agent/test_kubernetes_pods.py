@@ -7,8 +7,10 @@ import copy
 import json
 import os
 import shlex
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -518,6 +520,63 @@ async def test_an_image_that_can_not_be_pulled_for_long_is_the_platforms(
     body["metadata"]["creationTimestamp"] = "2020-01-01T00:00:00Z"
     api.waiting(body, "ErrImagePull", "dial tcp: i/o timeout")
     await world.until(lambda: world.rule() == "image-not-pulled")
+
+
+IN_USE = 'Multi-Attach error for volume "pv-all" Volume is already used by pod(s) other'
+HANGS = "Unable to attach or mount volumes: unmounted volumes=[storage-0]: timed out"
+
+
+async def hanging(world: World, api: PodApiDouble, *told: tuple[str, str]) -> dict[str, Any]:
+    """A pod with a storage that does not start for a minute, of which Kubernetes tells this."""
+    api.claims["jobs", "all"] = "Bound"
+    home = StorageMount(name="home", mount_path="/mnt/h", claim="all")
+    body = await world.created(run=a_run(mounts=(home,)))
+    about = {"involvedObject": {"uid": body["metadata"]["uid"]}}
+    api.told = [
+        about | {"reason": reason, "message": text, "lastTimestamp": f"2026-01-01T00:00:0{at}Z"}
+        for at, (reason, text) in enumerate(told)
+    ]
+    a_minute_ago = datetime.fromtimestamp(time.time() - 60, UTC)
+    body["metadata"]["creationTimestamp"] = a_minute_ago.isoformat()
+    api.waiting(body, "ContainerCreating")
+    return body
+
+
+@pytest.mark.parametrize(
+    ("reason", "text"), [("FailedAttachVolume", IN_USE), ("FailedMount", HANGS)]
+)
+async def test_a_volume_that_is_not_mounted_is_named_while_the_pod_waits_and_at_its_end(
+    world: World, api: PodApiDouble, reason: str, text: str
+) -> None:
+    await hanging(world, api, (reason, "an older word"), (reason, text))
+    await world.until(world.reason)
+    why = world.reason()
+    assert why.startswith(f"storage-not-mounted: {reason}: {text} ")
+    assert "pv-all is the claim all of the storage home." in why
+    assert "ReadWriteOnce" in why  # so that the user knows what to change
+    world.runner.settings = world.settings.model_copy(update={"image_wait_s": 1.0})
+    await world.until(lambda: world.rule() == "storage-not-mounted")
+    assert why.removeprefix("storage-not-mounted: ") in world.verdict()["cause"]
+
+
+async def test_a_volume_that_is_mounted_by_now_is_no_reason(
+    world: World, api: PodApiDouble
+) -> None:
+    await hanging(world, api, ("FailedAttachVolume", IN_USE), ("Pulling", "Pulling image"))
+    await world.until(world.reason)
+    assert world.reason().startswith("not-started: ")
+
+
+async def test_a_pod_waits_on_where_its_events_can_not_be_read(
+    world: World, api: PodApiDouble
+) -> None:
+    api.failing = lambda verb: Unavailable("forbidden") if verb == "events" else None
+    await hanging(world, api, ("FailedAttachVolume", IN_USE))
+    await world.until(world.reason)
+    assert world.reason().startswith("not-started: ")
+    world.ask_to_stop()
+    await world.until(lambda: world.rule() == "stopped")
+    await world.until(lambda: "deletionTimestamp" in api.only()["metadata"])
 
 
 async def test_a_pod_is_not_given_up_for_the_time_without_the_api_server(

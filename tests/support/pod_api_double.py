@@ -16,7 +16,8 @@ Key = tuple[str, str]
 
 
 class PodApiDouble:
-    """`objects` is what the server has, `claims` the phase of each claim. `failing` raises what a
+    """`objects` is what the server has, `claims` the phase of each claim, `told` the
+    events. `failing` raises what a
     request is to fail with; `is_deaf`: a request takes effect, but its answer is lost. `is_paused`:
     watches show nothing.
     """
@@ -25,6 +26,7 @@ class PodApiDouble:
         self.objects: dict[Key, Json] = {}
         self.claims: dict[Key, str] = {}
         self.secrets: dict[Key, Json] = {}
+        self.told: list[Json] = []
         self.calls: list[tuple[str, str]] = []
         self.failing: Callable[[str], Exception | None] = lambda _call: None
         self.is_deaf = self.is_paused = False
@@ -92,7 +94,14 @@ class PodApiDouble:
     async def claim(self, namespace: str, name: str) -> Json | None:
         self._called("claim", name)
         phase = self.claims.get((namespace, name))
-        return None if phase is None else {"metadata": {"name": name}, "status": {"phase": phase}}
+        if phase is None:
+            return None
+        spec = {"volumeName": f"pv-{name}", "accessModes": ["ReadWriteOnce"]}
+        return {"metadata": {"name": name}, "spec": spec, "status": {"phase": phase}}
+
+    async def events(self, namespace: str, uid: str) -> list[Json]:
+        self._called("events", uid)
+        return [each for each in self.told if each["involvedObject"]["uid"] == uid]
 
     async def follow_pods(self) -> AsyncIterator[Change]:
         queue: asyncio.Queue[Change] = asyncio.Queue()

@@ -37,6 +37,7 @@ class Refusal(StrEnum):
     IMAGE_DENIED = "image-denied"
     IMAGE_NOT_PULLED = "image-not-pulled"
     NO_STORAGE = "no-storage"
+    STORAGE_NOT_MOUNTED = "storage-not-mounted"
     NO_HOST_NETWORK = "no-host-network"
 
 

@@ -104,6 +104,10 @@ _REFUSALS: Mapping[Refusal, _Rule] = {
         "no-storage", -1022, "PodStorageNotMounted", Fault.PLATFORM, _PERMANENT,
         "The node can't mount a storage of the job.",
     ),
+    Refusal.STORAGE_NOT_MOUNTED: _Rule(
+        "storage-not-mounted", -1029, "PodStorageNotMountedInTime", Fault.PLATFORM, _TRANSIENT,
+        "The node could not mount a volume of the pod in time.",
+    ),
 }  # fmt: skip
 
 _LOSSES: Mapping[Loss, _Rule] = {

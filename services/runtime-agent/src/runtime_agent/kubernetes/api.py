@@ -51,6 +51,9 @@ class PodApi(Protocol):
     async def claim(self, namespace: str, name: str) -> Json | None:
         """The PersistentVolumeClaim; None where there is none. Raises Refused, Unavailable."""
 
+    async def events(self, namespace: str, uid: str) -> list[Json]:
+        """What Kubernetes tells of the pod of that uid. Raises Refused, Unavailable."""
+
     def follow_pods(self) -> AsyncIterator[Change]:
         """All pods of the node, whosever they are, without end."""
 

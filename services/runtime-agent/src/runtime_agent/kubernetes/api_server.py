@@ -87,6 +87,11 @@ class ApiServer:
         claims = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
         return await self._get(f"{claims}/{name}")
 
+    async def events(self, namespace: str, uid: str) -> list[Json]:
+        """One GET for each page."""
+        path, about = f"/api/v1/namespaces/{namespace}/events", f"involvedObject.uid={uid}"
+        return [body async for body in self._list(path, about) if not body["kind"]]
+
     async def _get(self, path: str) -> Json | None:
         status, body, after_s = await self._ask("GET", path)
         if status == 404:

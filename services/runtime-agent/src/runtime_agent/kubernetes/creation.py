@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 
-from muster.claims import why_not_bound
+from muster.claims import why_not_bound, why_not_everywhere
 from muster.contracts.pods import PodRun
 
 from runtime_agent.devices import Devices
@@ -18,13 +18,14 @@ from runtime_agent.domain.kubernetes.manifest import (
     manifest,
     namespace_of,
     pull_secret,
+    volume_of,
     why_not_of_host,
     why_too_small,
 )
 from runtime_agent.domain.kubernetes.node import allocatable_of
 from runtime_agent.domain.kubernetes.permit import proof_of
 from runtime_agent.domain.kubernetes.resources import requested
-from runtime_agent.domain.kubernetes.status import observed
+from runtime_agent.domain.kubernetes.status import observed, unmounted
 from runtime_agent.domain.pods import Pod
 from runtime_agent.domain.storages import why_no_claims
 from runtime_agent.kubernetes.api import Exists, Refused, Unavailable
@@ -113,6 +114,26 @@ class Creation:
             if (why := why_not_bound(name, namespace, claim)) is not None:
                 return why
         return None
+
+    async def why_not_mounted(self, run: PodRun, record: KubeRecord) -> str:
+        """What Kubernetes tells of the volumes that the pod waits for, with the claims of these
+        that only one node at a time can mount; empty: it waits for none. Raises as `create` does.
+        """
+        api = self.mirror.api
+        why = unmounted(await api.events(record.namespace, record.uid))
+        if not why:
+            return ""
+        names = [why]
+        for number, claim in enumerate(claims_of(run)):
+            body = await api.claim(record.namespace, claim) or {}
+            volume = body.get("spec", {}).get("volumeName") or volume_of(number)
+            if volume not in why and volume_of(number) not in why:
+                continue
+            storages = [each.name for each in run.mounts if each.claim == claim]
+            names.append(f"{volume} is the claim {claim} of the storage {', '.join(storages)}.")
+            if body and (limit := why_not_everywhere(claim, record.namespace, body)):
+                names.append(limit)
+        return " ".join(names)
 
     def _counted(self, run: PodRun) -> dict[str, int]:
         """Raises LookupError with what the node has nothing of."""

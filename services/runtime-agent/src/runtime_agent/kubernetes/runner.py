@@ -7,6 +7,7 @@ not answered, a restart and a lost watch need no code of their own.
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 import signal
 import sqlite3
@@ -36,6 +37,7 @@ from runtime_agent.domain.kubernetes.status import (
     Observed,
     ending,
     given_up,
+    may_lack_volumes,
     not_taken,
     observed,
     stray,
@@ -71,6 +73,8 @@ PAUSE = "pause"
 """The process that holds a pod's namespaces."""
 SECRET_LATE_S = 1.0
 """After this kubelet may have asked the registry without the pull secret: `step` takes longer."""
+VOLUMES_S = 30.0
+"""Between two questions for the volumes of a pod that does not start."""
 STOP_TAKEN_S = 5.0
 """By then the object of a stopped pod shows its deletion; else the agent signals the pod itself."""
 
@@ -86,7 +90,8 @@ class _Work:
     it was before it went; `is_gone`: the server confirms that. `deleted_uid`: of the object that it
     was asked to delete, with `grace_s`. `heard_s`: when its container last asked for its permit, or
     was first seen to run. `stopped_at_s`: since when the pod is stopped; `kill_at_s`: when the
-    agent kills by itself. `created_s`: when this agent had the object made. Times are monotonic.
+    agent kills by itself. `created_s`: when this agent had the object made. `volumes`: why some
+    are not mounted, as Kubernetes told after `volumes_s`; None: not asked yet. Times are monotonic.
     """
 
     request: asyncio.Task[None] | None = None
@@ -103,6 +108,8 @@ class _Work:
     is_signalled: bool = False
     heard_s: float | None = None
     created_s: float | None = None
+    volumes: str | None = None
+    volumes_s: float = -math.inf
 
     @property
     def is_free(self) -> bool:
@@ -270,13 +277,18 @@ class KubernetesPods:
             now_s = time.monotonic()
             work.heard_s = now_s if work.heard_s is None else work.heard_s
             waited_s = now_s - work.heard_s
+        if may_lack_volumes(seen, waited_s):
+            self._see_to_volumes(pod, record)
+            if work.volumes is None:
+                return Seen(pod.pod, reason=pod.reason)
+        volumes = work.volumes or ""
         # kubelet may have had no chance to start it while the API server was away.
         could_s = min(waited_s, self._mirror.answers_for_s())
         patience_s, is_late = self.settings.image_wait_s, record.is_secret_late
-        hopeless = given_up(seen, could_s, patience_s, is_secret_late=is_late)
+        hopeless = given_up(seen, could_s, patience_s, is_secret_late=is_late, volumes=volumes)
         if hopeless is not None:
             return _ended(pod, None, hopeless)
-        return Seen(pod.pod, reason=waits(seen, waited_s, pod.reason))
+        return Seen(pod.pod, reason=waits(seen, waited_s, pod.reason, volumes))
 
     def _taken(self, pod: Pod, record: KubeRecord, seen: Observed) -> Seen | None:
         """Another object has the name. One of this pod that is not of its record goes away."""
@@ -316,6 +328,25 @@ class KubernetesPods:
             created_s = self._works[pod.pod].created_s
             is_late = created_s is None or time.monotonic() - created_s > SECRET_LATE_S
             self._note(replace(now, lacks_secret=False, is_secret_late=is_late))
+
+    def _see_to_volumes(self, pod: Pod, record: KubeRecord) -> None:
+        work, now_s = self._works[pod.pod], time.monotonic()
+        if work.is_free and now_s - work.volumes_s > VOLUMES_S:
+            work.volumes_s = now_s
+            self._request(work, pod.pod, self._ask_for_volumes(pod, record))
+
+    async def _ask_for_volumes(self, pod: Pod, record: KubeRecord) -> None:
+        """Why some are not mounted. What is not answered is asked again later, and holds up no
+        other request about the pod.
+        """
+        assert pod.run is not None
+        work = self._works[pod.pod]
+        try:
+            work.volumes = await self._creation.why_not_mounted(pod.run, record)
+        except (Refused, Unavailable) as error:
+            self.metrics.kube_requests.labels("later").inc()
+            _log.warning("events of a pod can't be read", pod=pod.pod, why=str(error))
+            work.volumes = work.volumes or ""
 
     async def _confirm(self, record: KubeRecord) -> None:
         """Whether an object is gone that the watch no longer shows: the list may be older."""

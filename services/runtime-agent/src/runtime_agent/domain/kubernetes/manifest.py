@@ -302,15 +302,20 @@ def claims_of(run: PodRun) -> list[str]:
     return list(dict.fromkeys(mount.claim for mount in run.mounts if mount.claim))
 
 
+def volume_of(number: int) -> str:
+    """The name that the pod gives the volume of its claim of this number."""
+    return f"storage-{number}"
+
+
 def _storages(run: PodRun) -> tuple[list[Json], list[Json]]:
     claims = claims_of(run)
     volumes: list[Json] = [
-        {"name": f"storage-{number}", "persistentVolumeClaim": {"claimName": claim}}
+        {"name": volume_of(number), "persistentVolumeClaim": {"claimName": claim}}
         for number, claim in enumerate(claims)
     ]
     mounts: list[Json] = [
         {
-            "name": f"storage-{claims.index(mount.claim)}",
+            "name": volume_of(claims.index(mount.claim)),
             "mountPath": mount.mount_path,
             "readOnly": mount.read_only,
         }

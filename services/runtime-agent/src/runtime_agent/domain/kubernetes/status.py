@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -48,6 +49,10 @@ _START_WAITS = frozenset(
     ("CreateContainerError", "CreateContainerConfigError", "RunContainerError",
      "PreCreateHookError", "PreStartHookError", "PostStartHookError")
 )  # fmt: skip
+_UNMOUNTED = ("FailedAttachVolume", "FailedMapVolume", "FailedMount")
+_MOUNTED = frozenset(("Pulling", "Pulled", "Created", "Started"))
+"""kubelet mounts all volumes of a pod before it pulls an image."""
+EVENT_CHARS = 500
 _SLOW = "; its image may still be pulled (MUSTER_IMAGE_WAIT_S), or a volume hangs"
 SLOW_S = 30.0
 """A start that takes longer is told."""
@@ -254,14 +259,35 @@ def vanished(asked: Stopping | None, *, was_permitted: bool) -> Ending:
     return Ending(loss=Loss.DELETED)
 
 
+def unmounted(events: Iterable[Mapping[str, Any]]) -> str:
+    """Kubernetes' latest words on the volumes that a pod waits for; empty: it waits for none. They
+    may be an hour old.
+    """
+    told = sorted(events, key=_told_at)
+    latest = {each.get("reason", ""): each.get("message") or "" for each in told}
+    if _MOUNTED.intersection(latest):
+        return ""
+    found = [f"{reason}: {latest[reason]}" for reason in _UNMOUNTED if reason in latest]
+    return "; ".join(each[:EVENT_CHARS] for each in found)
+
+
+def _told_at(event: Mapping[str, Any]) -> str:
+    return str(event.get("lastTimestamp") or event.get("eventTime") or "")
+
+
 def given_up(
-    seen: Observed, waited_s: float, patience_s: float, *, is_secret_late: bool = False
+    seen: Observed,
+    waited_s: float,
+    patience_s: float,
+    *,
+    is_secret_late: bool = False,
+    volumes: str = "",
 ) -> Ending | None:
     """Whether a pod that does not start never will. A registry that denies the task's image is
     believed once kubelet has asked it, and a runtime whose words blame the job or the image; all
     else has until `patience_s`. `waited_s`: of a container that runs, since when it could have
     asked for its permit and has not. `is_secret_late`: the registry may have denied the image to
-    anybody, before the pull secret was there.
+    anybody, before the pull secret was there. `volumes`: why some are not mounted.
     """
     if seen.waiting in _START_WAITS and blames_job(seen.text):
         return Ending(start_error=f"{seen.waiting}: {seen.text}")
@@ -274,6 +300,8 @@ def given_up(
         return Ending(
             start_error=f"Its container did not reach the agent in {patience_s:g} s{_PORT}"
         )
+    if volumes and not seen.waiting:
+        return Ending(refusal=Refusal.STORAGE_NOT_MOUNTED, detail=volumes)
     late = f"Not started in {patience_s:g} s{_SLOW}"
     text = ": ".join(filter(None, (seen.waiting or late, seen.text)))
     if seen.waiting not in _IMAGE_WAITS:
@@ -287,9 +315,16 @@ def not_taken(why: str, what: str = "pod") -> Reason:
     return Reason(code="not-taken", text=f"The {what} can't be created in Kubernetes yet: {why}")
 
 
-def waits(seen: Observed, waited_s: float, known: Reason | None) -> Reason | None:
+def may_lack_volumes(seen: Observed, waited_s: float) -> bool:
+    """Whether the object shows no other reason for a start that takes long."""
+    return waited_s > SLOW_S and not seen.waiting and not seen.is_running
+
+
+def waits(
+    seen: Observed, waited_s: float, known: Reason | None, volumes: str = ""
+) -> Reason | None:
     """Why a pod that may still start does not run; None: it is on its way. `known`: what was told
-    last. `waited_s` as above.
+    last. `waited_s`, `volumes` as above.
     """
     if seen.waiting == _FAILED:
         return known if known is not None and known.code == _NOT_PULLED else None
@@ -298,5 +333,7 @@ def waits(seen: Observed, waited_s: float, known: Reason | None) -> Reason | Non
         return Reason(code=code, text=": ".join(filter(None, (seen.waiting, seen.text))))
     if waited_s <= SLOW_S:
         return None
+    if volumes and may_lack_volumes(seen, waited_s):
+        return Reason(code=Refusal.STORAGE_NOT_MOUNTED.value, text=volumes)
     late = f"does not reach the agent{_PORT}" if seen.is_running else f"is not there yet{_SLOW}"
     return Reason(code="not-started", text=f"The container {late}.")
