@@ -212,3 +212,15 @@ def test_who_comes_after_takes_no_cpu_that_goes_with_kept_cells() -> None:
     assert [e.gang for e in scene.asks(a_job("two", cpu=2)) if isinstance(e, Placed)] == ["two"]
     scene.leave("large")
     assert [e.gang for e in scene.cycle() if isinstance(e, Placed)] == ["three"]
+
+
+def test_cpu_of_a_charged_cell_among_kept_ones_counts_once() -> None:
+    """Of 16 CPUs four go with each GPU. Six are used, and four go with the GPU that is idle."""
+    scene = machines(1, 16)
+    scene.places(gang("runs", "x", 2, cpu=2, expected_s=50.0))
+    scene.places(a_job("job", cpu=4, expected_s=50.0))
+    decided = scene.asks(gang("large", "x", 4))
+    (kept,) = [each for each in decided if isinstance(each, Reserved)]
+    assert sum(len(gpus) for _, gpus in kept.cells) == 4
+    assert [e.gang for e in scene.asks(a_job("six", cpu=6)) if isinstance(e, Placed)] == ["six"]
+    assert [e.gang for e in scene.asks(a_job("one", cpu=1)) if isinstance(e, Placed)] == []

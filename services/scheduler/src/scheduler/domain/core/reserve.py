@@ -185,14 +185,16 @@ def _elsewhere(state: State, reservation: Reservation, short: int) -> Iterator[t
 
 
 @contextmanager
-def reserved_shares(state: State, reservations: Iterable[Reservation]) -> Iterator[None]:
-    """In the ``with`` block idle reserved cells have taken their share of CPU and the like."""
-    taken: list[Workload] = []
+def reserved_shares(state: State, reservations: Collection[Reservation]) -> Iterator[None]:
+    """In the ``with`` block idle reserved cells have taken their share of CPU and the like. Pods
+    that are charged one, without its GPU, have taken theirs.
+    """
+    taken, holds = list[Workload](), [each.hold for each in reservations]
     with state.unnoticed():
         for each in reservations:
             hold = replace(each.hold, owner=None, phase=Phase.WAITING, places=())
             places = [
-                Place("", slot, 0, slot.model.share(mask & slot.free))
+                Place("", slot, 0, _left_of(slot, mask, holds))
                 for slot, mask in each.cells.items()
                 if slot.model.limited
             ]
@@ -203,6 +205,20 @@ def reserved_shares(state: State, reservations: Iterable[Reservation]) -> Iterat
         yield
         for hold in taken:
             state.remove(hold)
+
+
+def _left_of(slot: Slot, mask: int, holds: Collection[Workload]) -> tuple[int, ...]:
+    """The share of these leaves, without what pods have of it that are charged them."""
+    shared = sum(slot.shares)
+    leaves = mask & slot.free
+    for other, (_, charge) in slot.pods.items():
+        if other not in holds:
+            leaves &= ~charge | shared
+    used = [each.amounts for leaf, each in slot.shares.items() if leaf & leaves]
+    return tuple(
+        max(0, total - sum(some))
+        for total, *some in zip(slot.model.share(leaves), *used, strict=True)
+    )
 
 
 def _owner_on(workload: Workload, slot: Slot, leaves: int) -> str:
