@@ -312,14 +312,14 @@ class Core:
             yield from admission.admit(is_opportunistic=False)
             # 5. Those that may borrow are placed in others' idle quota.
             yield from admission.borrow()
-        # 6. Opportunistic gangs, in order. None that starts here is preempted in the same cycle.
+        # 6. The first of each virtual cluster that can't start gets a reservation.
+        if self.policy.is_keeping:
+            yield from self._planner.plan(admission.tried, now)
+        # 7. Opportunistic gangs, in order. None that starts here is preempted in the same cycle.
         yield from admission.admit(is_opportunistic=True)
-        # 7. Gangs outside of their own cells get some where there is room, oldest first.
+        # 8. Gangs outside of their own cells get some where there is room, oldest first.
         yield list(gangs.upgrade())
         if gangs.queue.ready:  # what these gangs wait to grow by
             yield from admission.admit(is_opportunistic=False)
-        # 8. The first of each virtual cluster that can't start gets a reservation.
-        if self.policy.is_keeping:
-            yield from self._planner.plan(admission.tried, now)
         # 9. Waiting gangs' reasons are published, where they are new.
         yield list(self._publisher.publish(admission.tried, is_settled=self.is_settled))

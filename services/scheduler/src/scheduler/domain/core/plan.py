@@ -38,7 +38,7 @@ class Planner:
 
     ``_in_order``: by owner and GPU types the first gangs of classes, by the ranks when the cycle
     first asked; those that have been placed since are among them. ``_firsts``: the first of each
-    class there.
+    class there. ``_may_borrow``: the gangs that may have yet to try it in this cycle.
     """
 
     def __init__(self, gangs: Transitions) -> None:
@@ -47,9 +47,11 @@ class Planner:
         self._failed: Counter[tuple[str, Types]] = Counter()
         self._in_order: dict[str, dict[Types, list[Entry]]] = {}
         self._firsts: dict[WorkloadClass, Workload] = {}
+        self._may_borrow = True
 
     def begin(self) -> None:
         """A cycle begins."""
+        self._may_borrow = True
         self._failed.clear()
         self._in_order.clear()
         self._firsts.clear()
@@ -57,21 +59,22 @@ class Planner:
 
     def failed(self, found: WorkloadClass, now: float) -> Iterator[Decision]:
         """The first of a class has failed: it, and those before it, get their reservations before
-        gangs behind it are tried. One that may borrow does so first.
+        gangs behind it are tried. Those that may borrow do so first.
         """
         owner = found.owner
         if owner is None or found.priority == OPPORTUNISTIC:
             return
         if owner in self._in_order:
             self._list(self._in_order[owner], found)
-        if found.is_borrowing:
+        if found.is_borrowing and self._may_borrow:
             return
         key = owner, _types_of(found)
         self._failed[key] += 1
         if self._failed[key] > PLANNED:
             return
         for _, workload, other in self._heads(owner):
-            yield from self._plan_for(other, self._gangs.records.of(workload), now)
+            if not (other.is_borrowing and self._may_borrow):
+                yield from self._plan_for(other, self._gangs.records.of(workload), now)
             if other is found:
                 return
 
@@ -79,6 +82,7 @@ class Planner:
         """A reservation for the first gangs of owners of which some failed, or that may get one for
         another reason, gang by gang.
         """
+        self._may_borrow = False
         unplanned = self._gangs.records.unplanned
         owners = dict.fromkeys(found.owner for found in tried if found.owner is not None)
         owners |= unplanned
