@@ -84,7 +84,7 @@ class Actions:
         """Carry out until cancelled."""
         while True:
             request = await self._requests.get()
-            async with self._opened_or_wait(request.action) as opened:
+            async with self._or_wait(request.action), self._relay.transaction() as opened:
                 await self._carry_out(opened, request)
             self._publisher.wake()
 
@@ -93,7 +93,7 @@ class Actions:
         while True:
             await asyncio.sleep(LOOK_S)
             has_ended = False
-            async with self._opened_or_wait("repairs") as opened:
+            async with self._or_wait("repairs"), self._relay.transaction() as opened:
                 for each in await actions.lock_running(opened.conn, LOOKED_AT):
                     has_ended |= await self._look_at(opened, each)
             if has_ended:
@@ -197,11 +197,12 @@ class Actions:
             raise Rejected("UnauthorizedUserError", message)
 
     @asynccontextmanager
-    async def _opened_or_wait(self, what: str) -> AsyncIterator[Transaction]:
-        """A transaction; where it can't be now, what it does waits: Alerting repeats requests."""
+    async def _or_wait(self, what: str) -> AsyncIterator[None]:
+        """What can't be done now waits, a transaction that can't be opened too: Alerting repeats
+        requests.
+        """
         try:
-            async with self._relay.transaction() as opened:
-                yield opened
+            yield
         except Exception as error:
             if not is_transient(error):
                 raise
