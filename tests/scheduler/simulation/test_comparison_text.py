@@ -76,10 +76,7 @@ def test_no_line_is_wider_than_a_terminal(what_if: WhatIf, say: Any) -> None:
     million = 9_999_999
     recording = SimpleNamespace(histories=range(3 * million), unended=million, never_ran=million)
     found = SimpleNamespace(recording=recording, started=million, near=million)
-    pair: Any = SimpleNamespace(ignored=million, as_recorded=found)
-    pair.before = pair.after = SimpleNamespace(
-        simulation=SimpleNamespace(tally=SimpleNamespace(room_s={"used": 1.0, "all": 3.0}))
-    )
+    pair: Any = SimpleNamespace(ignored=million, as_recorded=found, gpus_used=(1 / 3, 1.0))
     times = array("d", [8_000_000.25] * 9_999)
     many = Row(
         gangs=9_999_999,

@@ -285,3 +285,45 @@ def test_nothing_at_all_is_no_difference(what_if: WhatIf) -> None:
     found = what_if([], {"policy": {}})
     assert found.text.startswith(SAME)
     assert found.data["virtualClusters"] == found.data["users"] == []
+
+
+def forever(say: Any) -> list[dict[str, Any]]:
+    """Half a node runs on, a whole one waits for it, and half a node would run for too long to
+    pass that one's reservation.
+    """
+    mine = {"virtualCluster": "default"}
+    return [
+        say.wants(0, "a", **mine),
+        say.wants(10, "b", 8, **mine),
+        say.wants(20, "c", expectedSeconds=100_000, **mine),
+    ]
+
+
+ONE_NODE = {
+    "cellTypes": {"n8": {"child": "g", "count": 8, "node": True}},
+    "physicalCells": [{"type": "n8", "name": "vm"}],
+    "virtualClusters": {"default": {"cells": [{"type": "n8/g", "count": 8}]}},
+    "policy": {"graceSeconds": 3, "enforceGrace": False},
+}
+
+
+def test_the_use_of_both_is_of_the_same_time(what_if: WhatIf, say: Any) -> None:
+    """From the first event to the last, in which a alone runs; one side goes on for longer."""
+    found = what_if(forever(say), {"policy": {"backfill": False}}, ONE_NODE)
+    assert found.data["to"]["before"] != found.data["to"]["after"]
+    assert found.data["gpusUsed"] == {"before": 0.5, "after": 0.5}
+
+
+def test_a_recording_lasts_until_its_last_event(what_if: WhatIf, say: Any) -> None:
+    """Also if that is none of the workload: c does not run, or from 20 to 40."""
+    events = [*forever(say), {"at": 40, "event": "cycle"}]
+    found = what_if(events, {"policy": {"backfill": False}}, ONE_NODE)
+    assert found.data["gpusUsed"] == {"before": 0.5, "after": 0.75}
+
+
+def test_the_use_of_gangs_that_come_all_at_once_is_until_both_are_over(
+    what_if: WhatIf, say: Any
+) -> None:
+    """Of five gangs of 100 s two run at a time, or one: 5 * 4 of 16 * 5."""
+    found = what_if(queue(say), {"virtualClusters": quota(a=1, b=2)})
+    assert found.data["gpusUsed"] == {"before": 0.25, "after": 0.25}

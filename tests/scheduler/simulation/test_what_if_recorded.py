@@ -117,11 +117,14 @@ def test_who_came_back_after_a_preemption_is_one_gang(
     """
     events = preempted(say, checkpointSeconds=40)
     found = what_if(events, {"policy": {}}, recorded)
-    assert (found.data["all"]["gangs"], found.data["to"]["before"]) == (2, 560)
+    assert found.data["all"]["gangs"] == 2
+    used = (80 * 16 + 20 * 8 + 460 * 16) / (595 * 16)
+    assert found.data["gpusUsed"]["before"] == pytest.approx(used, abs=1e-6)
     assert starts(found.lines, "guest") == [0, 100]
     found = what_if(events, quota(a=1, b=3), recorded)
     assert starts(found.lines, "guest") == [0]
-    assert found.data["to"]["after"] == 540
+    used = (540 * 16) / (595 * 16)
+    assert found.data["gpusUsed"]["after"] == pytest.approx(used, abs=1e-6)
 
 
 def test_who_was_preempted_and_did_not_come_back_runs_for_as_long_as_it_did(

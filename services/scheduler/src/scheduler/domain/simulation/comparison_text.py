@@ -15,7 +15,6 @@ from scheduler.domain.simulation.figures import (
     table,
 )
 from scheduler.domain.simulation.side_by_side import NEAR_S, SideBySide
-from scheduler.domain.simulation.summary import used
 
 NOTHING = "Nothing changes."
 
@@ -31,7 +30,10 @@ def comparison_data(comparison: Comparison) -> Data:
         "text": headlines(comparison),
         "from": rounded(tallies[0].begins_at or 0.0),
         "to": _twice(Twice(*(tally.now for tally in tallies))),
-        "gpusUsed": dict(zip(("before", "after"), _used(comparison), strict=True)),
+        "gpusUsed": {
+            name: None if share is None else rounded(share)
+            for name, share in zip(("before", "after"), pair.gpus_used, strict=True)
+        },
         "ignoredEvents": pair.ignored,
         "recorded": _recorded(pair),
         "all": _row(comparison.all),
@@ -62,12 +64,6 @@ def _recorded(pair: SideBySide) -> Data | None:
         "started": found.started,
         "startedAsRecorded": found.near,
     }
-
-
-def _used(comparison: Comparison) -> list[float | int | None]:
-    """The use of GPUs, in both."""
-    pair = comparison.pair
-    return [used(side.simulation.tally) for side in (pair.before, pair.after)]
 
 
 def _row(row: Row) -> Data:
@@ -183,7 +179,7 @@ def wrapped(sentences: Iterable[str]) -> list[str]:
 
 def _totals(comparison: Comparison, row: Row) -> Iterator[str]:
     means_s, lost = row.mean_waits_s, row.lost_gpu_s
-    shares = [percent(each) for each in _used(comparison)]
+    shares = [percent(each) for each in comparison.pair.gpus_used]
     yield f"Gangs          {row.gangs}"
     yield (
         f"Start          {len(row.later_s)} later, {len(row.earlier_s)} earlier,"

@@ -136,7 +136,7 @@ class AsRecorded:
 class SideBySide:
     """``before`` and ``after`` are new simulations of a cluster, and of the same with ``change``.
     ``warn`` receives events that are impossible in the second one; they are left out there, and
-    ``ignored`` counts them.
+    ``ignored`` counts them. ``gpus_used``: the share of all GPUs that each uses over the same time.
 
     Gangs are numbered as they begin; ``gangs``: their number. ``groups`` and ``users``: names;
     ``group_of`` and ``user_of``: each gang's entry. ``shorter_s``: by number, how much shorter an
@@ -157,6 +157,7 @@ class SideBySide:
         self.group_of, self.user_of = array("l"), array("l")
         self.shorter_s: dict[int, float] = {}
         self.ignored = 0
+        self.gpus_used: tuple[float | None, float | None] = (None, None)
         self.as_recorded = None if recording is None else AsRecorded(recording)
         self._change = change
         self._warn = warn
@@ -174,8 +175,19 @@ class SideBySide:
             self._follow(self.before, self.before.simulation.reach(event))
             yield from self._reported(self.after, self.after.simulation.reach(event))
             self._apply(event)
+        self._measure_use()
         self._follow(self.before, self.before.simulation.end())
         yield from self._reported(self.after, self.after.simulation.end())
+        if None in self.gpus_used:
+            self._measure_use()
+
+    def _measure_use(self) -> None:
+        """From the first event to the last. If all events are at one time: until nothing happens
+        any more in either.
+        """
+        before, after = (side.simulation.tally for side in (self.before, self.after))
+        until = max(before.now, after.now)
+        self.gpus_used = before.share("used", "all", until), after.share("used", "all", until)
 
     def _follow(self, side: Side, decisions: Iterator[tuple[float, Decision]]) -> None:
         for _ in self._reported(side, decisions):

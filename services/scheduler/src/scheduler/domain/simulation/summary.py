@@ -46,7 +46,7 @@ def _gpus(tally: Tally) -> Data:
     mean = rounded(tally.room_s["all"] / elapsed_s) if elapsed_s else tally.space.room.all
     return {
         "mean": mean,
-        "used": used(tally),
+        "used": _share(tally, "used", "all"),
         "free": _share(tally, "free", "all"),
         "freeInWholeNodes": _share(tally, "in_free_nodes", "free"),
         "freeInWholeRacks": _share(tally, "in_free_racks", "free"),
@@ -73,14 +73,9 @@ def _fragmentation(tally: Tally) -> Iterator[Data]:
         }
 
 
-def used(tally: Tally) -> float | int | None:
-    """The share of all GPUs that is used, over time."""
-    return _share(tally, "used", "all")
-
-
-def _share(tally: Tally, part: str, whole_: str) -> float | int | None:
-    of = tally.room_s
-    return rounded(of[part] / of[whole_]) if of[whole_] else None
+def _share(tally: Tally, part: str, of: str) -> float | int | None:
+    share_ = tally.share(part, of)
+    return None if share_ is None else rounded(share_)
 
 
 def _group(group: Group) -> Data:

@@ -62,6 +62,14 @@ class Tally:
         """An empty one."""
         return cls(Space(forest))
 
+    def share(self, part: str, whole: str, until: float | None = None) -> float | None:
+        """Of the GPUs of ``whole``, those of ``part``, over time; None: there were none. ``until``:
+        as if the state stayed as it is.
+        """
+        rest_s, room = 0.0 if until is None else until - self.now, self.space.room
+        of = self.room_s[whole] + rest_s * getattr(room, whole)
+        return (self.room_s[part] + rest_s * getattr(room, part)) / of if of else None
+
     def group(self, run: GangRun) -> Group:
         """The gang's group."""
         return self.groups.setdefault(group_name(run.gang), Group())

@@ -73,7 +73,8 @@ class Workload:
         self._restarted_at: float | None = None
 
     def events(self, recorded: Iterable[Event]) -> Iterator[Event]:
-        """The used ones of these."""
+        """The used ones of these, and a cycle when the recording ends."""
+        event: Event | None = None
         for event in recorded:
             if self._begins_at is None:
                 self._begins_at = event.at
@@ -88,6 +89,9 @@ class Workload:
                     yield event
                 case _:
                     yield from self._of_cluster(event)
+        if event is not None:  # the moment at which the recording ends
+            is_settled = not isinstance(event, CycleRun) or event.is_settled
+            yield CycleRun(event.at, is_settled=is_settled)
 
     def _is_opening(self, event: Event) -> bool:
         """The event describes the state before the recording begins."""
