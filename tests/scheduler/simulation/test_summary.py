@@ -91,6 +91,39 @@ def test_what_preemptions_cost_is_told(simulate: Simulate, say: Any) -> None:
     assert group(outcome, "a")["preempted"] == 0
 
 
+@pytest.mark.parametrize("ends", ["gang-released", "pod-released"])
+def test_work_is_lost_where_events_end_a_preempted_gang(
+    simulate: Simulate, say: Any, ends: str
+) -> None:
+    """As in a recording: 10 s of each of its GPUs, as its last checkpoint was at 50 s."""
+    pods = [{"pod": f"w-{n}"} for n in range(4)] if ends == "pod-released" else [{}]
+    outcome = simulate(
+        [
+            say.scavenges(0, "guest", virtualCluster="b", checkpointSeconds=50),
+            say.wants(30, "owner", pods=2),
+            *(say.told(60, ends, "guest", **pod) for pod in pods),
+        ],
+        policy={"enforceGrace": False},
+    )
+    assert outcome.summary["preemptions"] == 1
+    assert outcome.summary["lostGpuSeconds"] == 16 * 10
+
+
+def test_an_ended_pod_that_is_not_free_yet_loses_no_work(simulate: Simulate, say: Any) -> None:
+    restored = say.wants(100, "released w-0", virtualCluster="-") | {
+        "event": "gang-restored",
+        "startedAt": 0,
+        "class": "opportunistic",
+        "preemptedUntil": 100,
+        "placement": [{"pod": "w-0", "node": "n0", "gpus": [0, 1, 2, 3]}],
+    }
+    outcome = simulate(
+        [restored, say.told(110, "gang-released", "released w-0")],
+        policy={"enforceGrace": False},
+    )
+    assert outcome.summary["lostGpuSeconds"] == 0
+
+
 def test_what_still_waits_is_told_with_its_code(simulate: Simulate, say: Any) -> None:
     outcome = simulate(
         [

@@ -46,11 +46,6 @@ class GangRun:
         )
 
     @property
-    def gpus(self) -> int:
-        """Its GPUs."""
-        return sum(len(place.gpus) for place in self.places.values())
-
-    @property
     def wanted_gpus(self) -> int:
         """The GPUs of its request, those that it has included."""
         return sum(role.kind.gpus * len(role.pods) for role in self.gang.roles)

@@ -208,7 +208,7 @@ class Simulation:
         if end is End.RUN:
             self.tally.stop(run)
             return
-        self.tally.lose(run)
+        self.tally.lose(run, run.places.values())
         run.stop(self.tally.now)
         if self.policy.is_requeued:
             self.runs[gang] = run
@@ -334,7 +334,7 @@ class Simulation:
             self.core.rows.restore_usage(event.restored)
 
     def _release(self, gang: str, kept_until: float | None = None) -> None:
-        run = self.runs.pop(gang, None)
+        run, is_leaving = self.runs.pop(gang, None), self.is_leaving(gang)
         if kept_until is None:
             self.core.release(gang)
         else:
@@ -342,7 +342,9 @@ class Simulation:
         if run is None:
             return
         self.agenda.forget(gang)
-        if run.started_at is not None:
+        if is_leaving:
+            self.tally.lose(run, run.places.values())
+        elif run.started_at is not None:
             self.tally.stop(run)
 
     def _release_pod(self, event: PodReleased) -> None:
@@ -352,11 +354,13 @@ class Simulation:
         if run.is_last(event.pod):
             self._release(event.gang)
             return
-        is_leaving = self.is_leaving(event.gang)
-        place = run.remove(event.pod)
-        self.core.release_pod(event.gang, event.pod)
-        if place is not None:
+        is_leaving, place = self.is_leaving(event.gang), run.places.get(event.pod)
+        if is_leaving and place is not None:
+            self.tally.lose(run, [place])
+        elif place is not None:
             self.tally.space.give([place])
+        run.remove(event.pod)
+        self.core.release_pod(event.gang, event.pod)
         if self.core.gang(event.gang) is None:  # elastic pods are not waited for
             self._release(event.gang)
             return

@@ -2,11 +2,11 @@
 
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, fields
 
 from scheduler.domain.core.forest import Forest
-from scheduler.domain.core.model import OPPORTUNISTIC, Gang, GangClass, PodPlace
+from scheduler.domain.core.model import NO_ONE, OPPORTUNISTIC, Gang, GangClass, PodPlace
 from scheduler.domain.simulation.gang_run import GangRun
 from scheduler.domain.simulation.space import Room, Space
 
@@ -101,9 +101,12 @@ class Tally:
         """A gang releases its GPUs."""
         self.space.give(run.places.values())
 
-    def lose(self, run: GangRun) -> None:
-        """A preempted gang releases its GPUs, and loses its work since its last checkpoint."""
-        lost_gpu_s = run.lost_s(self.now) * run.gpus
-        self.group(run).lost_gpu_s += lost_gpu_s
-        self.lost_gpu_s[run.gang.user] += lost_gpu_s
-        self.stop(run)
+    def lose(self, run: GangRun, places: Collection[PodPlace]) -> None:
+        """A preempted gang releases these, and loses its work on them since its last checkpoint.
+        What an ended pod still holds is no work.
+        """
+        self.space.give(places)
+        if run.gang.virtual_cluster != NO_ONE:
+            lost_gpu_s = run.lost_s(self.now) * sum(len(place.gpus) for place in places)
+            self.group(run).lost_gpu_s += lost_gpu_s
+            self.lost_gpu_s[run.gang.user] += lost_gpu_s
