@@ -84,6 +84,21 @@ def test_a_promise_is_broken_where_nothing_was_ever_good(
     run(tmp_path, PROMISES, [firing(f"{objective.name}BudgetBurnsFast", series, None)])
 
 
+@pytest.mark.parametrize(("rises", "fires"), [("1 2 3", 0), ("4 8 12", 1)])
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda each: each.name)
+def test_a_few_failures_where_little_happens_break_no_promise(
+    objective: Objective, rises: str, fires: int, tmp_path: Path
+) -> None:
+    failed = objective.total.removesuffix("}") + ', status="500"}'
+    counter = failed if objective.total.endswith("}") else objective.total
+    ends = rises.split()[-1]
+    lately = {counter: f"0x50 {rises} {ends}x20"}
+    run(tmp_path, PROMISES, [firing(f"{objective.name}BudgetBurnsFast", lately, fires)])
+    lately = {counter: f"0x140 {rises} {ends}x10"}
+    slow = firing(f"{objective.name}BudgetBurnsSlowly", lately, fires, at="74h", interval="30m")
+    run(tmp_path, PROMISES, [slow], "30m")
+
+
 @pytest.mark.parametrize(
     ("rule", "metric"),
     [

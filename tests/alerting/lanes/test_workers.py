@@ -37,10 +37,54 @@ async def test_quiet_hours_are_not_counted_as_a_slow_delivery(post: Any) -> None
     await post.pool.execute("UPDATE delivery SET created_at = now() - interval '9 hours'")
     async with post.lane(post.sends):
         await post.until(post.counted("sent"), 1)
+    assert first_attempts(post, within_s="+Inf") == 1
+    assert first_attempts(post, within_s="5.0") == 1
+
+
+def first_attempts(post: Any, within_s: str) -> float:
+    """As Prometheus sees them."""
     (metric,) = post.metrics.first_attempt_seconds.collect()
-    waited = {it.name: it.value for it in metric.samples}
-    assert waited["muster_alerting_first_attempt_seconds_count"] == 1
-    assert waited["muster_alerting_first_attempt_seconds_sum"] < 3_600
+    (found,) = [it.value for it in metric.samples if it.labels.get("le") == within_s]
+    return float(found)
+
+
+LONG_AGO = "now() - interval '1 hour'"
+
+
+@pytest.mark.parametrize("is_paused", [True, False])
+async def test_what_waits_for_a_receiver_that_fails_is_no_slow_delivery(
+    post: Any, is_paused: bool
+) -> None:
+    """Neither what a pause kept back nor what follows the first success after it."""
+    post.subscribe("a")
+    await post.notify("first")
+
+    async def fails_once(claim: Claim) -> Answer:
+        return Failed("HTTP 500", retry_after_s=7200.0) if "first" in claim.event_key else Sent()
+
+    policy = DeliveryPolicy(pause_failures=1 if is_paused else 1000, pause_s=300)
+    async with post.lane(fails_once, policy=policy):
+        await post.until("SELECT failures FROM receiver", 1)
+    await post.notify(*(f"j{number}" for number in range(40)))  # more than one claim takes
+    behind = "WHERE event_key <> 'job-failed/first'"
+    await post.pool.execute(
+        f"UPDATE delivery SET created_at = {LONG_AGO}, next_at = {LONG_AGO} {behind}"
+    )
+    if is_paused:
+        for ends in ("paused_until", "free_at"):
+            await post.pool.execute(f"UPDATE receiver SET {ends} = {ends} - interval '300 s'")
+    async with post.lane(post.sends):
+        await post.until(post.counted("sent"), 40)
+    assert first_attempts(post, within_s="+Inf") == first_attempts(post, within_s="5.0") == 41
+
+
+async def test_a_delivery_that_only_muster_delays_is_a_slow_one(post: Any) -> None:
+    post.subscribe("a")
+    await post.notify("j1")
+    await post.pool.execute(f"UPDATE delivery SET created_at = {LONG_AGO}, next_at = {LONG_AGO}")
+    async with post.lane(post.sends):
+        await post.until(post.counted("sent"), 1)
+    assert (first_attempts(post, within_s="+Inf"), first_attempts(post, within_s="5.0")) == (1, 0)
 
 
 @pytest.mark.parametrize("can_retry", [True, False])

@@ -231,8 +231,7 @@ class Lane:
                     break
                 claim = run.waiting.popleft()
                 if claim.attempts == 1:
-                    late_s = (claim.now - claim.due_at).total_seconds() + waited_s
-                    self._first_attempts.observe(max(0.0, late_s))
+                    self._first_attempts.observe(max(0.0, claim.late_s + waited_s))
                 with span(f"{self._channel} send", kind=SpanKind.CLIENT, parent=claim.traceparent):
                     answer = await self._try(claim)
                 recorded = self._recorder.answered(claim, answer)

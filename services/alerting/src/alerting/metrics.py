@@ -38,7 +38,8 @@ class AlertingMetrics:
         )
         self.first_attempt_seconds = Histogram(
             "muster_alerting_first_attempt_seconds",
-            "Seconds from a delivery's event, or the end of quiet hours, to its first attempt.",
+            "Seconds to a delivery's first attempt from its event, the end of quiet hours, or the"
+            " last failure or pause of its receiver.",
             ["channel"],
             buckets=LAGS,
             registry=registry,

@@ -587,13 +587,18 @@ JOBS = Group(
 )
 
 
+FEW_FAILURES = 5
+"""Fewer are no alert: where little happens, a single one is a large share."""
+
+
 def _burn_rules(objective: Objective) -> Iterator[Rule]:
     """Of the SRE workbook: long windows with short ones, so that an alert ends soon after."""
 
     def both(factor: float, long: str, short: str) -> str:
         return (
             f"({objective.burn_rate(long)} > {factor:g} and"
-            f" {objective.burn_rate(short)} > {factor:g})"
+            f" {objective.burn_rate(short)} > {factor:g} and"
+            f" {objective.failures(long)} > {FEW_FAILURES})"
         )
 
     yield Rule(

@@ -111,6 +111,10 @@ class Objective:
         """How many times faster than allowed failures come."""
         return f"(1 - {self.share(over)}) / {1 - self.target:.6g}"
 
+    def failures(self, over: str) -> str:
+        """How many failed in a time."""
+        return f"(1 - {self.share(over)}) * sum(increase({self.total}[{over}]))"
+
 
 @dataclass(frozen=True, slots=True)
 class Group:

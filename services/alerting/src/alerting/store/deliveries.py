@@ -42,7 +42,8 @@ TracedEvent = tuple[Event, str | None]
 @dataclass(frozen=True, slots=True)
 class Claim:
     """A delivery that a worker has taken, with what is to be sent. ``now`` is the database's.
-    ``due_at``: from when this attempt could be made.
+    ``due_at``: its place in the order. ``late_s``: for how long this attempt could have been made,
+    without the waits for a receiver that failed or was paused.
     ``message``: None for a mail that confirms an address, whose text has a secret.
     """
 
@@ -52,6 +53,7 @@ class Claim:
     attempts: int
     created_at: datetime
     due_at: datetime
+    late_s: float
     now: datetime
     lease: str
     event_key: str
@@ -294,7 +296,8 @@ CLAIM = """
     AND r.subscription = d.subscription
     RETURNING d.id, d.subscription, r.owner, d.attempts, d.created_at,
         d.next_at AS due_at, clock_timestamp() AS now, d.lease, d.event_key, e.message,
-        e.traceparent
+        e.traceparent, extract(epoch FROM
+            clock_timestamp() - greatest(d.next_at, d.created_at, r.free_at))::float8 AS late_s
 """
 
 
@@ -465,10 +468,12 @@ async def drop_waiting(
 
 
 async def save_receiver(conn: Connection, receiver: Receiver) -> int:
-    """Write a receiver's health. Where it is gone, its deliveries end; returns how many."""
+    """Write a receiver's health, which a failure has changed, or the first success after it. Where
+    it is gone, its deliveries end; returns how many.
+    """
     await conn.execute(
-        "UPDATE receiver SET failures = $2, paused_until = $3, disabled = $4, given_up = $5"
-        " WHERE subscription = $1",
+        "UPDATE receiver SET failures = $2, paused_until = $3, disabled = $4, given_up = $5,"
+        " free_at = greatest($3, clock_timestamp()) WHERE subscription = $1",
         receiver.subscription,
         receiver.failures,
         receiver.paused_until,
