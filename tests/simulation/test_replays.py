@@ -258,7 +258,8 @@ def test_a_gang_that_loses_a_node_keeps_the_others() -> None:
         replay.play(each for each in until(0, [train, *others])[:-1] if each.at <= lost_at)
         replay.play([CycleRun(lost_at)])
         run = replay.simulation.runs["train"]
-        replay.lost_gpu_s = run.lost_s(lost_at) * run.gpus
+        gpus = sum(len(place.gpus) for place in run.places.values())
+        replay.lost_gpu_s = run.lost_s(lost_at) * gpus
         replay.play([GangReleased(lost_at, gang="train", kept_until=lost_at + REQUEUE_S)])
         replay.play([NodeHealthChanged(lost_at, node="n0", is_healthy=False)])
         again = asked(again_at, "train-2", "prod", 128, node, 8 * HOUR_S, follows="train")
