@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -11,9 +12,9 @@ from alerting.domain.messages import Message
 from alerting.domain.rendering import FORMS
 from alerting.domain.rendering.forms import Sending, Target
 from alerting.receivers.http import HttpLimits, HttpMessage, HttpReceiver
-from alerting.store.deliveries import CLAIM, Claim
+from alerting.store.deliveries import CLAIM, Claim, apply_orders
 from muster.addresses import networks_of
-from muster.contracts.subscriptions import ReceiverKind
+from muster.contracts.subscriptions import DeliveryOrder, OrderKind, ReceiverKind
 from muster.db import transaction
 from muster.webhook_secrets import signing_secret
 
@@ -143,6 +144,24 @@ async def test_claiming_costs_what_is_due_and_not_what_waits(post: Any) -> None:
     text = "\n".join(row[0] for row in plan)
     assert "delivery_waiting" in text
     assert "Seq Scan on delivery" not in text
+
+
+@pytest.mark.parametrize("backlog", [0, 40])
+async def test_a_test_is_sent_before_what_waits_for_a_receiver_that_fails(
+    post: Any, backlog: int
+) -> None:
+    post.subscribe("a")
+    if backlog:
+        await post.notify(*(f"j{n}" for n in range(backlog)))
+        await post.pool.execute("UPDATE delivery SET next_at = now() - interval '1 hour'")
+        await post.pool.execute("UPDATE receiver SET failures = 9, paused_until = 'infinity'")
+    order = DeliveryOrder(id="1", at=datetime(2026, 1, 1, tzinfo=UTC), kind=OrderKind.TEST)
+    async with transaction(post.pool) as conn:
+        assert await apply_orders(conn, [(post.by_id["a"], "2", order)], 10) == 1
+    policy = DeliveryPolicy(pause_failures=1, pause_s=300)
+    tried = "SELECT reason FROM delivery WHERE event_key = 'receiver-test/1'"
+    async with post.lane(post.fails, receiver_slots=1, policy=policy):
+        await post.until(tried, "HTTP 500")
 
 
 async def test_an_owner_with_many_receivers_that_hang_delays_no_other_owner(post: Any) -> None:

@@ -139,6 +139,12 @@ _ADD_MESSAGES = """
     SELECT key, name, at, message FROM jsonb_populate_recordset(NULL::event, $1::jsonb)
     ON CONFLICT (key) DO NOTHING
 """
+_FIRST_PLACE = """
+    SELECT least(now(), min(next_at) - interval '1 microsecond') FROM delivery
+    WHERE subscription = $1 AND state = 'waiting'
+"""
+"""A test is sent before what waits: each of these might fail and pause the receiver again."""
+
 _NOTE_REPLAY = """
     UPDATE receiver SET replayed = $2
     WHERE subscription = $1 AND (replayed IS NULL OR replayed < $2)
@@ -175,7 +181,8 @@ async def apply_orders(
         if order.kind is OrderKind.TEST:
             key = f"receiver-test/{order.id}"
             message = test_message(key, subscription.owner, order.at)
-            done = await write_message(conn, subscription.id, channel, message)
+            place = await conn.fetchval(_FIRST_PLACE, subscription.id)
+            done = await write_message(conn, subscription.id, channel, message, place)
         else:
             noted: str = await conn.execute(_NOTE_REPLAY, subscription.id, order.id)
             if noted == "UPDATE 0":
@@ -196,13 +203,19 @@ async def add_message(
     await write_message(conn, subscription.id, channel, message)
 
 
-async def write_message(conn: Connection, subscription: str, channel: str, message: Message) -> str:
+async def write_message(
+    conn: Connection,
+    subscription: str,
+    channel: str,
+    message: Message,
+    not_before: datetime | None = None,
+) -> str:
     """Write a message and its delivery, for a receiver that is known; PostgreSQL's answer."""
     key = message.key
     row = {"key": key, "name": message.name, "at": message.at, "message": message.to_json()}
     await conn.execute(_ADD_MESSAGES, [plain(row)])
     ident = delivery_id(subscription, key)
-    columns = ([ident], [subscription], [channel], [key], [None], [False])
+    columns = ([ident], [subscription], [channel], [key], [not_before], [False])
     done: str = await conn.execute(_ADD_DELIVERIES, *columns)
     return done
 
