@@ -367,6 +367,29 @@ def test_it_leaves_for_others_when_nothing_is_kept_there_any_more() -> None:
     assert (told.gang, told.for_gang) == ("low", "small")
 
 
+def test_who_is_next_has_its_reservation_before_smaller_ones_behind_it_are_tried() -> None:
+    """``next`` lacks quota still while ``first`` takes what has ended, and so is not tried."""
+    scene = a_scene()
+    scene.asks(a_gang("run", 4))
+    scene.asks(a_gang("first", 2))
+    scene.asks(a_gang("next", 4))
+    scene.asks(a_gang("small", 2))
+    scene.leave("run")
+    told = scene.cycle()
+    assert placed(told) == ["first"]
+    assert reserved(told, "next").cells
+    assert code_of(told, "small") == "reservation"
+
+
+def test_opportunistic_gangs_leave_alone_what_is_reserved_for_who_may_borrow() -> None:
+    scene = Scene(config(policy=KEEPING, x=owning(("rack/node", 3))))
+    scene.asks(a_gang("run", 1))
+    told = scene.asks(a_gang("large", 3, is_borrowing=True), a_gang("guest", 1, priority=-1))
+    kept = {node for node, _ in reserved(told, "large").cells}
+    (guest,) = [each for each in told if isinstance(each, Placed)]
+    assert not kept & {place.node for place in guest.pods}
+
+
 def test_who_is_next_is_tried_when_the_first_is_refused() -> None:
     scene = a_scene(replace(KEEPING, is_strict=True))
     told = scene.asks(a_gang("too-large", 5), a_gang("small", 1))

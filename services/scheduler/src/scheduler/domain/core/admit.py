@@ -1,6 +1,6 @@
 """One cycle's attempts: a waiting gang is placed, or others leave for it, or it fails."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from heapq import heappop, heappush
 
 from scheduler.domain.core.attempt import attempt
@@ -9,6 +9,7 @@ from scheduler.domain.core.lend import Lending, lender_of
 from scheduler.domain.core.model import Decision
 from scheduler.domain.core.nodes import Phase, Workload
 from scheduler.domain.core.ordering import Rank
+from scheduler.domain.core.plan import Planner
 from scheduler.domain.core.queue import Sizes, WorkloadClass
 from scheduler.domain.core.records import Record
 from scheduler.domain.core.reserve import beside, end, passed_by
@@ -17,25 +18,22 @@ from scheduler.domain.core.transitions import Transitions
 Entry = tuple[Rank, int, WorkloadClass, Workload]
 """A class by its first gang."""
 
-Failed = Callable[[WorkloadClass, float], Iterable[Decision]]
-"""What follows when the first gang of a class has failed."""
-
 
 class Admission:
     """``tried``: classes whose first gang failed. ``_first``: where the order is strict, the gangs
-    that wait and that none behind them may pass. ``failed``: who reserves cells for the first gang.
-    ``_ranked_before``: the last entry that was ranked before users got more.
+    that wait and that none behind them may pass. ``planner``: who reserves cells for the
+    first gangs. ``_ranked_before``: the last entry that was ranked before users got more.
     """
 
     def __init__(
-        self, gangs: Transitions, lending: Lending, failed: Failed | None, now: float
+        self, gangs: Transitions, lending: Lending, planner: Planner | None, now: float
     ) -> None:
         self.tried: dict[WorkloadClass, None] = {}
         self._gangs = gangs
         self._state = gangs.state
         self._queue = gangs.queue
         self._lending = lending
-        self._on_failure = failed
+        self._planner = planner
         self._now = now
         self._is_strict = gangs.policy.is_strict
         self._failed = Sizes()
@@ -70,10 +68,11 @@ class Admission:
                 if head is not None and head[0] > rank:  # its user has more by now
                     self._push(heap, found)
                     continue
+            yield self._reserved_before(found, rank)
             answer = self._answer(found, rank, record)
             if isinstance(answer, No):
                 self._note(found, answer, workload)
-                yield [] if self._on_failure is None else list(self._on_failure(found, self._now))
+                yield self._reserved_for(found)
                 continue
             decisions = list(self._gangs.placed(record, answer, self._now))
             self._ranked_before = self._pushed
@@ -84,6 +83,14 @@ class Admission:
             self._push(heap, found)
             self._push_ready(heap, is_opportunistic)
             yield decisions
+
+    def _reserved_before(self, found: WorkloadClass, rank: Rank) -> list[Decision]:
+        if self._planner is None or not self._gangs.records.unplanned:
+            return []
+        return list(self._planner.before(found, rank, self._now))
+
+    def _reserved_for(self, found: WorkloadClass) -> list[Decision]:
+        return [] if self._planner is None else list(self._planner.failed(found, self._now))
 
     def _note(self, found: WorkloadClass, answer: No, workload: Workload) -> None:
         found.no, found.helps = answer, None

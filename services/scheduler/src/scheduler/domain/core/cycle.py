@@ -297,8 +297,8 @@ class Core:
         pending, self._pending = self._pending, []
         gangs.begin(now)
         self._planner.begin()
-        failed = self._planner.failed if self.policy.is_keeping else None
-        admission = Admission(gangs, self._lending, failed, now)
+        planner = self._planner if self.policy.is_keeping else None
+        admission = Admission(gangs, self._lending, planner, now)
         # 1. Gangs on drained nodes are preempted.
         yield [*pending, *gangs.drain(self.nodes.draining, now)]
         for _ in range(ROUNDS):
@@ -313,8 +313,8 @@ class Core:
             # 5. Those that may borrow are placed in others' idle quota.
             yield from admission.borrow()
         # 6. The first of each virtual cluster that can't start gets a reservation.
-        if self.policy.is_keeping:
-            yield from self._planner.plan(admission.tried, now)
+        if planner is not None:
+            yield from planner.plan(admission.tried, now)
         # 7. Opportunistic gangs, in order. None that starts here is preempted in the same cycle.
         yield from admission.admit(is_opportunistic=True)
         # 8. Gangs outside of their own cells get some where there is room, oldest first.

@@ -211,7 +211,7 @@ class _Chooser:
             tried = 0
             for rack in self._state.idle(view.pool, When.SOON).fullest_first():
                 if view.room(rack, want.bare) >= count:
-                    yield [slot for _, _, slot in view.in_rack(rack, want.bare)]
+                    yield _in_rack(view, rack, want)
                     tried += 1
                     if tried == TRIED_RACKS:
                         break
@@ -223,7 +223,7 @@ class _Chooser:
         for view in views:
             found.update(dict.fromkeys(self._placer.joining(view.pool, want)))
             for _, slot in view.seek(want.bare, EVERYWHERE, 0, is_opportunistic=False):
-                found.update(dict.fromkeys(s for _, _, s in view.in_rack(slot.rack, want.bare)))
+                found.update(dict.fromkeys(_in_rack(view, slot.rack, want)))
                 if len(found) >= most:
                     break
         return list(found)
@@ -395,6 +395,13 @@ class _Gone:
             if each not in gone:
                 here &= ~each.leaves
         return here.bit_count() >= self._need and _has_amounts(self._slot, self._want, gone)
+
+
+def _in_rack(view: View, rack: int, want: Want) -> list[Slot]:
+    """Whatever the view has shown before."""
+    slots = [slot for _, _, slot in view.in_rack(rack, want.bare)]
+    slots.sort(key=lambda slot: slot.number)
+    return slots
 
 
 def _has_amounts(slot: Slot, want: Want, gone: list[_Other]) -> bool:

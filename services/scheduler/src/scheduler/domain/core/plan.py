@@ -78,6 +78,17 @@ class Planner:
             if other is found:
                 return
 
+    def before(self, found: WorkloadClass, rank: Rank, now: float) -> Iterator[Decision]:
+        """A gang of this class is to be tried. Where another's reservation has ended in this cycle,
+        those before it get theirs first, though they are not tried: they failed as they would now.
+        """
+        owner = found.owner
+        if owner not in self._gangs.records.unplanned or found.priority == OPPORTUNISTIC:
+            return
+        for _, workload, other in self._heads(owner, rank):
+            if not (other.is_borrowing and self._may_borrow):
+                yield from self._plan_for(other, self._gangs.records.of(workload), now)
+
     def plan(self, tried: Iterable[WorkloadClass], now: float) -> Iterator[list[Decision]]:
         """A reservation for the first gangs of owners of which some failed, or that may get one for
         another reason, gang by gang.
@@ -91,22 +102,30 @@ class Planner:
             for _, workload, found in self._heads(owner):
                 yield list(self._plan_for(found, self._gangs.records.of(workload), now))
 
-    def _heads(self, owner: str) -> list[Entry]:
-        """The first gangs that failed, and that ends of others may help, in order."""
+    def _heads(self, owner: str, until: Rank | None = None) -> list[Entry]:
+        """The first gangs that failed, and that ends of others may help, in order. ``until``: those
+        before this rank.
+        """
         in_order = self._in_order.get(owner)
         if in_order is None:
             in_order = self._in_order[owner] = {}
             for found in self._gangs.queue.classes.values():
                 if found.owner == owner and found.priority > OPPORTUNISTIC:  # not what is idle
                     self._list(in_order, found)
-        heads = [head for some in in_order.values() for head in self._heads_of(in_order, some)]
+        heads = [
+            head for some in in_order.values() for head in self._heads_of(in_order, some, until)
+        ]
         return sorted(heads, key=_RANK)
 
-    def _heads_of(self, in_order: dict[Types, list[Entry]], some: list[Entry]) -> list[Entry]:
+    def _heads_of(
+        self, in_order: dict[Types, list[Entry]], some: list[Entry], until: Rank | None
+    ) -> list[Entry]:
         """The first of those that want the same GPU types."""
         heads, at = list[Entry](), 0
         while at < len(some) and len(heads) < PLANNED:
-            _, workload, found = some[at]
+            rank, workload, found = some[at]
+            if until is not None and rank >= until:
+                break
             if workload.phase is not Phase.WAITING or self._firsts[found] is not workload:
                 del some[at]
                 self._list(in_order, found)
