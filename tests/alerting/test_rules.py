@@ -158,10 +158,13 @@ RULES = """rules:
         ("JobRetriedOften", None),
         ("PreflightFailed", None),
         ("NodeClockOff", None),
+        ("JobGpusIdle", None),
+        ("MetricMissing", None),
         ("0123456789abcdef", None),
         ("gpuxid", ["GpuXid"]),
         ("GpuMising", ["GpuMissing"]),
         ("JobRetryedOften", ["JobRetriedOften"]),
+        ("GpuXidFatall", ["GpuXidFatal"]),
         ("unknown", []),
         ("Zzzz", []),
     ],
@@ -249,16 +252,18 @@ async def test_the_rules_that_are_shown_can_be_set_again(
 async def test_an_action_on_an_alert_that_nobody_knows_is_set_with_a_note(
     with_rest: Callable[..., Any], tmp_path: Path
 ) -> None:
-    names = ("GpuXidd", "Gpu*", "GpuMissing", "Own", "Zzzz", "job-failed")
+    names = ("GpuXidd", "Gpu*", "GpuMissing", "JobGpusIdle", "Own", "Zzzz", "job-failed")
     text = f"""
 rules: [{{name: Own, event: job-failed}}]
 actions: [{{name: a, alerts: [{", ".join(names)}], do: drain}}]
 """
+    hint = "Did you mean GpuXid or GpuXidFatal or GpuXidProgram?"
     notes = [
-        "Action a: no alert is known by the name GpuXidd. Did you mean GpuXid?"
+        f"Action a: no alert is known by the name GpuXidd. {hint}"
         " It acts once there is such an alert.",
         "Action a: no alert is known by the name Zzzz. It acts once there is such an alert.",
-        "Action a: no alert is known by the name job-failed. It acts once there is such an alert.",
+        "Action a: no alert is known by the name job-failed. Did you mean ManyJobsFail?"
+        " It acts once there is such an alert.",
     ]
     async with with_rest() as api:
         path = "/api/v2/alerts/rules"
@@ -278,8 +283,7 @@ actions: [{{name: a, alerts: [{", ".join(names)}], do: drain}}]
         mute = {"alert": "GpuXidd", "until": until}
         muted = await api.admin.post("/api/v2/alerts/mutes", json=mute)
         assert muted.json()["note"] == (
-            "No alert or event is known by the name GpuXidd. Did you mean GpuXid?"
-            " The mute holds all the same."
+            f"No alert or event is known by the name GpuXidd. {hint} The mute holds all the same."
         )
 
 

@@ -36,6 +36,7 @@ from alerting.domain.deliveries import ALERTS
 from alerting.domain.event_rules import MOST_AN_HOUR, PRESETS, By, EventRule, Trial
 from alerting.domain.events import Severity
 from alerting.places import problem_at
+from alerting.prometheus_rules import NAMES as OF_PROMETHEUS
 
 T = TypeVar("T")
 
@@ -336,7 +337,7 @@ def nearest(name: str, rules: Rules, seen: Iterable[str]) -> list[str] | None:
     alerts that fired lately, also of other programs.
     """
     own = {*OWN_ALERTS, *FAILURES.values(), event_rules.FAILS, event_rules.FLOODS}
-    known = own.union((it.name for it in rules.events), seen)
+    known = own.union(OF_PROMETHEUS, (it.name for it in rules.events), seen)
     if name in known:
         return None
     by_letters = {it.lower(): str(it) for it in sorted(known)}
