@@ -171,6 +171,17 @@ def test_who_may_take_the_cells_of_another_is_tried_where_cells_were_unbound() -
     assert placed(decided) == ["waits"]
 
 
+def test_who_waits_for_the_end_of_a_protection_is_tried_though_something_else_became_free() -> None:
+    policy = replace(Policy(), is_lazy=False, is_backfilling=False, min_run_s=10.0)
+    scene = Scene(config(GPU_NODES[:1], {"c0": NodeLimits(cpu=4)}, policy, x=owning(("node", 1))))
+    scene.core.cordon("c0")
+    scene.places(gang("low", "x", 4))
+    assert not placed(scene.asks(gang("waits", "x", 4, priority=1)))
+    scene.core.uncordon("c0")
+    decided = scene.cycle(after_s=20.0)
+    assert [each.gang for each in decided if isinstance(each, Preempted)] == ["low"]
+
+
 class InsistentDoor(CoreDoor):
     """The core; and after each cycle everybody is tried once more, which must change nothing."""
 

@@ -304,7 +304,7 @@ class Core:
         for _ in range(ROUNDS):
             # 2. Nominated gangs start where the victims have left, or lose a place that is bad.
             # 3. Classes are woken that may be helped by what has become free.
-            if self.state.freed or is_due(gangs, now):
+            if is_due(gangs, now) or self.state.freed:
                 yield list(wake(gangs, now))
             if all(each.is_opportunistic for each in gangs.queue.ready):
                 break
