@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from scenes import RACKS, Scene, config, gang, nodes_of, owning, racks
 from scheduler.domain.core.config import NodeLimits, PhysicalCell, VirtualCluster
-from scheduler.domain.core.model import Gang, Role
+from scheduler.domain.core.model import Gang, Placed, Role
 
 SWITCH = "rack/node/switch"
 """Cells of two GPUs, as quota."""
@@ -116,3 +116,44 @@ def test_pods_without_gpus_leave_a_wholly_free_rack_whole(priority: int) -> None
     scene = Scene(config(nodes=limits, x=owning(("rack", 1)), y=owning(("rack", 1))))
     scene.places(gang("trains", "y", 4, cpu=8, allowed_nodes=frozenset({"n2"})))
     assert nodes_of(scene.places(gang("etl", "y", 0, cpu=1, priority=priority))) == {"n3"}
+
+
+FILLED = {name: NodeLimits(cpu=64) for name in ("c0", "n0", "n1", "n2", "n3")}
+"""One node without GPUs, and four with four."""
+
+
+@pytest.mark.parametrize("priority", [0, -1])
+def test_pods_without_gpus_fill_nodes_without_gpus_before_others(priority: int) -> None:
+    scene = Scene(config(nodes=FILLED, x=owning(("rack", 1))))
+    found = scene.places(gang("etl", "x", 0, pods=5, cpu=16, priority=priority))
+    assert [pod.node for pod in found] == ["c0"] * 4 + ["n0"]
+    assert sum(len(pod.charged) for pod in found) == (1 if priority == 0 else 0)
+
+
+def test_more_of_several_kinds_go_there_before_others() -> None:
+    scene = Scene(config(nodes=FILLED, x=owning(("rack", 1))))
+    wish = gang("etl", "x", 0, pods=2, cpu=24)
+    small = Role(replace(wish.roles[0].kind, cpu=8), ("s0", "s1", "s2"), "s")
+    found = scene.places(replace(wish, roles=(*wish.roles, small)))
+    assert {pod.pod: pod.node for pod in found} == {
+        "p0": "c0",
+        "p1": "c0",
+        "s0": "c0",
+        "s1": "c0",
+        "s2": "n0",
+    }
+
+
+def test_a_gang_that_fits_nowhere_else_leaves_no_pod_there() -> None:
+    scene = Scene(config(nodes=FILLED, x=owning(("rack", 2))))
+    scene.places(gang("trains", "x", 4, pods=4, cpu=64))
+    assert not any(isinstance(each, Placed) for each in scene.asks(gang("a", "x", 0, 5, cpu=16)))
+    assert nodes_of(scene.places(gang("b", "x", 0, pods=4, cpu=16))) == {"c0"}
+
+
+def test_pods_without_gpus_beside_others_of_their_gang_stay_together() -> None:
+    scene = Scene(config(nodes=FILLED, x=owning(("rack", 1))))
+    wish = gang("trains", "x", 1)
+    loads = Role(replace(wish.roles[0].kind, gpus=0, cpu=16), tuple("abcde"), "loads")
+    found = scene.places(replace(wish, roles=(*wish.roles, loads)))
+    assert nodes_of([pod for pod in found if pod.pod != "p0"]) == {"n0", "n1"}

@@ -5,7 +5,7 @@ in cells that its virtual cluster has bound, then in such that it may bind; else
 On success the gang has its places in the state; the caller's trial keeps or undoes them.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
 
@@ -151,6 +151,11 @@ class Placer:
     def _place_kind(self, pools: list[Pool], want: Want, pods: tuple[str, ...]) -> bool:
         """All these pods in one of these pools, else in several, or none."""
         pools = [pool for pool in pools if want.least(pool.models) != NEVER]
+        if len(pods) > 1 and pools and self._goes_first(pools[0]):
+            pods = self._fill_first(pools[0], want, pods)
+            pools = pools[1:]
+        if not pods:
+            return True
         if len(pods) == 1:
             return any(
                 (not want.gpus and self._join(pool, want, pods[0]))
@@ -165,29 +170,38 @@ class Placer:
                 return True
         return len(pools) > 1 and self._place_anywhere(every, want, pods)
 
+    def _goes_first(self, pool: Pool) -> bool:
+        """Pods go there as far as they can, wherever the others are: it has no GPUs, and the gang
+        has none that should lie together.
+        """
+        is_without = pool is self._state.pools[-1]
+        return is_without and all(want.kind.costs_nothing for want, _ in self._workload.wants)
+
+    def _fill_first(self, pool: Pool, want: Want, pods: tuple[str, ...]) -> tuple[str, ...]:
+        """Returns the pods that are left."""
+        near = dict(self._near)
+        done = self._place_each(list(self._layers(pool, want)), want, pods)
+        self._near = near
+        return pods[done:]
+
     def _place_in(self, layers: list[Layer], want: Want, pods: tuple[str, ...]) -> bool:
         """All these pods in one pool, or none."""
         if want.kind.costs_nothing:
-            return self._place_each(layers, want, pods)
+            return self._all(len(pods), lambda: self._place_each(layers, want, pods))
         return self._place_in_rack(layers, want, pods) or self._place_anywhere(layers, want, pods)
 
-    def _place_each(self, layers: list[Layer], want: Want, pods: tuple[str, ...]) -> bool:
-        """Each pod on the node with the fewest free GPUs, so that idle racks stay whole."""
-        mark, near = len(self.taken), dict(self._near)
-        pool = layers[0][0].pool
-        with self._state.trial() as trial:
-            for pod in pods:
-                if self.taken[mark:] and self._take_on(want, self.taken[-1].slot, pod):
-                    continue
-                self._near = {}
-                if not (self._join(pool, want, pod) or self._place_one(layers, want, pod)):
-                    break
-            else:
-                trial.commit()
-                return True
-        del self.taken[mark:]
-        self._near = near
-        return False
+    def _place_each(self, layers: list[Layer], want: Want, pods: tuple[str, ...]) -> int:
+        """As many as go into a pool, each on the node with the fewest free GPUs, so that idle racks
+        stay whole.
+        """
+        mark, pool = len(self.taken), layers[0][0].pool
+        for done, pod in enumerate(pods):
+            if self.taken[mark:] and self._take_on(want, self.taken[-1].slot, pod):
+                continue
+            self._near = {}
+            if not (self._join(pool, want, pod) or self._place_one(layers, want, pod)):
+                return done
+        return len(pods)
 
     def _join(self, pool: Pool, want: Want, pod: str) -> bool:
         """The pod shares a leaf that others are charged."""
@@ -373,9 +387,13 @@ class Placer:
 
     def _fill(self, layers: list[Layer], rack: int, want: Want, pods: tuple[str, ...]) -> bool:
         """All these pods in a rack, or none."""
+        return self._all(len(pods), lambda: self._place_some(layers, rack, want, pods))
+
+    def _all(self, count: int, place: Callable[[], int]) -> bool:
+        """It places so many pods, or none."""
         mark, near = len(self.taken), dict(self._near)
         with self._state.trial() as trial:
-            if self._place_some(layers, rack, want, pods) == len(pods):
+            if place() == count:
                 trial.commit()
                 return True
         del self.taken[mark:]
