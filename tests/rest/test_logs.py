@@ -79,7 +79,9 @@ async def test_a_task_without_logs_is_404_and_an_agent_that_is_away_503(
     agent.url = "http://127.0.0.1:1"
     await run_task(rest, agent)
     for path in (f"{LOGS}/stdout", f"{LOGS}/stdout/events"):
-        assert (await rest.client.get(path)).status_code == 503
+        answer = await rest.client.get(path)
+        assert answer.status_code == 503
+        assert "is in the cluster no more" in answer.json()["message"]
     other = LOGS.replace("attempts/0/logs", "attempts/7/logs")
     assert (await rest.client.get(other)).status_code == 404
     assert (await rest.client.get(f"{LOGS}/secrets")).status_code == 400

@@ -551,7 +551,7 @@ async def test_a_volume_that_is_not_mounted_is_named_while_the_pod_waits_and_at_
     await hanging(world, api, (reason, "an older word"), (reason, text))
     await world.until(world.reason)
     why = world.reason()
-    assert why.startswith(f"storage-not-mounted: {reason}: {text} ")
+    assert why.startswith(f"storage-not-mounted: {reason}: {text}. ")
     assert "pv-all is the claim all of the storage home." in why
     assert "ReadWriteOnce" in why  # so that the user knows what to change
     world.runner.settings = world.settings.model_copy(update={"image_wait_s": 1.0})

@@ -200,7 +200,16 @@ async def _open(here: Context, username: str, ask: LogAsk) -> tuple[AsyncExitSta
     """The log as it comes, and the resources to release afterwards."""
     async with AsyncExitStack() as stack:
         stack.enter_context(_place_among_readers(here, username))
-        log = await stack.enter_async_context(here.peers.open_log(ask))
+        try:
+            log = await stack.enter_async_context(here.peers.open_log(ask))
+        except Transient as error:
+            if here.cluster.node(ask.node) is not None:
+                raise
+            message = (
+                f"Node {ask.node} does not answer, and is in the cluster no more."
+                " If it returns with its disk, its logs can be read again."
+            )
+            raise Transient(message) from error
         return stack.pop_all(), log
 
 

@@ -123,7 +123,7 @@ class Creation:
         why = unmounted(await api.events(record.namespace, record.uid))
         if not why:
             return ""
-        names = [why]
+        names = [f"{why.rstrip('.')}."]
         for number, claim in enumerate(claims_of(run)):
             body = await api.claim(record.namespace, claim) or {}
             volume = body.get("spec", {}).get("volumeName") or volume_of(number)
