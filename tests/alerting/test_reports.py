@@ -40,6 +40,12 @@ def test_the_report_is_a_table_in_text_and_html() -> None:
     assert "ann~&lt;b&gt;" in mail.html
 
 
+def test_a_small_report_has_a_second_decimal() -> None:
+    small = a_line("ann", held=0.04, used=0.04, idle=0.0, refunded=0.0)
+    mail = render(message_of(event_of(a_report(total=small, users=(small,)))), None)
+    assert "ann                                   0.04      0.04      0.00      0.00" in mail.text
+
+
 def test_what_is_not_known_is_no_share() -> None:
     unknown = a_line("all", held=100.0, used=0.0, unknown=100.0)
     assert "used" not in event_of(a_report(total=unknown)).title

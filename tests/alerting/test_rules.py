@@ -128,6 +128,27 @@ def test_wrong_rules_are_refused(text: str, place: str) -> None:
     assert [it.path for it in check(text.encode()).problems] == [place]
 
 
+@pytest.mark.parametrize(
+    ("do", "by", "fault"),
+    [
+        ("cordon", "user", "name no node, which cordon needs: give it `by: node`"),
+        ("stop-job", "nothing", "name no job, which stop-job needs: give it `by: job`"),
+        ("cordon", "node", None),
+        ("tag-job", "job", None),
+    ],
+)
+def test_an_action_needs_alerts_that_name_what_it_acts_on(
+    do: str, by: str, fault: str | None
+) -> None:
+    text = f"""rules: [{{name: Own, event: job-failed, by: {by}}}]
+actions:
+- {{name: a, alerts: [NodeLost, Own], do: {do}}}
+"""
+    found = check(text.encode()).problems
+    wanted = [] if fault is None else [("actions.0.alerts.1", 3, f"alerts of Own {fault}")]
+    assert [(it.path, it.line, it.message) for it in found] == wanted
+
+
 def test_presets_hold_until_they_are_switched_off() -> None:
     assert [it.name for it in rules_of({}).events] == ["JobRetriedOften"]
     own = {"rules": [{"name": "JobRetriedOften", "event": "job-retried"}]}
@@ -254,7 +275,7 @@ async def test_an_action_on_an_alert_that_nobody_knows_is_set_with_a_note(
 ) -> None:
     names = ("GpuXidd", "Gpu*", "GpuMissing", "JobGpusIdle", "Own", "Zzzz", "job-failed")
     text = f"""
-rules: [{{name: Own, event: job-failed}}]
+rules: [{{name: Own, event: node-lost, by: node}}]
 actions: [{{name: a, alerts: [{", ".join(names)}], do: drain}}]
 """
     hint = "Did you mean GpuXid or GpuXidFatal or GpuXidProgram?"

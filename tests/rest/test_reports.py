@@ -79,6 +79,14 @@ def test_sums_over_virtual_clusters_users_and_jobs_are_the_clusters(found: list[
     assert json.loads(json.dumps(to_json(made)))["total"]["name"] == "all"
 
 
+@pytest.mark.parametrize(("held_s", "cell"), [(144, "0.04"), (3_600_000, "1000.0")])
+def test_a_small_page_has_a_second_decimal(held_s: int, cell: str) -> None:
+    since = begin_of(LAST_WEEK)
+    assert f"<td>{cell}</td>" in to_html(
+        report([JobUse("a", "x", "v", held_s)], since, since + WEEK)
+    )
+
+
 def test_names_are_escaped_on_the_page() -> None:
     since = begin_of(LAST_WEEK)
     made = report([JobUse("<b>", "x", "&", 3600)], since, since + WEEK, ["<n>"])

@@ -4,14 +4,12 @@ import sys
 from typing import Annotated, Any
 
 from cyclopts import Parameter
-from muster.contracts.reports import FIGURES
+from muster.contracts.reports import FIGURES, decimals
 
 from cli.commands.session import Output, client
 from cli.output import Format, print_json, print_line, print_note, print_table
 
 SHOWN = 10
-SMALL = 100.0
-"""GPU-hours below which a second decimal is shown."""
 PARTS = (("virtualClusters", "VIRTUAL CLUSTER"), ("users", "USER"), ("jobs", "JOB"))
 
 
@@ -34,7 +32,7 @@ def report(
         print_json(content)
         return
     total = content["total"]
-    digits = 1 if total["held"] >= SMALL else 2
+    digits = decimals(total["held"])
     print_line(f"GPU-hours, {content['since'][:10]} to {content['until'][:10]}")
     for name, heading in PARTS:
         lines = content[name]

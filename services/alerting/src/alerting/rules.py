@@ -31,7 +31,7 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from alerting.conditions import EVENT, Condition
 from alerting.domain import clashes, deadletters, drifts, event_rules, health, jobs, nodes
-from alerting.domain.actions import ABOUT_ACTIONS, FAILURES, ActionRule, Limits
+from alerting.domain.actions import ABOUT_ACTIONS, FAILURES, ON_NODES, ActionRule, Limits
 from alerting.domain.deliveries import ALERTS
 from alerting.domain.event_rules import MOST_AN_HOUR, PRESETS, By, EventRule, Trial
 from alerting.domain.events import Severity
@@ -287,7 +287,8 @@ def _faults(root: Node, numbered: _Numbered) -> list[Problem]:
             found.append(problem_at(root, (*place, "name"), fault))
         names.add(action.name)
         found += [
-            problem_at(root, (*place, *path), fault) for path, fault in _faults_of_job(action)
+            problem_at(root, (*place, *path), fault)
+            for path, fault in (*_faults_of_job(action), *_faults_of_target(action, text.rules))
         ]
         if action.mode == "on" and any(not it.strip("*?") for it in action.alerts):
             fault = "matches every alert; name the alerts, or leave the mode at dry-run"
@@ -309,6 +310,18 @@ def _faults_of_job(action: ActionText) -> Iterable[tuple[tuple[str | int, ...], 
     except ProtocolError as error:
         return [((*JOB, *split_path(it.path)), it.message) for it in error.problems[:MOST_OF_JOB]]
     return []
+
+
+def _faults_of_target(
+    action: ActionText, rules: Iterable[EventRuleText]
+) -> Iterable[tuple[tuple[str | int, ...], str]]:
+    """Alerts of these rules that name nothing that the action could act on."""
+    do = Do(action.do)
+    by, what = (By.NODE, "node") if do in ON_NODES else (By.JOB, "job")
+    for rule in rules:
+        if rule.name in action.alerts and rule.by is not by:
+            fault = f"alerts of {rule.name} name no {what}, which {do} needs: give it `by: {by}`"
+            yield ("alerts", action.alerts.index(rule.name)), fault
 
 
 def rules_of(content: dict[str, Any]) -> Rules:

@@ -182,7 +182,7 @@ NODES = Group(
             severity="critical",
             expr="increase(muster_scheduler_nodes_lost_total[10m]) > 0",
             keep="10m",
-            summary=f"{WHOLE} nodes were declared lost",
+            summary=f"Nodes declared lost: {WHOLE}",
             means="The Scheduler has not received their agents for a lease. Their pods count as"
             " failed and start elsewhere, at no cost to the users.",
             action="`muster nodes` names them. Look at network, power and agent.",

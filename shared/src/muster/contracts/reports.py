@@ -20,6 +20,13 @@ class UsageLine(Model):
 
 FIGURES = tuple(name for name in UsageLine.model_fields if name != "name")
 """The columns of a report."""
+SMALL = 100.0
+"""GPU-hours of a cluster below which people are shown a second decimal."""
+
+
+def decimals(held: float) -> int:
+    """How many a report's figures have; ``held``: GPU-hours of the whole cluster."""
+    return 1 if held >= SMALL else 2
 
 
 class UsageReported(Model):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from muster.contracts.reports import FIGURES, UsageLine, UsageReported
+from muster.contracts.reports import FIGURES, UsageLine, UsageReported, decimals
 from muster.contracts.subscriptions import AlertEvent
 from muster.counted import counted
 
@@ -16,6 +16,7 @@ def event_of(report: UsageReported) -> Event:
     """The message that people read; webhooks get the figures as they are."""
     week, total = report.week, report.total
     share = f", {total.used / total.held:.0%} used" if total.held > total.unknown else ""
+    digits = decimals(total.held)
     lines = [
         "GPU-hours that jobs held, and what of them was used (a kernel ran), idle (at 0 percent),"
         " of unknown use, or refunded (lost by the platform's fault or to a drain).",
@@ -26,8 +27,8 @@ def event_of(report: UsageReported) -> Event:
         ("USER", report.users),
         ("JOB", report.jobs),
     ):
-        lines += [*_table(heading, found), ""]
-    lines += _table("ALL", [total])
+        lines += [*_table(heading, found, digits), ""]
+    lines += _table("ALL", [total], digits)
     if report.missing:
         lines += ["", f"{counted(report.missing, 'node')} did not tell what was used."]
     lines += ["", f"Everything: muster report --week {week} --csv"]
@@ -43,12 +44,12 @@ def event_of(report: UsageReported) -> Event:
     )
 
 
-def _table(heading: str, lines: Sequence[UsageLine]) -> list[str]:
+def _table(heading: str, lines: Sequence[UsageLine], digits: int) -> list[str]:
     head = f"  {heading:<{NAME}}" + "".join(f"{column:>{FIGURE}}" for column in FIGURES)
-    return [head, *(_row(line) for line in lines)]
+    return [head, *(_row(line, digits) for line in lines)]
 
 
-def _row(line: UsageLine) -> str:
+def _row(line: UsageLine, digits: int) -> str:
     name = line.name if len(line.name) <= NAME else line.name[: NAME - 1] + "…"
-    figures = (f"{getattr(line, column):>{FIGURE}.1f}" for column in FIGURES)
+    figures = (f"{getattr(line, column):>{FIGURE}.{digits}f}" for column in FIGURES)
     return f"  {name:<{NAME}}" + "".join(figures)

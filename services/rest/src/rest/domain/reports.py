@@ -13,7 +13,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from html import escape
 from typing import Any
 
-from muster.contracts.reports import FIGURES
+from muster.contracts.reports import FIGURES, decimals
 
 from rest.domain.times import iso
 
@@ -178,11 +178,12 @@ def to_html(made: Report) -> str:
 
 def _table(by: str, lines: Sequence[Line], total: Line) -> str:
     head = "".join(f"<th>{each}</th>" for each in (by, *FIGURES))
-    body = "".join(f"<tr>{_cells(line)}</tr>" for line in lines)
-    foot = f"<tfoot><tr>{_cells(total)}</tr></tfoot>"
+    digits = decimals(total.held)
+    body = "".join(f"<tr>{_cells(line, digits)}</tr>" for line in lines)
+    foot = f"<tfoot><tr>{_cells(total, digits)}</tr></tfoot>"
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody>{foot}</table>"
 
 
-def _cells(line: Line) -> str:
-    figures = (f"<td>{getattr(line, each):.1f}</td>" for each in FIGURES)
+def _cells(line: Line, digits: int) -> str:
+    figures = (f"<td>{getattr(line, each):.{digits}f}</td>" for each in FIGURES)
     return f"<td>{escape(line.name)}</td>{''.join(figures)}"
