@@ -3,7 +3,7 @@
 import pytest
 from scenes import Scene, code_of, config, gang, nodes_of, owning
 from scheduler.domain.core.config import NodeLimits, PhysicalCell
-from scheduler.domain.core.model import Gang, Kind, Refused, Role
+from scheduler.domain.core.model import Gang, Kind, Placed, Refused, Role
 
 WANTS = {"a": "t", "b": "r", "c": "s", "d": "u"}
 """What else than a node's GPUs each role wants."""
@@ -131,3 +131,23 @@ def test_who_names_no_pin_is_told_of_those_of_its_virtual_cluster() -> None:
     (refused,) = scene.asks(gang("a", "x", 1))
     assert isinstance(refused, Refused)
     assert refused.reason.text.endswith("Or name a pin of x: lab.")
+
+
+@pytest.mark.parametrize("priority", [0, -1])
+@pytest.mark.parametrize(("pods", "is_refused"), [(16, False), (17, True)])
+def test_nobody_is_refused_for_a_rounded_share(priority: int, pods: int, is_refused: bool) -> None:
+    """A pod wants half of what comes with a GPU."""
+    scene = scene_of({"n0": NodeLimits(cpu=8), "n1": NodeLimits(cpu=8)})
+    scene.places(gang("busy", "x", 2, pods=2, cpu=8, priority=1))
+    decided = scene.asks(gang("waits", "x", 0, pods, cpu=1, priority=priority))
+    assert any(isinstance(each, Refused) for each in decided) == is_refused
+
+
+def test_nobody_is_refused_whose_pods_share_a_gpu() -> None:
+    scene = scene_of({"n0": NodeLimits(cpu=8), "n1": NodeLimits(cpu=8)})
+    scene.places(gang("busy", "x", 2, pods=2, cpu=8, priority=1))
+    wish = gang("waits", "x", 1)
+    wish = Gang("waits", "x", "user", 0, (*wish.roles, Role(Kind(0, cpu=1), tuple("abcdefgh"))))
+    assert code_of(scene.asks(wish), "waits") == "quota"
+    scene.leave("busy")
+    assert any(isinstance(each, Placed) for each in scene.cycle())

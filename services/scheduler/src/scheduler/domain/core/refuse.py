@@ -5,11 +5,11 @@ from math import inf
 
 from scheduler.domain.core.model import Reason
 from scheduler.domain.core.names import wrong_in
-from scheduler.domain.core.node_models import MOST_UNITS, NEVER, Model, Want
+from scheduler.domain.core.node_models import NEVER, Model, Want
 from scheduler.domain.core.nodes import Slot, Workload
 from scheduler.domain.core.shortage import is_beyond, wanted
 from scheduler.domain.core.state import State
-from scheduler.domain.core.wording import too_large, wanted_of
+from scheduler.domain.core.wording import amount_of, too_large, wanted_of
 
 
 def refusal(state: State, workload: Workload) -> Reason | None:
@@ -43,7 +43,8 @@ def _is_too_large(state: State, workload: Workload) -> Iterator[bool]:
     if workload.owner is not None and not gang.is_borrowing and not may_be_opportunistic:
         yield is_beyond(state, wanted(state, workload))
     for want, pods in workload.wants:
-        asked = state.want(want.kind, is_charged=False) if may_be_opportunistic else want
+        is_charged = want.is_charged and not want.kind.costs_nothing  # several share a leaf
+        asked = state.want(want.kind, is_charged=is_charged)
         yield _rooms(state, asked, gang.allowed_nodes, len(pods)) < len(pods)
 
 
@@ -55,7 +56,7 @@ def _rooms(state: State, want: Want, allowed: frozenset[str] | None, enough: int
             continue
         for slot in pool.slots:
             if allowed is None or slot.node.name in allowed:
-                found += _room(state, want, slot)
+                found += _room(want, slot)
                 if found >= enough:
                     return enough
     return found
@@ -72,7 +73,7 @@ def _scarce(state: State, workload: Workload) -> list[str]:
         for name, amount in asked.items():
             most = max((_has(state, model, name) for model in models), default=0)
             if amount > most:
-                found.add(f"{amount} {name}, the most is {most}" if most else name)
+                found.add(f"{amount_of(amount, name)}, the most is {most}" if most else name)
     return sorted(found)
 
 
@@ -83,8 +84,11 @@ def _has(state: State, model: Model, name: str) -> float:
     return inf if total is None else total
 
 
-def _room(state: State, want: Want, slot: Slot) -> int:
-    if want.need(slot.model)[0] == NEVER:
+def _room(want: Want, slot: Slot) -> int:
+    model, (leaves, _) = slot.model, want.need(slot.model)
+    if leaves == NEVER:
         return 0
-    key = state.patterns.key(slot.model, slot.shape.full, min(slot.model.units, MOST_UNITS))
-    return want.room(key)
+    rooms = [(model.totals[i] or 0) // want.amounts[i] for i in model.limited if want.amounts[i]]
+    if leaves:
+        rooms.append(slot.shape.full.bit_count() // leaves)
+    return min(rooms, default=NEVER)

@@ -5,6 +5,9 @@ from collections.abc import Iterable, Sequence
 
 from scheduler.domain.core.model import OPPORTUNISTIC, Gang, Kind, Numbers, Reason
 
+PLURALS = ("CPUs", "GPUs", "ports")
+"""Resources with a plural; the site's own keep their names."""
+
 Wanted = Iterable[tuple[Kind, int]]
 
 
@@ -61,3 +64,8 @@ def _on_no_node(scarce: Sequence[str]) -> str:
 def counted(number: object, noun: str) -> str:
     """So many of something."""
     return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"
+
+
+def amount_of(amount: float, resource: str) -> str:
+    """So much of a resource, as `Resources` names it."""
+    return f"{amount} {resource[:-1] if amount == 1 and resource in PLURALS else resource}"
