@@ -72,6 +72,17 @@ def test_gangs_that_fit_nowhere_else_are_the_reason() -> None:
     assert (reason.code, dict(reason.numbers)) == ("room", {"cells": 2, "free": 4, "room": 2})
 
 
+def test_one_cell_and_one_free_gpu_are_told_in_the_singular() -> None:
+    scene = Scene(config(cells=(RACKS[0],), x=owning(("rack", 1))))
+    scene.asks(gang("most", "x", 4), gang("rest", "x", 3))
+    reason = advice(scene.core, "rack").reason
+    assert reason is not None
+    assert reason.text.startswith(
+        "The only complete cell rack can't be freed by moving the gangs there:"
+    )
+    assert reason.text.endswith(" 1 GPU of type v100 is free in all.")
+
+
 def test_bad_nodes_pins_and_reserved_cells_are_in_the_way() -> None:
     pinned = (RACKS[0], replace(RACKS[1], pin="mine"))
     scene = Scene(config(cells=pinned, x=owning(("rack", 1), pins=("mine",))))

@@ -224,8 +224,16 @@ def test_who_wants_no_gpu_is_told_nothing_of_gpus(limited: Core) -> None:
     reason = told(limited, guest, 2.0)
     assert (reason.code, reason.text) == (
         "resource",
-        "2 pods without GPUs: the nodes have not enough CPU, memory, ports or other resources"
-        " left.",
+        "2 pods without GPUs: no node has 8 CPUs left, the most is 7.",
+    )
+    on = frozenset({"n0"})
+    there = replace(wants(Kind(cpu=8)), id="there", priority=-1, allowed_nodes=on)
+    assert told(limited, there, 3.0).text == (
+        "1 pod without GPUs: no node has 8 CPUs left, the most is 0."
+    )
+    small = replace(wants(Kind(cpu=1), pods=8), id="small", virtual_cluster="y", priority=-1)
+    assert told(limited, small, 4.0).text == (
+        "8 pods without GPUs: the nodes have not enough CPU, memory, ports or other resources left."
     )
 
 
@@ -341,3 +349,36 @@ def test_who_has_to_leave_is_told_for_what(guest: Kind, text: str) -> None:
     assert left.reason.code == "guarantee"
     assert left.reason.text.startswith(text)
     assert left.reason.numbers == {"gpus": guest.gpus}
+
+
+def test_who_leaves_gpus_to_a_gang_without_gpus_is_told_of_cpu_and_memory(limited: Core) -> None:
+    for node in ("n0", "n1"):
+        guest = replace(wants(Kind(2, cpu=8)), id=f"guest {node}", virtual_cluster="y", priority=-1)
+        limited.request(replace(guest, allowed_nodes=frozenset({node})))
+    limited.cycle(0.0)
+    limited.request(wants(Kind(cpu=8)))
+    (left,) = [each for each in limited.cycle(1.0) if isinstance(each, Preempted)]
+    assert (left.reason.code, left.reason.text) == (
+        "guarantee",
+        "The gang late has a guarantee of x on the CPU and memory that belong to these GPUs.",
+    )
+
+
+@pytest.mark.parametrize(("gpus", "left_out"), [(5, []), (4, ["ends"])])
+def test_no_end_helps_a_borrower_larger_than_any_virtual_cluster(
+    gpus: int, left_out: list[str]
+) -> None:
+    types = {"node": CellType("v100", 4, is_node=True)}
+    cells = tuple(PhysicalCell("node", f"n{number}") for number in range(3))
+    owner = Owner((QuotaCells("node", 1),))
+    core = core_of(ClusterConfig(types, cells, {}, {"x": owner, "y": owner, "z": Owner()}))
+    for owner in ("x", "y"):
+        busy = replace(wants(Kind(4, ("v100",))), id=f"busy {owner}", virtual_cluster=owner)
+        core.request(busy)
+    core.cycle(0.0)
+    roles = (Role(Kind(1), tuple(f"w-{number}" for number in range(gpus))),)
+    core.request(replace(ONE, id="large", virtual_cluster="z", roles=roles, is_borrowing=True))
+    core.cycle(1.0)
+    found = core.questions.counterfactual("large")
+    assert found is not None
+    assert (found.ends, found.left_out) == (None, left_out)

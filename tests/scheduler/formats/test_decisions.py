@@ -62,7 +62,14 @@ def test_a_decision_is_this_line(decision: Decision, line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "said"), [(0.0, "0"), (-0.0, "0"), (0.25, "0.25"), (1e15, "1000000000000000")]
+    ("at", "said"),
+    [
+        (0.0, "0"),
+        (-0.0, "0"),
+        (0.25, "0.25"),
+        (1e15, "1000000000000000"),
+        (111.00000000000001, "111"),
+    ],
 )
 def test_a_time_is_an_integer_where_it_is_whole(at: float, said: str) -> None:
     assert decision_line(at, Upgraded("c")).startswith(f'{{"at":{said},')

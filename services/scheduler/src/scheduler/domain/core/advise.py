@@ -337,11 +337,12 @@ class _Search:
         free = sum(slot.free.bit_count() for pool in pools for slot in pool.slots)
         found = {each: self._obstacles[each] for each in TEXTS if self._obstacles[each]}
         told = ", ".join(f"{number} {TEXTS[each]}" for each, number in found.items())
-        some = "None" if wish.cells == 1 else f"Not {wish.cells}"
-        text = (
-            f"{some} of the {count} complete cells {what} can be freed by moving the gangs there:"
-            f" {told}. {free} GPUs of type {wish.chain.gpu_type} are free in all."
-        )
+        some = f"{'None' if wish.cells == 1 else f'Not {wish.cells}'} of the {count} complete cells"
+        can = f"The only complete cell {what} can't" if count == 1 else f"{some} {what} can"
+        gpus = f"1 GPU of type {wish.chain.gpu_type} is"
+        if free != 1:
+            gpus = f"{free} GPUs of type {wish.chain.gpu_type} are"
+        text = f"{can} be freed by moving the gangs there: {told}. {gpus} free in all."
         numbers = {"cells": count, "free": free, **found}
         return Reason(ROOM if ROOM in found else CELLS, text, numbers)
 

@@ -232,7 +232,8 @@ def answer(
         found.is_borrowing, found.lender = asked.borrows()
         found.fewer = asked.starts_with_fewer()
     found.ends, is_all = asked.starts_after_ends()
-    if found.ends is None and (part.workload.gang.is_borrowing or not is_all):
+    may_borrow = part.workload.gang.is_borrowing and lending.may_lend(part.workload)
+    if found.ends is None and (may_borrow or not is_all):
         found.left_out.append(ENDS)  # ends of a lender's gangs are not tried
     reason = reason_now(gangs, part)
     if reason is not None and reason.code == HEALTH:

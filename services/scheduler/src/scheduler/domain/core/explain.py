@@ -24,7 +24,7 @@ from scheduler.domain.core.reserve import lift_all
 from scheduler.domain.core.shortage import Shortage
 from scheduler.domain.core.state import State
 from scheduler.domain.core.views import When
-from scheduler.domain.core.wording import counted, wanted_of, words_of
+from scheduler.domain.core.wording import amount_of, counted, wanted_of, words_of
 
 SHAPE, RESOURCE, RESERVATION = "shape", "resource", "reservation"
 LENDER = "lender"
@@ -91,6 +91,7 @@ class _Explainer:
     def __init__(self, state: State, costs: Costs) -> None:
         self._state = state
         self._costs = costs
+        self._most: tuple[float, ...] | None = None
 
     def reasons(
         self, heads: Heads, firsts: Mapping[WorkloadClass, str], kept: Sequence[Reservation]
@@ -120,7 +121,7 @@ class _Explainer:
                 found[each] = quota(head, short)
             else:
                 lacks_more = _wants_more(head) and bare.fits(each, head)
-                room = _resource(head) if lacks_more else _shape(head, *self._free(head))
+                room = self._resource(head) if lacks_more else _shape(head, *self._free(head))
                 found[each] = self._with_protected(head, room)
         return {
             each: reason if each in firsts else with_lenders(heads[each], reason)
@@ -162,6 +163,37 @@ class _Explainer:
             if any(not want.gpu_types or pool.gpu_type in want.gpu_types for want, _ in head.wants)
         ]
         return sum(free for free, _ in pools), max((most for _, most in pools), default=0)
+
+    def _resource(self, head: Workload) -> Reason:
+        """There are such GPUs, without what its pods want beside them. Of pods without GPUs: what
+        no node has left.
+        """
+        text, numbers = f"{_lacks_more(head)}.", wanted_of(head.kinds)
+        if not any(want.gpus for want, _ in head.wants):
+            most = self._most_left(head.gang.allowed_nodes)
+            for want, _ in head.wants:
+                for name, amount in self._state.resources.named(want.kind).items():
+                    left = most[self._state.resources.index(name)]
+                    if amount > left:
+                        what = amount_of(amount, name)
+                        text = (
+                            f"{words_of(head.kinds)}: no node has {what} left, the most is {left}."
+                        )
+                        return Reason(RESOURCE, text, numbers)
+        return Reason(RESOURCE, text, numbers)
+
+    def _most_left(self, allowed: Collection[str] | None) -> tuple[float, ...]:
+        """Of each resource, what the open node has left that has most."""
+        if allowed is not None or self._most is None:
+            nodes = self._state.nodes
+            found = [nodes[name] for name in (nodes if allowed is None else allowed)]
+            rows = [_left(node) for node in found if node.is_open]
+            none = [0] * len(self._state.resources.names)
+            most = tuple(map(max, zip(none, *rows, strict=True)))
+            if allowed is not None:
+                return most
+            self._most = most
+        return self._most
 
     def _with_protected(self, head: Workload, reason: Reason) -> Reason:
         """The same, and how many are protected from it, if it starts when they are no more."""
@@ -249,13 +281,15 @@ def _health(head: Workload, bad: Sequence[Node]) -> Reason:
     return Reason(HEALTH, text, wanted_of(head.kinds) | {"badNodes": len(bad)})
 
 
+def _left(node: Node) -> tuple[float, ...]:
+    totals = node.slots[0].model.totals
+    return tuple(
+        inf if total is None else left for total, left in zip(totals, node.left, strict=True)
+    )
+
+
 def _wants_more(head: Workload) -> bool:
     return any(any(want.amounts) for want, _ in head.wants)
-
-
-def _resource(head: Workload) -> Reason:
-    """There are such GPUs, without what its pods want beside them."""
-    return Reason(RESOURCE, f"{_lacks_more(head)}.", wanted_of(head.kinds))
 
 
 def _lacks_more(head: Workload) -> str:
@@ -362,8 +396,17 @@ def preempted(victim: Workload, asking: Workload) -> Reason:
         text = f"The gang {name} of the same virtual cluster has priority {others}, this one {own}."
         return Reason("priority", text, {"priority": own, "forPriority": others})
     text = f"The gang {name} has a guarantee of {vc} on these GPUs."
-    charges = [(place.slot, place.charge) for place in asking.places]
-    if not any(p.slot is slot and p.gpus & mask for p in victim.places for slot, mask in charges):
+    taken = [
+        each
+        for each in asking.places
+        if any(p.slot is each.slot and p.gpus & each.charge for p in victim.places)
+    ]
+    if taken and not any(each.gpus for each in taken):
+        text = (
+            f"The gang {name} has a guarantee of {vc} on the CPU and memory that belong to these"
+            " GPUs."
+        )
+    if not taken:
         text = (
             f"The gang {name} of {vc}, which is guaranteed, wants CPU, memory, ports or other"
             " resources that this one uses."

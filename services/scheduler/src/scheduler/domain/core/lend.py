@@ -6,12 +6,14 @@ back by the ordinary steps of `fit`, and nothing else knows of it.
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from scheduler.domain.core.config import ALL_TYPES, VirtualCluster
 from scheduler.domain.core.fit import Fit, fit
 from scheduler.domain.core.model import OPPORTUNISTIC
 from scheduler.domain.core.nodes import Workload
 from scheduler.domain.core.owning import owner_of
+from scheduler.domain.core.shortage import is_beyond, wanted
 from scheduler.domain.core.state import State
 
 LENDERS = 8
@@ -52,6 +54,13 @@ class Lending:
                     trial.commit()
                     return lender
         return None
+
+    def may_lend(self, workload: Workload) -> bool:
+        """Another virtual cluster owns as much as a workload wants."""
+        own, only = workload.gang.virtual_cluster, lender_of(workload)
+        lenders = (name for name in self._clusters if name != own) if only is None else (only,)
+        lent = (replace(workload, owner=owner_of(lender)) for lender in lenders)
+        return any(not is_beyond(self._state, wanted(self._state, each)) for each in lent)
 
     def _lenders(
         self,

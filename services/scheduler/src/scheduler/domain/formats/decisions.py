@@ -21,10 +21,13 @@ from scheduler.domain.core.model import (
 )
 from scheduler.domain.formats.writing import to_line, whole
 
+MILLISECONDS = 3
+"""Decimals of times, and of other numbers of reasons."""
+
 
 def decision_line(at: float, decision: Decision) -> str:
     """A decision of the cycle at ``at`` seconds, without the line's end."""
-    return to_line({"at": whole(at)} | decision_fields(decision))
+    return to_line({"at": _time(at)} | decision_fields(decision))
 
 
 def decision_fields(decision: Decision) -> dict[str, object]:
@@ -43,13 +46,13 @@ def decision_fields(decision: Decision) -> dict[str, object]:
             more: dict[str, object] = {
                 "pods": None,
                 "for": for_gang,
-                "until": whole(until),
+                "until": _time(until),
                 "reason": why,
             }
             return _decision("preempted", gang, **more)
         case Shrunk(gang, pods, for_gang, until, reason):
             why = reason_fields(reason)
-            more = {"pods": list(pods), "for": for_gang, "until": whole(until), "reason": why}
+            more = {"pods": list(pods), "for": for_gang, "until": _time(until), "reason": why}
             return _decision("shrunk", gang, **more)
         case PreemptionCancelled(gang):
             return _decision("preemption-cancelled", gang)
@@ -58,7 +61,7 @@ def decision_fields(decision: Decision) -> dict[str, object]:
         case Upgraded(gang):
             return _decision("upgraded", gang)
         case Reserved(gang, cells, starts_at):
-            at = None if starts_at is None else whole(starts_at)
+            at = None if starts_at is None else _time(starts_at)
             return _decision("reserved", gang, cells=cell_fields(cells), startsAt=at)
         case _:
             assert_never(decision)
@@ -67,7 +70,7 @@ def decision_fields(decision: Decision) -> dict[str, object]:
 def reason_fields(reason: Reason) -> dict[str, object]:
     """A reason as plain data: code, text, then its numbers."""
     numbers: dict[str, object] = {
-        name: whole(value) if isinstance(value, float) else value
+        name: _time(value) if isinstance(value, float) else value
         for name, value in reason.numbers.items()
     }
     return {"code": reason.code, "text": reason.text} | numbers
@@ -86,6 +89,10 @@ def place_fields(place: PodPlace) -> dict[str, object]:
 def cell_fields(cells: Iterable[NodeGpus]) -> list[dict[str, object]]:
     """Reserved cells of a gang, as plain data."""
     return [{"node": node, "gpus": list(gpus)} for node, gpus in cells]
+
+
+def _time(seconds: float) -> int | float:
+    return whole(round(seconds, MILLISECONDS))
 
 
 def _decision(decision: str, gang: str, **more: object) -> dict[str, object]:
