@@ -3,11 +3,12 @@ what is idle, and leaves before any gang does.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from scenes import config, gang, nodes_of, owning, racks
 from scheduler.domain.core.audit import drifts
-from scheduler.domain.core.config import ClusterConfig, Policy
+from scheduler.domain.core.config import ClusterConfig, NodeLimits, Policy
 from scheduler.domain.core.cycle import Core
 from scheduler.domain.core.model import (
     NO_ONE,
@@ -511,3 +512,13 @@ def test_no_more_surplus_pods_leave_than_have_to() -> None:
     decided = scene.asks(gang("asks", "x", 4, pods=2, priority=1))
     assert [d.gang for d in decided if isinstance(d, Preempted)] == []
     assert len([d for d in decided if isinstance(d, Shrunk)]) == 2
+
+
+def test_who_runs_beside_its_cells_and_grows_by_gpus_gets_cells_at_once() -> None:
+    limits = {node: NodeLimits(cpu=8) for node in ("n0", "n1", "n2", "n3")}
+    scene = Scene(replace(config(x=owning(("rack/node", 1))), nodes=limits))
+    scene.asks(gang("all", "x", 4))
+    scene.asks(gang("cpus", "x", 0, cpu=1))
+    scene.ends("all")
+    scene.core.grow("cpus", (Role(Kind(4), ("more",)),))
+    assert kinds(scene.cycle()) == [Grown, Upgraded]

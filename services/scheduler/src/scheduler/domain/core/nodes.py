@@ -251,7 +251,7 @@ class Workload:
         """It has no cells where it should, or another virtual cluster's."""
         if self.gang.priority == OPPORTUNISTIC or self.owner == owner_of(self.gang.virtual_cluster):
             return False
-        return any(place.charge for place in self.places)
+        return any(place.charge | place.gpus for place in self.places)  # it may have grown without
 
     @property
     def is_uncharged(self) -> bool:
