@@ -50,7 +50,7 @@ def test_a_gang_that_was_taken_away(new_story: NewStory) -> None:
     assert story.again().scheduler.gangs["j1-1"].follows is None
 
 
-@pytest.mark.parametrize("how", ["lost", "withdrawn", "peer"])
+@pytest.mark.parametrize("how", ["lost", "withdrawn", "peer", "drained"])
 def test_the_next_attempt_follows_a_gang_that_the_platform_failed(
     new_story: NewStory, how: str
 ) -> None:
@@ -64,6 +64,9 @@ def test_the_next_attempt_follows_a_gang_that_the_platform_failed(
         case "peer":
             story.end("0-worker-0-0", failure(Behavior.UNKNOWN)).lose("n1")
             failed = {"j1-0-worker-1-0"}
+        case "drained":
+            story.preempt(preemptor=None).end_stopped()
+            failed |= {"j1-0-worker-1-0"}
     assert ends(story)["j1-0"] is GangEnd.REQUEUED
     assert set(story.scheduler.gangs["j1-0"].failed) == failed
     story.wait(1)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from muster.contracts.gangs import GangEnd, GangRequest
+from muster.contracts.node_orders import Order
 from scheduler.domain.core.config import (
     REQUEUE_S,
     CellType,
@@ -208,11 +209,103 @@ def test_an_end_that_an_older_reader_does_not_know_is_unknown() -> None:
     assert GangEnd("from-the-future") is GangEnd.UNKNOWN
 
 
-def test_the_place_of_the_failed_pod_is_not_kept_though_its_node_is_healthy(story: Story) -> None:
-    kept = healthy_node(story)
+def test_the_place_of_the_failed_pod_is_chosen_anew(story: Story) -> None:
+    """No other is free: its own is the next attempt's rather than another gang's."""
     story.end("j-0", GangEnd.REQUEUED, ["j-0-w-1"])
-    story.cycle()
-    assert story.kept() == {"j-0": [kept]}
+    story.ask("w", 1)
+    assert story.cycle() == []
+    assert story.kept() == {"j-0": ["n0", "n1"]}
+
+
+@pytest.fixture
+def tight(kit: Kit) -> Story:
+    """A node is idle, as the quota is used up by ``j-0``. So ``full`` waits."""
+    cells = {"default": VirtualCluster((QuotaCells("node", 2),))}
+    story = Story(kit, replace(FILE, virtual_clusters=cells))
+    assert story.state.is_waiting("full")
+    return story
+
+
+def lose(story: Story, pod: str, *, is_seen: bool) -> None:
+    """The pod's node is lost. ``is_seen``: a cycle runs before the Launcher ends the gang."""
+    node = story.state.ledger.pods[pod]
+    story.lost.add(node)
+    story.state.lose(node, story.now)
+    if is_seen:
+        assert story.cycle() == []
+    story.end("j-0", GangEnd.REQUEUED, [pod])
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("is_seen", [False, True])
+def test_a_smaller_gang_does_not_get_the_quota_of_a_lost_node(
+    tight: Story, is_seen: bool, is_restarted: bool
+) -> None:
+    lose(tight, "j-0-w-1", is_seen=is_seen)
+    for _ in range(2):
+        assert tight.cycle() == []
+        assert tight.kept() == {"j-0": ["n0", "n2"]}
+        if is_restarted:
+            tight.restart()
+            assert tight.kept() == {"j-0": ["n0", "n2"]}
+    tight.ask("j-1", 2, age=5, job="j", follows="j-0")
+    assert tight.cycle() == ["j-1"]
+    assert tight.nodes_of("j-1") == ["n0", "n2"]
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_gang_that_is_stopped_when_it_has_lost_a_node_gives_its_quota_free(
+    tight: Story, is_restarted: bool
+) -> None:
+    node = tight.state.ledger.pods["j-0-w-1"]
+    tight.lost.add(node)
+    tight.state.lose(node, tight.now)
+    assert tight.cycle() == []
+    assert tight.kept() == {"j-0": ["n2"]}
+    if is_restarted:
+        tight.restart()
+        assert tight.kept() == {"j-0": ["n2"]}
+        assert tight.cycle() == []
+    tight.end("j-0", GangEnd.STOPPED)
+    assert tight.cycle() == ["full"]
+
+
+@pytest.mark.parametrize("when", ["", "leaves", "unseen end", "ended"])
+def test_a_drained_gang_keeps_its_turn(tight: Story, when: str) -> None:
+    tight.state.order("n1", Order.DRAIN)
+    assert tight.cycle() == []
+    assert tight.kept() == {"j-0": ["n0", "n2"]}
+    if when == "leaves":
+        tight.restart()
+    failed, message = ["j-0-w-0", "j-0-w-1"], tight.message("j-0", 0, end=GangEnd.REQUEUED)
+    if when == "unseen end":
+        tight.store.record(message.model_copy(update={"failed": tuple(failed)}))
+        tight.restart()
+    else:
+        tight.end("j-0", GangEnd.REQUEUED, failed)
+        assert tight.cycle() == []
+    if when == "ended":
+        tight.restart()
+    assert tight.kept() == {"j-0": ["n0", "n2"]}
+    tight.ask("j-1", 2, age=5, job="j", follows="j-0")
+    assert tight.cycle() == ["j-1"]
+    assert tight.nodes_of("j-1") == ["n0", "n2"]
+
+
+def test_a_drained_gang_that_ends_by_itself_keeps_nothing(tight: Story) -> None:
+    tight.state.order("n1", Order.DRAIN)
+    assert tight.cycle() == []
+    tight.end("j-0", GangEnd.SUCCEEDED)
+    assert tight.cycle() == ["full"]
+
+
+def test_the_record_has_the_lost_pod(tight: Story) -> None:
+    tight.state.given.take_noted()
+    lose(tight, "j-0-w-1", is_seen=True)
+    tight.cycle()
+    noted = [json.loads(line) for each in tight.state.given.take_noted() for line in each.lines]
+    lost, *_ = (each for each in noted if each["event"] == "pod-released")
+    assert (lost["pod"], lost["lost"]) == ("j-0-w-1", True)
 
 
 def test_a_gang_of_which_nothing_is_left_is_first_all_the_same(story: Story) -> None:
@@ -390,7 +483,9 @@ def test_why_names_the_kept_place_to_others_and_to_the_next_attempt(story: Story
     other = story.state.reason_of("w")
     assert other is not None
     assert (other.code, other.numbers["for"]) == ("reservation", "j-0")
-    assert other.text.startswith("The platform failed a job of user. Cells are kept until 1970-01-")
+    assert other.text.startswith(
+        "A failure or a drain took nodes of a job of user. Cells are kept until 1970-01-"
+    )
     story.ask("j-1", 2, job="j", follows="j-0")
     story.cycle()
     own = story.state.reason_of("j-1")

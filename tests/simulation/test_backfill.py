@@ -149,12 +149,14 @@ def test_the_next_attempt_of_who_was_failed_goes_before_reservations_of_its_prio
     scene.core.set_node_health("n3", False)
     if pods == 2:
         scene.core.requeue("failed", scene.now + 60.0)  # n2 is kept
+        scene.cycle()
     else:
         scene.core.set_node_health("n2", False)
         scene.core.release("failed")
     again = a_gang("again", pods, priority=priority, submitted_at=9.0, follows="failed")
     assert "other" not in placed(scene.asks(replace(again, id="other", follows=None)))
-    assert ("again" in placed(scene.asks(again))) is starts
+    has_kept = pods == 2  # n1 too, chosen for a gang of the priority of the failed one
+    assert ("again" in placed(scene.asks(again))) is (starts or has_kept)
 
 
 def test_opportunistic_gangs_may_be_on_kept_cells_until_they_are_wanted() -> None:

@@ -246,6 +246,9 @@ def restarted(core: Core, config: ClusterConfig) -> Core:
     for name, record in core.gangs.items():
         if record.workload.places:
             fresh.restore(core.exported(name))
+    for each in core.rows.reservations():
+        if each.kept_of is not None:  # of gangs that leave for a drain
+            fresh.rows.restore_reservation(each)
     return fresh
 
 

@@ -5,10 +5,10 @@ Each replay prints how long gangs waited, which work was lost, and how many GPUs
 
 import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from clusters import CELL_TYPES, NODE_CPU, RACK, racks
+from clusters import CELL_TYPES, NODE, NODE_CPU, RACK, racks
 from scheduler.domain.core.config import (
     REQUEUE_S,
     ClusterConfig,
@@ -65,7 +65,7 @@ class QuotaOnly(Core):
         self.free = {node: set(range(GPUS)) for node in config.nodes}
         self.cpu = dict.fromkeys(config.nodes, NODE_CPU)
         self.quota = {
-            name: sum(cells.count for cells in each.cells) * RACK_GPUS
+            name: sum(c.count * (RACK_GPUS if c.path == RACK else GPUS) for c in each.cells)
             for name, each in config.virtual_clusters.items()
         }
         self.waiting: dict[str, Gang] = {}
@@ -253,6 +253,7 @@ def test_a_gang_that_loses_a_node_keeps_the_others() -> None:
     node = Kind(GPUS, cpu=64)
     train = asked(0.0, "train", "prod", 128, node, 8 * HOUR_S)
     others = [asked(60.0 * n, f"job{n}", "prod", 3, node, n % 5 * HOUR_S) for n in range(1, 15)]
+    others += [asked(30.0, f"small{n}", "prod", 1, node, 30 * HOUR_S) for n in range(10)]
 
     def play(replay: Replay) -> None:
         replay.play(each for each in until(0, [train, *others])[:-1] if each.at <= lost_at)
@@ -260,11 +261,14 @@ def test_a_gang_that_loses_a_node_keeps_the_others() -> None:
         run = replay.simulation.runs["train"]
         gpus = sum(len(place.gpus) for place in run.places.values())
         replay.lost_gpu_s = run.lost_s(lost_at) * gpus
-        replay.play([GangReleased(lost_at, gang="train", kept_until=lost_at + REQUEUE_S)])
         replay.play([NodeHealthChanged(lost_at, node="n0", is_healthy=False)])
+        replay.play([GangReleased(lost_at, gang="train", kept_until=lost_at + REQUEUE_S)])
         again = asked(again_at, "train-2", "prod", 128, node, 8 * HOUR_S, follows="train")
         replay.play(until(24, [again]))
 
-    core, quota_only = side_by_side("lost node", cluster(prod=17), "train-2", play)
+    nodes = VirtualCluster((QuotaCells(NODE, 17 * NODES_PER_RACK),))
+    config = replace(cluster(prod=17, nobody=1), virtual_clusters={"prod": nodes})
+    core, quota_only = side_by_side("lost node", config, "train-2", play)
+    assert core.wait_s("small9") > HOUR_S  # it would fit into the lost node's quota
     assert len(core.nodes("train") & core.nodes("train-2")) == 127
     assert core.wait_s("train-2") == 0 < quota_only.wait_s("train-2")

@@ -158,7 +158,48 @@ def test_an_elastic_gang_whose_needed_pod_is_over_starts_again_with_another(
         ]
     )
     assert outcome.when("preempted", "gang") == [3]
-    assert outcome.when("placed", "gang") == [0, 90]
+    assert outcome.when("placed", "gang") == [0, 33]
+
+
+TWO_NODES = {"a": {"cells": [{"type": "rack/node", "count": 2}]}}
+
+
+def test_a_lost_pod_keeps_another_node_for_the_next_attempt(simulate: Simulate, say: Any) -> None:
+    again = say.wants(61, "again", pods=2)
+    again["gang"]["follows"] = "gang"
+    outcome = simulate(
+        [
+            say.wants(0, "gang", pods=2),
+            say.wants(1, "small"),
+            say.node(2, "node-bad", "n0"),
+            say.told(2, "pod-released", "gang", pod="w-0", lost=True),
+            say.told(3, "gang-released", "gang", keptUntil=63),
+            again,
+            say.told(70, "gang-released", "again"),
+        ],
+        virtualClusters=TWO_NODES,
+    )
+    assert outcome.when("placed", "again") == [61]
+    assert outcome.when("placed", "small") == [70]
+
+
+@pytest.mark.parametrize("pods", [1, 2])
+def test_a_drained_gang_starts_elsewhere_before_a_gang_behind_it(
+    simulate: Simulate, say: Any, pods: int
+) -> None:
+    outcome = simulate(
+        [
+            say.wants(0, "gang", pods=pods),
+            say.wants(1, "large", pods=2),
+            say.wants(1, "small", pods=1),
+            say.wants(1, "smaller", pods=1),
+            say.node(2, "node-drained", "n0"),
+            say.told(90, "gang-released", "gang"),
+        ],
+        virtualClusters=TWO_NODES,
+    )
+    assert outcome.when("preempted", "gang") == [2]
+    assert outcome.when("placed", "gang") == [0, 32]
 
 
 def test_releasing_twice_or_somebody_unknown_is_ignored(simulate: Simulate, say: Any) -> None:

@@ -131,7 +131,7 @@ class SchedulerMetrics:
         )
         self.requeued = self._counter(
             "requeued_gangs",
-            "Attempts that the platform failed, whose cells are reserved for the next one.",
+            "Attempts that failures or drains ended. Cells are reserved for the next.",
             "virtual_cluster",
         )
         self.lost = self._counter("nodes_lost", "Nodes declared lost.")

@@ -698,7 +698,7 @@ SCHEDULER = Dashboard(
                     "Requeued gangs", "ops",
                     "sum by (virtual_cluster) (rate(muster_scheduler_requeued_gangs_total"
                     f"{RATE}))",
-                    "Attempts that the platform failed; their cells are reserved for the next.",
+                    "Attempts that failures or drains ended. Cells are reserved for the next.",
                     "Rising: see Health.", "{{virtual_cluster}}",
                 ),
             ),

@@ -40,7 +40,7 @@ class PodRelease(Model):
 class GangEnd(OpenEnum):
     """How a gang ended. ``stopped``: by its user. ``limit``: its time limit. ``taken``: by neither
     its user nor itself: preempted, drained, lost. ``requeued``: the same by a failure of the
-    platform, and the job's next attempt follows soon.
+    platform or a drain, and the job's next attempt follows soon.
     """
 
     SUCCEEDED = "succeeded"
@@ -70,9 +70,9 @@ class GangRequest(StateMessage):
     the gang's work is saved. ``needs_keys``: its pods have secrets, so each placement needs the key
     of its node's agent. ``end``: with an empty list, how the gang ended; None: unknown. ``failed``:
     with the end ``requeued``, the pods that the platform failed. The Scheduler keeps the places of
-    the others for the gang whose ``follows`` names this one. That gang is first in its virtual
-    cluster. ``node``: only on this node, which it tests: neither a cordon nor a drain of it counts.
-    It is opportunistic then.
+    the others, and other places for these, for the gang whose ``follows`` names this one. That gang
+    is first in its virtual cluster. ``node``: only on this node, which it tests: neither a cordon
+    nor a drain of it counts. It is opportunistic then.
     """
 
     gang: str

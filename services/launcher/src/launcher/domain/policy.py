@@ -15,7 +15,14 @@ from muster.contracts.verdicts import Behavior, Fault, Verdict
 
 from launcher.domain.model import DONE, JobWithTasks, Outcome, Policy, StopCause, Task
 from launcher.domain.states import JobPhase, TaskPhase
-from launcher.domain.verdicts import DEADLINE, UNEXPLAINED, is_loss, is_taken, waits_again
+from launcher.domain.verdicts import (
+    DEADLINE,
+    UNEXPLAINED,
+    is_drained,
+    is_loss,
+    is_taken,
+    waits_again,
+)
 
 ALWAYS = -2
 """A retry count that retries whatever the end, success too."""
@@ -223,11 +230,12 @@ def next_attempt(
 def is_requeued(
     job_with_tasks: JobWithTasks, outcome: Outcome, now: datetime, policy: Policy
 ) -> bool:
-    """The platform failed a gang, and the next attempt follows soon: the Scheduler keeps the places
-    of the pods that did not fail for it.
+    """The platform failed a gang, or drained its node, and the next attempt follows soon: the
+    Scheduler keeps the places of the pods that did not fail for it, and others for the rest.
     """
     job, outcome = job_with_tasks.job, attributed(job_with_tasks, outcome)
-    is_failure = is_taken(outcome.verdict) and not waits_again(outcome.verdict)
+    is_policy = waits_again(outcome.verdict) and not is_drained(outcome.verdict)
+    is_failure = is_taken(outcome.verdict) and not is_policy
     if not (is_failure and job.spec.gang and job.phase is JobPhase.COMPLETING):
         return False
     again = next_attempt(job_with_tasks, outcome, now, policy)

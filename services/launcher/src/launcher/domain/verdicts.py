@@ -173,6 +173,11 @@ def waits_again(verdict: Verdict | None) -> bool:
     return verdict is not None and verdict.rule in again
 
 
+def is_drained(verdict: Verdict | None) -> bool:
+    """Its node was drained."""
+    return verdict is not None and verdict.rule == _DRAINED.rule
+
+
 def is_refunded(verdict: Verdict | None) -> bool:
     """The platform's own fault ended it, or a drain. A preemption is what the policy wants."""
     if verdict is None or verdict.fault is not Fault.PLATFORM:

@@ -94,14 +94,15 @@ class Given:
             self._note(released_event, gang)
             self.core.release(gang)
 
-    def release_pod(self, gang: str, pod: str) -> None:
-        """A pod is over. Those of unknown gangs are ignored."""
+    def release_pod(self, gang: str, pod: str, *, is_lost: bool = False) -> None:
+        """A pod is over, perhaps by the platform's fault. Those of unknown gangs are ignored."""
         found = self.core.gang(gang)
         if found is None:
             return
-        self._note(pod_released_event, gang, pod)
-        self.core.release_pod(gang, pod)
-        if found.has_elastic and self.core.gang(gang) is None:  # no pod of it waits any more
+        self._note(pod_released_event, gang, pod, is_lost=is_lost)
+        self.core.release_pod(gang, pod, is_lost=is_lost)
+        is_over = found.has_elastic and self.core.gang(gang) is None
+        if is_over and not is_lost:  # no pod of it waits any more
             self._note(released_event, gang)
 
     def restore(self, restored: Restored, at: float) -> None:

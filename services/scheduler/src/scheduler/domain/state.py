@@ -155,7 +155,7 @@ class State:
         for hold in lost:
             if hold.is_wanted:
                 gang = hold.placement.gang
-                self.given.release_pod(gang, hold.pod)
+                self.given.release_pod(gang, hold.pod, is_lost=True)
                 self._changes.kept.add(gang)
                 gangs.add(gang)
                 if gang in self.gangs:
@@ -199,13 +199,13 @@ class State:
 
     def _requeue(self, gang: Asked, at: float) -> None:
         """The platform failed the attempt, and another follows: what is healthy of its cells is
-        kept for that one.
+        kept for that one, and other cells for the rest.
         """
         request = gang.request
         if request.end is not GangEnd.REQUEUED or request.pods:
             return
         for pod in request.failed:
-            self.given.release_pod(gang.name, pod)
+            self.given.release_pod(gang.name, pod, is_lost=True)
         self.given.requeue(gang.name, at + REQUEUE_S)
 
     def _expect(self, gang: Asked) -> None:

@@ -134,16 +134,15 @@ class Core:
 
     def release(self, gang: str) -> None:
         """A gang is over: what it held, or is kept of it, is free at once."""
+        self._gangs.forget_kept_of(gang)
         record = self.gangs.get(gang)
         if record is not None:
             self._gangs.release(record)
             self._drop_pending(gang)
-        else:
-            self._gangs.forget_kept_of(gang)
 
     def requeue(self, gang: str, until: float) -> None:
-        """A gang is over by the platform's fault: a node was lost, a GPU is bad. What is healthy of
-        its cells is kept until then for its job's next attempt.
+        """A gang is over by the platform's fault: a node was lost or drained, a GPU is bad. What is
+        healthy of its cells is kept until then for its job's next attempt, and others for the rest.
         """
         record = self.gangs.get(gang)
         if record is not None:
@@ -154,11 +153,11 @@ class Core:
         """Nothing is published of a gang that is over."""
         self._pending = [each for each in self._pending if each.gang != gang]
 
-    def release_pod(self, gang: str, pod: str) -> None:
-        """One pod is over; with its last pod the gang."""
+    def release_pod(self, gang: str, pod: str, *, is_lost: bool = False) -> None:
+        """One pod is over; with its last pod the gang. ``is_lost``: by the platform's fault."""
         record = self.gangs.get(gang)
         if record is not None:
-            self._pending += self._gangs.release_pod(record, pod)
+            self._pending += self._gangs.release_pod(record, pod, is_lost=is_lost)
             if gang not in self.gangs:
                 self._drop_pending(gang)
 

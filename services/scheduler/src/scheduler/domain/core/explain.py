@@ -264,7 +264,7 @@ def _reservation(head: Workload, before: Sequence[Reservation]) -> Reason:
     numbers = wanted_of(head.kinds) | {"for": gang.id}
     if before[0].is_kept:
         kept = f"Cells are kept until {at:.15g} for its next attempt."
-        text = f"The platform failed a job of {gang.user}. {kept}"
+        text = f"A failure or a drain took nodes of a job of {gang.user}. {kept}"
         return Reason(RESERVATION, text, numbers | {KEPT_UNTIL: at})
     gangs = counted(len(before), "gang")
     text = f"Cells are kept for {gangs} before it ({gang.id}, from {at:.15g} on)."

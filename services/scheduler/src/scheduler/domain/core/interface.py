@@ -441,11 +441,11 @@ class Core(Protocol):
 
     def requeue(self, gang: str, until: float) -> None:
         """It has ended by the platform's fault. What is healthy of its cells is kept until then for
-        the gang that follows it.
+        the gang that follows it, and other cells for the rest.
         """
 
-    def release_pod(self, gang: str, pod: str) -> None:
-        """A pod has ended; with its last pod the gang."""
+    def release_pod(self, gang: str, pod: str, *, is_lost: bool = False) -> None:
+        """A pod has ended; with its last pod the gang. ``is_lost``: by the platform's fault."""
 
     def restore(self, restored: Restored, now: float) -> None:
         """A gang has had places. If it can't have its cells again it is downgraded; the next cycle

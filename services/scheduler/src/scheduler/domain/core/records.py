@@ -39,7 +39,8 @@ class Reservation:
     """``cells``: leaves by slot; ``starts_at``: when the gang can start; ``since``: when its first
     reservation began. ``patient_until``: its nodes may report until then. ``hold``: is charged what
     is free of the cells. ``is_short``: some can't be bound, as its quota is bound elsewhere.
-    ``is_kept``: the cells are those of an attempt that the platform failed, until ``starts_at``.
+    ``is_kept``: the cells are those of an attempt that the platform failed, until ``starts_at``;
+    ``missing``: its pods for which cells are chosen anew when the next cycle begins.
     """
 
     workload: Workload
@@ -49,6 +50,7 @@ class Reservation:
     patient_until: float = -inf
     is_short: bool = False
     is_kept: bool = False
+    missing: dict[str, Kind] = field(default_factory=dict)
     hold: Workload = field(init=False)
 
     def __post_init__(self) -> None:
@@ -60,6 +62,11 @@ class Reservation:
     def pools(self) -> set[Pool]:
         """Where its cells are."""
         return {slot.pool for slot in self.cells}
+
+    def add(self, slot: Slot, leaves: int) -> None:
+        """These are among its cells."""
+        if leaves:
+            self.cells[slot] = self.cells.get(slot, 0) | leaves
 
     def is_broken(self, now: float) -> bool:
         """Its time has passed, or one of its cells can't be used. Of kept cells the others stay."""

@@ -13,8 +13,15 @@ from dataclasses import dataclass, replace
 from scheduler.domain.core.config import Policy
 from scheduler.domain.core.ends import bounds_of
 from scheduler.domain.core.evict import CostOf, Rules
-from scheduler.domain.core.fit import ROOM, No, claim
-from scheduler.domain.core.model import KeptOf, NodeGpus, RestoredReservation
+from scheduler.domain.core.fit import ROOM, Fit, No, claim, fit, lacks
+from scheduler.domain.core.gangs import workload_of
+from scheduler.domain.core.model import (
+    OPPORTUNISTIC,
+    KeptOf,
+    NodeGpus,
+    RestoredReservation,
+    Role,
+)
 from scheduler.domain.core.nodes import Binding, Phase, Place, Pool, Slot, Workload
 from scheduler.domain.core.records import Records, Reservation
 from scheduler.domain.core.restore import bind_again, cells_of
@@ -59,6 +66,32 @@ def beside(records: Records, workload: Workload) -> list[Reservation]:
         for each in found
         if each and each.workload.owner == workload.owner and each.workload is not workload
     ]
+
+
+def choose_anew(state: State, kept: Reservation, behind: Collection[Reservation]) -> None:
+    """Cells for its missing pods are kept too, near the others: where these are idle, else where
+    opportunistic gangs are. ``behind``: what is reserved for gangs behind its next attempt.
+    """
+    roles = [Role(kind, (pod,)) for pod, kind in sorted(kept.missing.items())]
+    workload = workload_of(state, kept.workload.gang, roles)
+    for slot in kept.cells:
+        workload.near[slot.pool] = workload.near.get(slot.pool, 0) | 1 << slot.rack
+    with state.trial():
+        lift_all(state, behind)
+        has_room = isinstance(fit(state, workload, None), Fit)
+        places = workload.places if has_room else _claimed(state, workload)
+    for place in places:
+        kept.add(place.slot, place.charge)
+    kept.missing.clear()
+    lift_all(state, behind)
+    for each in (kept, *behind):
+        renew(state, each)
+
+
+def _claimed(state: State, workload: Workload) -> tuple[Place, ...]:
+    """Where it would be if no opportunistic gang were there."""
+    state.set_priority(workload, OPPORTUNISTIC)
+    return () if lacks(state, workload) else claim(state, workload)
 
 
 def renew(state: State, reservation: Reservation) -> None:

@@ -37,7 +37,8 @@ class Rows:
 
     def reservations(self) -> list[RestoredReservation]:
         records = self._gangs.records
-        kept = sorted(records.kept, key=lambda each: (each.since, each.workload.name))
+        settled = (each for each in records.kept if each.cells)
+        kept = sorted(settled, key=lambda each: (each.since, each.workload.name))
         return [*map(exported_reservation, (*records.reservations(), *kept))]
 
     def usage_of(self, user: UserKey) -> RestoredUsage | None:

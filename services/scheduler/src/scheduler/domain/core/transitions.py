@@ -3,10 +3,11 @@
 A decision is returned where there is one to publish.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
-from scheduler.domain.core.config import Policy
+from scheduler.domain.core.config import REQUEUE_S, Policy
 from scheduler.domain.core.costs import Costs
 from scheduler.domain.core.explain import DRAIN, preempted, preempting
 from scheduler.domain.core.fit import ORDER, Fit
@@ -44,7 +45,15 @@ from scheduler.domain.core.queue import Queue
 from scheduler.domain.core.rebind import rebind
 from scheduler.domain.core.records import Growth, Record, Records, Reservation, Run
 from scheduler.domain.core.refuse import misnaming
-from scheduler.domain.core.reserve import end, lift, named, renew, reserve_again
+from scheduler.domain.core.reserve import (
+    beside,
+    choose_anew,
+    end,
+    lift,
+    named,
+    renew,
+    reserve_again,
+)
 from scheduler.domain.core.restore import class_of, parts_of, pod_place, restore
 from scheduler.domain.core.state import State, pods_in, without
 from scheduler.domain.core.usage import Usage
@@ -73,6 +82,7 @@ class Transitions:
                 if found.no is not None and found.no.code == ORDER:
                     self.queue.try_again(found)
         self.usage.settle(now)
+        self._settle_kept(now)
 
     # Gangs come and go.
 
@@ -82,14 +92,19 @@ class Transitions:
         if record.misnamed is not None:
             return
         found = self.queue.add(record.workload, record.order)
-        kept = self.records.kept_of(record.workload.gang.follows)
-        if kept is not None:
+        kept = self.records.kept_of(_last_of(record))
+        if kept is not None and not kept.missing:
             self._hand_over(kept, record)
             self.queue.try_again(found)
 
     def _hand_over(self, kept: Reservation, record: Record) -> None:
         """What was kept of a job's last attempt is kept for this one."""
         self._forget_kept(kept)
+        before = record.reservation
+        if before is not None:
+            lift(self.state, before)
+            for slot, mask in before.cells.items() if before.is_kept else ():
+                kept.add(slot, mask)
         again = Reservation(record.workload, kept.cells, kept.starts_at, kept.since)
         again.is_kept = True
         renew(self.state, again)
@@ -173,21 +188,56 @@ class Transitions:
 
     def requeue(self, record: Record, until: float) -> None:
         """The gang is over by the platform's fault. Its cells are kept until then for its job's
-        next attempt, and charged while they are healthy.
+        next attempt.
         """
-        workload, cells = record.workload, dict[Slot, int]()
-        if workload.phase is Phase.RUNNING and not (workload.is_opportunistic or workload.is_away):
-            for place in workload.places:
-                if place.charge:
-                    cells[place.slot] = cells.get(place.slot, 0) | place.charge
+        self._keep_of(record)
         self.release(record)
-        if cells:
-            kept = Reservation(workload, cells, until, self.costs.now)
-            kept.is_kept = True
+        kept = self.records.kept_of(record.id)
+        if kept is not None:
+            kept.starts_at = until
             renew(self.state, kept)
-            follower = self._keep(kept)
-            if follower is not None:
-                self.queue.try_again(self.queue.class_of(follower.workload))
+            if not kept.missing:
+                self._keep(kept)
+
+    def _keep_of(self, record: Record, lost: Collection[str] = ()) -> None:
+        """The healthy cells of a gang that runs are kept for its job's next attempt, and others in
+        place of the rest. ``lost``: its other pods run on, and have their cells.
+        """
+        workload = record.workload
+        if workload.phase is not Phase.RUNNING or workload.is_opportunistic or workload.is_away:
+            return
+        kinds = {pod: want.kind for want, pods in workload.wants for pod in pods}
+        kept = self.records.kept_of(record.id)
+        if kept is None:
+            gang = replace(workload.gang, follows=record.id)
+            of = replace(workload, gang=gang, near={}, kept=(), phase=Phase.WAITING, places=())
+            kept = Reservation(of, {}, inf, self.costs.now)
+            kept.is_kept = True
+        kept.starts_at = inf
+        for place in workload.places:
+            if not place.charge or (lost and place.pod not in lost):
+                continue
+            if lost or place.charge & ~place.slot.good:
+                kept.missing[place.pod] = kinds[place.pod]
+            else:
+                kept.add(place.slot, place.charge)
+        if kept.missing or kept.cells:
+            self.records.kept[kept] = None
+
+    def _settle_kept(self, now: float) -> None:
+        """Cells are chosen for lost pods. The gang that follows may wait already."""
+        kept = (each for each in self.records.kept if each.missing or each.starts_at == inf)
+        for each in sorted(kept, key=lambda each: (-each.workload.priority, each.workload.name)):
+            if each.starts_at == inf:
+                each.starts_at = now + REQUEUE_S
+            if each.missing:
+                others = beside(self.records, each.workload)
+                behind = [o for o in others if self.costs.goes_before(each.workload, o)]
+                choose_anew(self.state, each, [o for o in behind if not o.is_kept])
+            if each.cells:
+                self._keep(each)
+            else:
+                self._forget_kept(each)
 
     def forget_kept(self, now: float) -> None:
         """What was kept for attempts that have not come in time is free."""
@@ -204,8 +254,10 @@ class Transitions:
         end(self.state, kept)
         del self.records.kept[kept]
 
-    def release_pod(self, record: Record, pod: str) -> Iterator[Decision]:
-        """One pod is over; with its last pod the gang."""
+    def release_pod(self, record: Record, pod: str, *, is_lost: bool = False) -> Iterator[Decision]:
+        """One pod is over; with its last pod the gang. ``is_lost``: by the platform's fault."""
+        if is_lost:
+            self._keep_of(record, [pod])
         yield from self._release_child(record, pod)
         workload = record.workload
         if all(pod not in pods for _, pods in workload.wants):
@@ -340,6 +392,8 @@ class Transitions:
         """The gang was evicted, or a child of it; what a gang has grown by leaves with it."""
         until = record.leaves_by = now + self.policy.grace_s
         record.leaves_for = for_gang
+        if for_gang is not None:
+            self.forget_kept_of(record.id)
         self.records.file(record)
         if record.workload.is_surplus:
             pods = pods_in(record.workload.wants)
@@ -402,8 +456,12 @@ class Transitions:
                 if workload.phase is Phase.NOMINATED:
                     yield self.wait_again(self.records.of(workload))
                 elif workload.phase is Phase.RUNNING:
+                    record = self.records.of(workload)
+                    if workload.parent is None:
+                        self._keep_of(record)
                     self.state.evict(workload)
-                    yield from self._leaves(self.records.of(workload), None, now, DRAIN)
+                    yield from self._leaves(record, None, now, DRAIN)
+        self._settle_kept(now + self.policy.grace_s)
 
     def note_freed(self, freed: Iterable[Slot | str]) -> None:
         """Gangs outside of their own cells may get some where something in the cells around them
@@ -456,7 +514,8 @@ class Transitions:
         not there any more, nothing is reserved.
         """
         record = self.records.all.get(restored.gang)
-        if record is None and restored.kept_of is not None:
+        is_waiting = record is not None and record.workload.phase is Phase.WAITING
+        if restored.kept_of is not None and not is_waiting:
             self._keep_again(restored, restored.kept_of)
             return
         if record is not None and record.growth is not None:
@@ -471,22 +530,28 @@ class Transitions:
         """Cells of a gang that is over were kept before. The gang that follows it may wait."""
         pods = [Role(Kind(1, pin=pin), (pin,)) for pin in of.pins]
         gang = Gang(restored.gang, of.virtual_cluster, of.user, of.priority, (), of.job)
+        gang = replace(gang, follows=gang.id)
         workload = workload_of(self.state, gang, pods)
         if misnaming(self.state, workload) is not None:
             return
-        kept = reserve_again(self.state, workload, restored)
-        if kept is not None:
+        kept, before = reserve_again(self.state, workload, restored), self.records.kept_of(gang.id)
+        if kept is not None and before is not None:  # by a message that no cycle has seen
+            lift(self.state, kept)
+            for slot, mask in kept.cells.items():
+                before.add(slot, mask)
+            renew(self.state, before)
+        elif kept is not None:
             self._keep(kept)
 
-    def _keep(self, kept: Reservation) -> Record | None:
-        """Cells of a gang that is over are kept. Returns the gang that follows it, if one waits."""
+    def _keep(self, kept: Reservation) -> None:
+        """Cells of a gang that is over or leaves are kept. The gang that follows it may wait."""
         self.records.kept[kept] = None
         for record in self.records.all.values():
             is_waiting = record.workload.phase is Phase.WAITING and record.misnamed is None
-            if is_waiting and record.workload.gang.follows == kept.workload.gang.id:
+            if is_waiting and _last_of(record) == kept.workload.gang.id:
                 self._hand_over(kept, record)
-                return record
-        return None
+                self.queue.try_again(self.queue.class_of(record.workload))
+                return
 
     def _hold_reserved(self, record: Record, reservation: Reservation) -> None:
         record.reservation, record.reserved_since = reservation, reservation.since
@@ -527,6 +592,11 @@ def _name(workload: Workload, roles: Sequence[Role]) -> None:
     """Its gang has these roles too."""
     others = roles_without(workload.gang.roles, pods_of(roles).keys())
     workload.gang = replace(workload.gang, roles=roles_with(others, roles))
+
+
+def _last_of(record: Record) -> str:
+    """The job's last attempt. A gang may itself come again."""
+    return record.workload.gang.follows or record.id
 
 
 def _age(record: Record) -> tuple[float, str]:

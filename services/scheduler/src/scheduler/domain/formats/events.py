@@ -107,6 +107,11 @@ def _gang_released(line: _Line) -> Event:
     return GangReleased(line.at, line.name("gang"), kept_until, line=line.number)
 
 
+def _pod_released(line: _Line) -> Event:
+    is_lost = bool(line.table.flag("lost"))
+    return PodReleased(line.at, line.name("gang"), line.name("pod"), is_lost, line=line.number)
+
+
 def _gang_grown(line: _Line) -> Event:
     line.table.needs("pods")
     gang = line.name("gang")
@@ -243,10 +248,7 @@ _EVENTS: Mapping[str, tuple[frozenset[str], Callable[[_Line], Event]]] = {
     "reservation-restored": (_OF_RESERVATION, _reservation_restored),
     "usage-restored": (_OF_USAGE, _usage_restored),
     "preemption-restored": (_OF_PREEMPTION, _preemption_restored),
-    "pod-released": (
-        _known("gang", "pod"),
-        lambda it: PodReleased(it.at, it.name("gang"), it.name("pod"), line=it.number),
-    ),
+    "pod-released": (_known("gang", "pod", "lost"), _pod_released),
     "node-bad": (_OF_NODE, _node_health(is_healthy=False)),
     "node-healthy": (_OF_NODE, _node_health(is_healthy=True)),
     "gpu-bad": (_OF_GPU, _gpu_health(is_healthy=False)),

@@ -60,9 +60,10 @@ def released_event(gang: str, kept_until: float | None = None) -> Fields:
     return {"event": "gang-released", "gang": name_of(gang), **_set(keptUntil=kept_until)}
 
 
-def pod_released_event(gang: str, pod: str) -> Fields:
-    """A pod is over."""
-    return {"event": "pod-released", "gang": name_of(gang), "pod": name_of(pod)}
+def pod_released_event(gang: str, pod: str, *, is_lost: bool = False) -> Fields:
+    """A pod is over. ``is_lost``: by the platform's fault."""
+    lost = {"lost": True} if is_lost else {}
+    return {"event": "pod-released", "gang": name_of(gang), "pod": name_of(pod), **lost}
 
 
 def restored_event(restored: Restored, reason: str | None = None) -> Fields:

@@ -117,7 +117,7 @@ class GangGrown(Happening):
 @dataclass(frozen=True, slots=True)
 class GangReleased(Happening):
     """A gang is over. ``kept_until``: by the platform's fault; what is healthy of its cells is kept
-    until then for the gang that follows it.
+    until then for the gang that follows it, and other cells for the rest.
     """
 
     gang: str
@@ -141,10 +141,11 @@ class GangCheckpointed(Happening):
 
 @dataclass(frozen=True, slots=True)
 class PodReleased(Happening):
-    """A pod is over."""
+    """A pod is over. ``is_lost``: by the platform's fault."""
 
     gang: str
     pod: str
+    is_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import assert_never
 
-from scheduler.domain.core.config import ClusterConfig, Finding
+from scheduler.domain.core.config import REQUEUE_S, ClusterConfig, Finding
 from scheduler.domain.core.forest import ConfigError
 from scheduler.domain.core.model import (
     Decision,
@@ -204,7 +204,10 @@ class Simulation:
             return
         run = self.runs.pop(gang)
         self.agenda.forget(gang)
-        self.core.release(gang)
+        if end is End.RUN or not self.policy.is_requeued:
+            self.core.release(gang)
+        else:
+            self.core.requeue(gang, self.tally.now + REQUEUE_S)
         if end is End.RUN:
             self.tally.stop(run)
             return
@@ -351,7 +354,7 @@ class Simulation:
         run = self.runs.get(event.gang)
         if run is None or not run.has(event.pod):
             return
-        if run.is_last(event.pod):
+        if run.is_last(event.pod) and not event.is_lost:
             self._release(event.gang)
             return
         is_leaving, place = self.is_leaving(event.gang), run.places.get(event.pod)
@@ -360,9 +363,12 @@ class Simulation:
         elif place is not None:
             self.tally.space.give([place])
         run.remove(event.pod)
-        self.core.release_pod(event.gang, event.pod)
+        self.core.release_pod(event.gang, event.pod, is_lost=event.is_lost)
         if self.core.gang(event.gang) is None:  # elastic pods are not waited for
-            self._release(event.gang)
+            del self.runs[event.gang]
+            self.agenda.forget(event.gang)
+            if run.started_at is not None:
+                self.tally.stop(run)
             return
         if run.places or run.started_at is None:
             return
