@@ -68,7 +68,7 @@ class Admission:
                 if head is not None and head[0] > rank:  # its user has more by now
                     self._push(heap, found)
                     continue
-            yield self._reserved_before(found, rank)
+            yield from self._reserved_before(found, rank)
             answer = self._answer(found, rank, record)
             if isinstance(answer, No):
                 self._note(found, answer, workload)
@@ -84,10 +84,9 @@ class Admission:
             self._push_ready(heap, is_opportunistic)
             yield decisions
 
-    def _reserved_before(self, found: WorkloadClass, rank: Rank) -> list[Decision]:
-        if self._planner is None or not self._gangs.records.unplanned:
-            return []
-        return list(self._planner.before(found, rank, self._now))
+    def _reserved_before(self, found: WorkloadClass, rank: Rank) -> Iterator[list[Decision]]:
+        if self._planner is not None and self._gangs.records.unplanned:
+            yield list(self._planner.before(found, rank, self._now))
 
     def _reserved_for(self, found: WorkloadClass) -> list[Decision]:
         return [] if self._planner is None else list(self._planner.failed(found, self._now))
