@@ -1,8 +1,10 @@
 """Migrations: from empty to head, twice, and never an edited file."""
 
 import asyncio
+import contextlib
 import json
 import os
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +37,26 @@ async def test_nothing_to_run_loads_no_alembic(database_url: str) -> None:
     assert b"asyncpg" in loaded
     assert b"alembic" not in loaded
     assert b"sqlalchemy" not in loaded
+
+
+async def test_a_certificate_that_does_not_fit_is_named() -> None:
+    """It is no wrong address, though Python calls it a wrong value."""
+    certificates = Path(__file__).parents[1] / "alerting" / "tls"
+    offered = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    offered.load_cert_chain(certificates / "cert.pem", certificates / "key.pem")
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(8)  # PostgreSQL's request for TLS
+        writer.write(b"S")
+        with contextlib.suppress(OSError):
+            await writer.start_tls(offered)
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        root = f"sslmode=verify-full&sslrootcert={certificates / 'cert.pem'}"
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await migrate(f"postgresql://me:secret@127.0.0.1:{port}/muster?{root}")
 
 
 async def test_two_migrators_at_once_are_harmless(empty_database_url: str) -> None:

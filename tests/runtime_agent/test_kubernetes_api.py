@@ -16,21 +16,27 @@ from prometheus_client import CollectorRegistry
 from runtime_agent.fence import Fence, FenceMetrics, FenceSettings
 from runtime_agent.kubernetes.api import Change, Unavailable
 from runtime_agent.kubernetes.api_server import ApiServer
+from runtime_agent.kubernetes.runner import LONGEST_RETRY_S, retry_s
 
 DEADLINE_S = 60.0
 LONG = "3600"
 
 
 class Overloaded:
-    """An API server that answers 429. `retry_after`: by a part of the path. `asked`: the paths."""
+    """An API server that answers 429. `retry_after`: by a part of the path. `asked`: the paths.
+    `lists`: what it answers all the same.
+    """
 
     def __init__(self) -> None:
         self.retry_after: dict[str, str] = {}
         self.asked: list[str] = []
+        self.lists: object = None
         self.client: ApiClient
 
     async def answer(self, request: web.BaseRequest) -> web.Response:
         self.asked.append(request.path)
+        if self.lists is not None:
+            return web.json_response(self.lists)
         given = [each for part, each in self.retry_after.items() if part in request.path]
         headers = {"Retry-After": given[0]} if given else {}
         return web.json_response({"message": "too many requests"}, status=429, headers=headers)
@@ -94,6 +100,16 @@ async def test_seconds_are_kept_and_all_else_is_left_to_the_agents_own_backoff(
 async def test_a_list_that_fails_is_told(server: Overloaded) -> None:
     changes = ApiServer("n", server.client).follow_node()
     assert [(await anext(changes)).kind for _ in range(4)] == ["listing", "unlisted"] * 2
+
+
+async def test_an_answer_that_is_no_list_is_told_too(server: Overloaded) -> None:
+    server.lists = {"message": "a proxy says so"}
+    changes = ApiServer("n", server.client).follow_node()
+    assert [(await anext(changes)).kind for _ in range(4)] == ["listing", "unlisted"] * 2
+
+
+def test_a_request_about_a_pod_waits_also_after_a_weekend_of_refusals() -> None:
+    assert retry_s(0) < retry_s(1) < retry_s(10**5) == LONGEST_RETRY_S
 
 
 async def test_a_watch_is_not_opened_again_before_the_server_allows_it(

@@ -27,6 +27,8 @@ async def migrate(database_url: str, services: Sequence[str] = SERVICES) -> dict
     async def connect() -> asyncpg.Connection:
         try:
             return await asyncpg.connect(database_url, timeout=CONNECT_TIMEOUT_S)
+        except OSError:  # a bad certificate is a ValueError too
+            raise
         except ValueError:
             raise Broken(NO_ADDRESS) from None  # its text may hold a piece of the password
 

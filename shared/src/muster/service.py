@@ -224,7 +224,8 @@ async def _open_checked_pool(settings: DatabaseSettings, me: Service) -> Pool:
 
 def _refuse_hopeless(error: Exception) -> None:
     """Raises Broken where no wait helps; any other error that is not transient as it is."""
-    if isinstance(error, ValueError):
+    is_certificate = isinstance(error, OSError)  # one that does not fit is a ValueError too
+    if isinstance(error, ValueError) and not is_certificate:
         raise Broken(NO_ADDRESS) from None  # its text may hold a piece of the password
     if is_transient(error):
         return

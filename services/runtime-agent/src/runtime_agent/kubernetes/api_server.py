@@ -211,11 +211,14 @@ class ApiServer:
             async with response:
                 try:
                     page = json.loads(await response.read())
+                    items, more = page["items"], page["metadata"].get("continue")
+                except (KeyError, TypeError) as error:  # of what stands between, perhaps
+                    raise Unavailable("the answer is no list of Kubernetes") from error
                 except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
                     raise Unavailable(_words(error)) from error
-            for body in page["items"]:
+            for body in items:
                 yield {"kind": "", **body}
-            if not (more := page["metadata"].get("continue")):
+            if not more:
                 yield {**page, "items": []}
                 return
             query["continue"] = more

@@ -78,6 +78,12 @@ VOLUMES_S = 30.0
 STOP_TAKEN_S = 5.0
 """By then the object of a stopped pod shows its deletion; else the agent signals the pod itself."""
 
+
+def retry_s(tries: int) -> float:
+    """How long a request about a pod waits that has failed so often before."""
+    return min(LONGEST_RETRY_S, RETRY_S * 2.0 ** min(tries, 16))
+
+
 _log = structlog.get_logger()
 
 
@@ -391,7 +397,7 @@ class KubernetesPods:
                 if not isinstance(error, Unavailable | Refused):
                     why = f"a request failed ({type(error).__name__}); the agent's log has why"
                     _log.exception("a request to the API server failed", pod=name)
-                wait_s = min(LONGEST_RETRY_S, RETRY_S * 2**work.tries)
+                wait_s = retry_s(work.tries)
                 after_s = error.after_s if isinstance(error, Unavailable) else 0.0
                 work.tries, work.try_at_s = work.tries + 1, time.monotonic() + max(wait_s, after_s)
                 if work.why != why:

@@ -78,7 +78,10 @@ class BoundedFile:
         before = self._bytes_before + self._size
         inode = self._path.stat().st_ino
         fresh = self._path.with_name(f".{self._path.name}")
-        fresh.write_text(f"{before} {inode}")
+        with fresh.open("w") as file:
+            file.write(f"{before} {inode}")
+            file.flush()
+            os.fsync(file.fileno())  # a power cut leaves no empty one
         fresh.replace(place_path(self._path))
         self._path.replace(rotated(self._path))
         self._bytes_before = before
