@@ -131,6 +131,24 @@ def test_a_dry_run_is_told_while_its_alert_fires_and_its_rule_stands() -> None:
     assert [(it.name, it.ends_at is None) for it in history.look(bad)] == [("ActionDryRun", False)]
 
 
+@pytest.mark.parametrize(
+    ("rule", "name"), [(DRY, "ActionDryRun"), (CORDON, "ActionHeld")], ids=["dry-run", "held"]
+)
+def test_rules_that_are_taken_away_and_set_again_tell_once_more(
+    rule: ActionRule, name: str
+) -> None:
+    history, bad = History(rule, bounds=Bounds(0, 100, 100)), xid("n1")
+    (first,) = history.look(bad)
+    history.rules = ()
+    (ended,) = history.look(bad)
+    history.rules = (rule,)
+    (again,) = history.look(bad)
+    assert [it.name for it in (first, ended, again)] == [name] * 3
+    assert ended.ends_at is not None
+    assert again.starts_at > ended.ends_at  # else its row would be the one that has ended
+    assert history.look(bad) == []
+
+
 def test_stages_that_wait_for_one_another_are_no_news() -> None:
     repair = replace(CORDON, name="reset", do=Do.REMEDIATE)
     back = replace(CORDON, name="back", do=Do.RELEASE)

@@ -1,6 +1,7 @@
 """The alerts about actions: a rule holds a node, waits for a limit, or only says what it would do.
 
-They follow from the actions as they are, so a restart or a repeat begins none twice.
+They follow from the actions as they are, and none begins while it fires. One that has ended can
+begin again, as its rule does: so it starts now, not when the action came to its state.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -51,7 +52,8 @@ def changes(
     wanted: dict[str, Alert] = {}
     for action in sorted(actions, key=lambda it: (it.at, it.action)):
         cause = firing.get((action.fingerprint, action.starts_at))
-        alert = _alert(action, cause, is_standing=(action.rule, action.is_dry_run) in standing)
+        is_standing = (action.rule, action.is_dry_run) in standing
+        alert = _alert(action, cause, is_standing=is_standing, now=now)
         if alert is not None:
             wanted.setdefault(alert.fingerprint, alert)
     known = {it.fingerprint: it for it in firing.values() if it.name in ABOUT_ACTIONS}
@@ -66,7 +68,9 @@ def _is_limited(action: Action) -> bool:
     return action.do in LIMITED or action.reason == looping(action.target)
 
 
-def _alert(action: Action, cause: Alert | None, *, is_standing: bool) -> Alert | None:
+def _alert(
+    action: Action, cause: Alert | None, *, is_standing: bool, now: datetime
+) -> Alert | None:
     """What an action is to be told of now; ``cause``: its alert, while that fires."""
     rule, word = action.rule, WORDS.get(action.do, action.do.value)
     kind = "node" if action.do in ON_NODES else "job"
@@ -92,7 +96,7 @@ def _alert(action: Action, cause: Alert | None, *, is_standing: bool) -> Alert |
         severity=severity,
         summary=text[:500].rstrip("."),
         labels={kind: action.target} | of_rule,
-        starts_at=action.at,
+        starts_at=now,
         runbook=RUNBOOK,
         cause=cause.cause if cause is not None else None,
     )
