@@ -21,9 +21,10 @@ from alerting.domain.actions import (
 from alerting.domain.events import Alert, Severity
 from alerting.domain.mutes import is_muted
 from alerting.rules import check, rules_of
-from muster.contracts.alerts import Do, Mute, Outcome
+from muster.contracts.alerts import ALERT_RULES_SETTING, AlertRulesConfig, Do, Mute, Outcome
 from muster.contracts.jobs import JobState, JobStatus
 from muster.contracts.nodes import FOREIGN, Gpu, NodeReport, PodOnNode, ProblemKind
+from muster.contracts.notices import SettingChanged
 from muster.contracts.subscriptions import Subscription
 from muster.contracts.verdicts import Behavior, Fault, Verdict
 from preflight_rules import repairing
@@ -627,6 +628,31 @@ async def test_nothing_is_asked_again_as_long_as_the_alert_fires(
         assert await cluster.rows(sql) == before
         await cluster.publish("node-reported", "n1", report("n1", 2, None))
         await cluster.until(sql, [])
+
+
+@pytest.mark.postgres
+@pytest.mark.kafka
+async def test_nothing_ends_on_a_new_bus_before_the_rules_are_read(cluster: Any) -> None:
+    text = "{name: empty, alerts: [GpuXid], do: drain}"
+    content = check(f"actions: [{text}]".encode()).content
+    assert content is not None
+    config = AlertRulesConfig(version=1, content=content, by="admin", at=NOW)
+    value = config.model_dump(mode="json", by_alias=True)
+    rules = SettingChanged(setting=ALERT_RULES_SETTING, revision=1, value=value)
+    told = "SELECT node, ends_at FROM alert WHERE name = 'ActionDryRun' ORDER BY node"
+    bad = "SELECT node FROM alert WHERE name = 'GpuXid' ORDER BY node"
+    async with cluster.alerting():
+        await cluster.publish("settings-changed", rules.setting, rules)
+        await cluster.publish("node-reported", "n1", report("n1", 1, "xid"))
+        await cluster.until(told, [("n1", None)])
+    cluster.broker.kill()  # with all records
+    cluster.broker.start()
+    async with cluster.alerting():
+        await cluster.publish("node-reported", "n2", report("n2", 1, "xid"))
+        await cluster.until(bad, [("n1",), ("n2",)])
+        assert ("n1", None) in await cluster.rows(told)
+        await cluster.publish("settings-changed", rules.setting, rules)
+        await cluster.until(told, [("n1", None), ("n2", None)])
 
 
 def report(node: str, revision: int, kind: str | None) -> NodeReport:

@@ -187,8 +187,12 @@ class Listener:
         return batch.notified
 
     async def _act(self, opened: Transaction, nodes: Mapping[str, NodeReport]) -> Notified:
-        """Request what rules do because of alerts, and notify people of it."""
+        """Request what rules do because of alerts, and notify people of it. Nothing ends for want
+        of rules before they are known.
+        """
         told = _Batch(self._policy, opened.now)
+        if not self._rules.is_known:
+            return told.notified
         known = await action_store.known_actions(opened.conn)
         rules = self._rules.now
         if known is None or not (known or rules.actions):

@@ -371,18 +371,21 @@ def unknown_alerts(content: dict[str, Any], seen: Iterable[str]) -> list[dict[st
 
 
 class KnownRules:
-    """The rules that hold, followed from the bus."""
+    """The rules that hold, followed from the bus. Until ``is_known``, they only seem to be none:
+    REST publishes them again on a new bus.
+    """
 
     def __init__(self) -> None:
         self._newest = Newest()
         self.now = Rules()
+        self.is_known = False
 
     def on_record(self, record: Received, model: Model | None) -> None:
         """Take a setting; only one is read here."""
         if record.key != ALERT_RULES_SETTING or not self._newest.is_news(record, model):
             return
         if not isinstance(model, SettingChanged):
-            self.now = Rules()
+            self.now, self.is_known = Rules(), True
             return
         try:
             self.now = rules_of(AlertRulesConfig.model_validate(model.value).content)
@@ -390,4 +393,5 @@ class KnownRules:
             # Of a newer version: what held before goes on.
             _log.error("the rules for alerts can't be used", reason=str(error)[:500])
             return
+        self.is_known = True
         _log.info("rules for alerts hold", actions=len(self.now.actions))
