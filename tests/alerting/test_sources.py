@@ -166,6 +166,31 @@ async def test_a_bad_gpu_is_one_message_where_prometheus_finds_it_too(
     ]
 
 
+@pytest.mark.parametrize(
+    "starts", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59Z", "9999-12-31T23:59:59-12:00"]
+)
+async def test_an_alert_from_the_edge_of_the_calendar_ends_nothing(
+    with_rest: Callable[..., Any], starts: str
+) -> None:
+    rules = "actions: [{name: later, alerts: [GpuHot], do: drain, afterSeconds: 600}]"
+    async with with_rest(alertmanager_token=TOKEN) as api:
+        assert (await api.admin.put("/api/v2/alerts/rules", content=rules)).status_code == 202
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        for each in (alert("a", starts=starts), alert("b")):
+            body = {"version": "4", "groupKey": "g", "alerts": [each]}
+            answer = await api.admin.post(PATH, json=body, headers=headers)
+            assert answer.status_code == 200, answer.text
+        async with asyncio.timeout(60):
+            while "b" not in await _acted_on(api):
+                await asyncio.sleep(0.05)
+
+
+async def _acted_on(api: Any) -> set[str]:
+    """The alerts that rules act on."""
+    answer = (await api.admin.get("/api/v2/alerts/actions")).json()
+    return {it["alert"] for it in answer["actions"]}
+
+
 def test_the_rules_of_prometheus_with_a_counterpart_exist() -> None:
     assert SAME.keys() <= {rule.name for rule in GPU.rules}
     assert {name for names in SAME.values() for name in names} <= health.NAMES

@@ -19,7 +19,7 @@ from muster.counted import counted
 from muster.db import Transaction
 from muster.errors import Rejected
 from muster.service_keys import bearer_token
-from pydantic import AwareDatetime, BaseModel, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, Field
 
 from rest.api.context import Here, context_of
 from rest.api.router import new_router
@@ -33,7 +33,16 @@ PART_ALERTS, PART_BYTES = 500, 500_000
 MAX_LABELS, MAX_LABEL, MAX_TEXT = 64, 1024, 4096
 """Longer ones are cut: a refusal would lose the alert."""
 
+EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
+"""Times beyond them become these: sums with them or other time zones would leave the calendar."""
+
+
+def _bounded(time: datetime) -> datetime:
+    return min(max(time, EARLIEST), LATEST).astimezone(UTC)
+
+
 Texts = dict[str, str]
+Time = Annotated[AwareDatetime, AfterValidator(_bounded)]
 
 
 class AlertmanagerAlert(BaseModel):
@@ -42,8 +51,8 @@ class AlertmanagerAlert(BaseModel):
     status: Literal["firing", "resolved"]
     labels: Texts
     annotations: Texts = {}
-    startsAt: AwareDatetime
-    endsAt: AwareDatetime | None = None
+    startsAt: Time
+    endsAt: Time | None = None
     generatorURL: str = ""
     fingerprint: Annotated[str, Field(pattern="^[0-9A-Za-z]{1,64}$")]
 
@@ -138,7 +147,7 @@ def _received(alert: AlertmanagerAlert) -> ReceivedAlert:
         labels={
             key: value for key, value in labels.items() if key not in ("alertname", "severity")
         },
-        starts_at=alert.startsAt.astimezone(UTC),
+        starts_at=alert.startsAt,
         ends_at=_end(alert),
     )
 
@@ -147,7 +156,7 @@ def _end(alert: AlertmanagerAlert) -> datetime | None:
     if alert.status == "firing":
         return None
     end = alert.endsAt or alert.startsAt
-    return max(end, alert.startsAt).astimezone(UTC)
+    return max(end, alert.startsAt)
 
 
 def _record(message: AlertsReceived, opened: Transaction) -> Outgoing:
