@@ -72,12 +72,27 @@ def test_the_next_loss_fires_again() -> None:
         assert len({event.key for event in events}) == 3
 
 
+def test_a_second_loss_before_the_first_return_leaves_nothing_firing() -> None:
+    watch, events, alerts = after([a_loss(1, 0), a_loss(2, 9), a_return(1, 5), a_return(2, 12)])
+    assert [(it.starts_at, it.ends_at) for it in alerts] == [
+        (at(0), None),
+        (at(0), at(9)),
+        (at(9), None),
+        (at(9), at(12)),
+    ]
+    assert [event.name.value for event in events] == ["node-lost", "node-returned"]
+    assert watch.loss is None
+
+
 @given(
     st.permutations([a_loss(1, 0), a_return(1, 5), a_loss(2, 9), a_return(2, 12), a_loss(3, 20)])
 )
 def test_any_order_ends_the_same(messages: Words) -> None:
-    watch, _, _ = after(messages)
+    watch, _, alerts = after(messages)
     assert watch.loss is not None
+    begun = {it.starts_at for it in alerts if it.ends_at is None}
+    ended = {it.starts_at for it in alerts if it.ends_at is not None}
+    assert begun - ended == {watch.loss.since}
     assert watch.loss.lease == 3
 
 

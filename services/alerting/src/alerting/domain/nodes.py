@@ -62,7 +62,8 @@ def lost(
     loss = Loss(message.lease, message.since, now)
     if known.loss is not None:
         newest = max((known.loss, loss), key=lambda it: (it.lease, it.since))
-        return NodeOutcome(replace(known, loss=replace(newest, received_at=now)))
+        after = replace(known, loss=replace(newest, received_at=now))
+        return NodeOutcome(after, (), _replaced(message.node, known.loss, newest))
     after = replace(known, loss=loss)
     alert = _alert(message.node, loss)
     if not policy.is_news(message.since, now):
@@ -149,6 +150,14 @@ def _gone(loss: Loss, after: NodeWatch, text: str, now: datetime) -> NodeOutcome
         data={"node": after.node, "lease": loss.lease, "alert": alert.fingerprint},
     )
     return NodeOutcome(after, (event,), (alert,))
+
+
+def _replaced(node: str, before: Loss, newest: Loss) -> tuple[Alert, ...]:
+    """Of a node that is lost again, and whose return is late: people know that it is lost."""
+    if newest.since == before.since:
+        return ()
+    ended = _alert(node, before).resolved(max(before.since, newest.since))
+    return ended, _alert(node, newest)
 
 
 def _is_over(lease: int, since: datetime, ended: Return | None) -> bool:
