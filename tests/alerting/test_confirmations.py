@@ -38,7 +38,7 @@ async def test_an_address_gets_its_code_once(
         await ask(cluster, confirmation, revision=2)
         await cluster.until(STATES, [("sent", 1)])
     async with cluster.alerting(**server):
-        await ask(cluster, confirmation, revision=3)
+        await ask(cluster, a_confirmation(minutes=90), revision=3)
         await cluster.until("SELECT revision FROM subscription", [(3,)])
         await ask(cluster, a_confirmation("c2"))
         await cluster.until(STATES, [("sent", 2)])

@@ -151,6 +151,30 @@ async def test_a_test_tries_a_disabled_receiver_again(
         assert (health["failures"], health["givenUp"], health["disabled"]) == (0, 0, None)
 
 
+async def test_only_another_content_enables_a_disabled_receiver(
+    cluster: Any, start_receiver: Callable[..., Any]
+) -> None:
+    receiver = await start_receiver(status=410)
+    disabled = "SELECT disabled FROM receiver"
+    async with cluster.alerting():
+        await cluster.subscribe(1, webhook_url=receiver.url)
+        await cluster.until("SELECT revision::int FROM subscription", [(1,)])
+        await cluster.job("j1", 1, JobState.FAILED)
+        await cluster.until(disabled, [("HTTP 410",)])
+    await cluster.subscribe(1_795_877_937_081, webhook_url=receiver.url)  # over a new bus
+    async with cluster.alerting():
+        await cluster.job("j2", 1, JobState.FAILED)
+        await cluster.until("SELECT state FROM delivery", [("given-up",)] * 2)
+        assert len(receiver.requests) == 1
+        receiver.status = 204
+        path = f"{receiver.url}/mended"
+        await cluster.subscribe(1_795_877_937_082, webhook_url=path)
+        await cluster.until("SELECT value ->> 'webhookUrl' FROM subscription", [(path,)])
+        await cluster.job("j3", 1, JobState.FAILED)
+        await receiver.wait_for(2)
+        await cluster.until(disabled, [(None,)])
+
+
 async def test_a_replay_sends_what_came_while_a_receiver_was_disabled(
     cluster: Any, with_rest: Callable[..., Any], start_receiver: Callable[..., Any]
 ) -> None:

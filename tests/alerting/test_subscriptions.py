@@ -43,6 +43,17 @@ def test_the_newest_counts_whatever_the_order() -> None:
     assert not subscriptions.changed.is_set()
 
 
+def test_the_same_at_a_higher_revision_keeps_its_version() -> None:
+    subscriptions = some_subscriptions()
+    for revision, email in ((1, "a@b.c"), (9, "a@b.c"), (10, "new@b.c"), (11, "a@b.c")):
+        publish(subscriptions, revision, email=email)
+        (entry,) = subscriptions.entries()
+        assert entry.version == {9: "1"}.get(revision, str(revision))
+    publish(subscriptions, 20)
+    remove(subscriptions, 19)
+    assert emails(subscriptions) == ["a@b.c"]
+
+
 def test_a_removed_subscription_is_gone() -> None:
     subscriptions = some_subscriptions()
     publish(subscriptions, 1)

@@ -7,7 +7,7 @@ was read, or when it was thrown away.
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import structlog
@@ -33,8 +33,8 @@ NUL = "\\u0000"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Entry:
-    """A subscription. ``version`` changes with it; ``secrets`` and ``target`` are its own, where it
-    has any.
+    """A subscription. ``version`` changes with its content; ``secrets`` and ``target`` are its own,
+    where it has any.
 
     An address that is to be confirmed is a receiver too: of one mail, and of no events.
     """
@@ -121,7 +121,10 @@ class Subscriptions:
             self._count()
 
     def learn(self, setting: SettingChanged) -> bool:
-        """Take a setting if it is newer than what is known; whether it was."""
+        """Take a setting if it is newer than what is known, and another one; whether it was. The
+        same at a higher revision, as after a change of the bus, keeps its version: a new one would
+        enable a disabled receiver.
+        """
         known = self._settings.get(setting.setting)
         if known is not None and known.revision >= setting.revision:
             return False
@@ -137,8 +140,11 @@ class Subscriptions:
             )
             return False
         self._newest.note(setting.setting, setting.revision)
-        self._settings[setting.setting] = setting
         known_here = self._from_bus if entry.confirmation is None else self._to_confirm
+        before = known_here.get(entry.subscription.id)
+        if before is not None and replace(entry, version=before.version) == before:
+            return False
+        self._settings[setting.setting] = setting
         known_here[entry.subscription.id] = entry
         self._count()
         return True
