@@ -117,7 +117,8 @@ async def test_what_is_gone_is_a_gap_and_what_is_no_position_is_refused(
         await cluster.job("j1", 1, JobState.WAITING)
         async with api.admin.stream("GET", EVENTS) as response:
             begun = await Following(response.aiter_lines()).event()
-        far = format_positions(dict.fromkeys(parse_positions(begun["id"]), 999_999))
+        bus, positions = parse_positions(begun["id"])
+        far = format_positions(bus or "", dict.fromkeys(positions, 999_999))
         async with api.admin.stream("GET", EVENTS, headers={"Last-Event-ID": far}) as response:
             stream = Following(response.aiter_lines())
             assert (await stream.event())["event"] == "gap"
@@ -127,6 +128,30 @@ async def test_what_is_gone_is_a_gap_and_what_is_no_position_is_refused(
             assert (answer.status_code, answer.json()["code"]) == (400, "InvalidParametersError")
 
 
+async def test_a_stream_of_a_bus_that_was_replaced_ends_and_goes_on_with_a_gap(
+    cluster: Any, with_rest: Callable[..., Any]
+) -> None:
+    async with with_rest(long_wait_s=NO_ALERTS_S) as api:
+        async with api.admin.stream("GET", EVENTS) as response:
+            lines = response.aiter_lines()
+            stream = Following(lines)
+            await stream.event()
+            await cluster.job("j1", 1, JobState.WAITING)
+            ((_, last),) = await stream.jobs(1)
+            cluster.broker.kill()
+            cluster.broker.start()
+            await cluster.job("j1", 2, JobState.WAITING)  # at the place of the one before
+            async with asyncio.timeout(DEADLINE_S):
+                left = [line async for line in lines]
+            assert [it for it in left if it.startswith((": The", "id"))] == [
+                ": The bus is another one."
+            ]
+        async with api.admin.stream("GET", EVENTS, headers={"Last-Event-ID": last}) as response:
+            stream = Following(response.aiter_lines())
+            assert (await stream.event())["event"] == "gap"
+            assert [job for job, _ in await stream.jobs(1)] == ["j1"]
+
+
 async def test_a_partition_that_is_new_since_then_is_read_from_its_start(
     cluster: Any, with_rest: Callable[..., Any]
 ) -> None:
@@ -134,11 +159,12 @@ async def test_a_partition_that_is_new_since_then_is_read_from_its_start(
     async with with_rest(long_wait_s=NO_ALERTS_S) as api:
         for job in jobs:
             await cluster.job(job, 1, JobState.WAITING)
-        before = format_positions({("job-updated", 0): 0})  # of a time with one partition
+        before = "job-updated=AA"  # of a time with one partition
         async with api.admin.stream("GET", EVENTS, headers={"Last-Event-ID": before}) as response:
             stream = Following(response.aiter_lines())
             begun = await stream.event()
-            assert len([it for it in parse_positions(begun["id"]) if it[0] == "job-updated"]) > 1
+            _, positions = parse_positions(begun["id"])
+            assert len([topic for topic, _ in positions if topic == "job-updated"]) > 1
             assert sorted(job for job, _ in await stream.jobs(12)) == sorted(jobs)
 
 

@@ -43,15 +43,15 @@ async def follow_events(
 ) -> Response:
     """Follow events of jobs, nodes and alerts from now on by server-sent events, each a CloudEvent
     in JSON. With ``Last-Event-ID`` the stream goes on after that event; an event `gap` comes first
-    where some since then are gone. Users see the alerts about their own
-    jobs and the virtual clusters that they own, admins all.
+    where some since then are gone, as when the bus is another one. Users see the alerts about
+    their own jobs and the virtual clusters that they own, admins all.
     """
     topics = tuple(dict.fromkeys(type_ or TOPICS))
-    positions = parse_positions(last_event_id or "")
+    bus, positions = parse_positions(last_event_id or "")
     async with AsyncExitStack() as stack:
         stack.enter_context(_place(here, caller.username))
         opened = await stack.enter_async_context(
-            record_stream(here.settings, topics, positions, here.settings.bus_timeout_s)
+            record_stream(here.settings, topics, bus, positions, here.settings.bus_timeout_s)
         )
         events = _events(here, caller, _while_same(caller, reader), opened)
         return Held(stack.pop_all(), events, "text/event-stream", {})
@@ -90,22 +90,26 @@ async def _events(
     here: Context, caller: Caller, reader: LogReader, opened: RecordStream
 ) -> AsyncIterator[bytes]:
     if opened.has_gap:
-        yield _event(format_positions(opened.start), "gap", {})
+        yield _event(format_positions(opened.bus, opened.start), "gap", {})
     else:
-        yield f"id: {format_positions(opened.start)}\n: following\n\n".encode()
+        yield f"id: {format_positions(opened.bus, opened.start)}\n: following\n\n".encode()
     try:
         async for batch in until_stop(here, opened.batches, reader):
-            yield b": still here\n\n" if batch is None else b"".join(_shown(caller, batch))
+            yield (
+                b": still here\n\n"
+                if batch is None
+                else b"".join(_shown(caller, opened.bus, batch))
+            )
     except Transient as error:  # the client comes again, with Last-Event-ID
         yield f": {error}\n\n".encode()
 
 
-def _shown(caller: Caller, batch: Batch) -> Sequence[bytes]:
+def _shown(caller: Caller, bus: str, batch: Batch) -> Sequence[bytes]:
     found = []
     for record, positions in batch:
         event = cloud_event(record.topic, record.headers, record.value, record.event_id)
         if event is not None and may_see(caller, record.topic, event["data"]):
-            found.append(_event(format_positions(positions), record.topic, event))
+            found.append(_event(format_positions(bus, positions), record.topic, event))
     return found
 
 

@@ -19,36 +19,44 @@ ALERTS = frozenset({"alert-raised", "alert-resolved"})
 Positions = Mapping[tuple[str, int], int]
 """The next offset of each partition of each topic."""
 
+BUS = "bus"
 _OF_TOPIC = re.compile(r"([a-z-]{1,64})=([A-Za-z0-9_-]*)")
 MOST_BYTES = 9
 """Of one offset: 63 bits, 7 in a byte."""
 
 
-def format_positions(positions: Positions) -> str:
-    """Positions as the id of an event: for each topic ``topic=offsets``, those of all partitions in
-    their order. As they are in each event and come back as a header, they are packed: 7 bits in a
-    byte, the lowest first, and the bytes in base 64.
+def format_positions(bus: str, positions: Positions) -> str:
+    """Positions on a bus as the id of an event: ``bus=…``, and for each topic ``topic=offsets``,
+    those of all partitions in their order. As they are in each event and come back as a header,
+    they are packed: 7 bits in a byte, the lowest first, and the bytes in base 64.
     """
     parts: dict[str, list[int]] = {}
     for (topic, part), at in sorted(positions.items()):
         offsets = parts.setdefault(topic, [])
         offsets += [0] * (part - len(offsets))
         offsets.append(at)
-    return ",".join(f"{topic}={_packed(offsets)}" for topic, offsets in parts.items())
+    packed = {topic: _packed(offsets) for topic, offsets in parts.items()}
+    return ",".join(f"{name}={value}" for name, value in {BUS: bus, **packed}.items())
 
 
-def parse_positions(text: str) -> Positions:
-    """The positions in the id of an event. Raises Rejected where it is none."""
+def parse_positions(text: str) -> tuple[str | None, Positions]:
+    """The bus and the positions in the id of an event. An id of before has no bus. Raises Rejected
+    where it is none.
+    """
+    bus: str | None = None
     found: dict[tuple[str, int], int] = {}
     for each in filter(None, text.split(",")):
         match = _OF_TOPIC.fullmatch(each.strip())
+        if match is not None and match[1] == BUS:
+            bus = match[2]
+            continue
         offsets = None if match is None or match[1] not in TOPICS else _unpacked(match[2])
         if match is None or offsets is None:
             message = "Last-Event-ID is not the id of an event of this stream."
             fix = "send the id of the last event as it came, or leave the header out"
             raise Rejected("InvalidParametersError", message, (Problem("Last-Event-ID", fix),))
         found |= {(match[1], part): at for part, at in enumerate(offsets)}
-    return found
+    return bus, found
 
 
 def _packed(offsets: Iterable[int]) -> str:
