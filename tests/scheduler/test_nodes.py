@@ -104,12 +104,14 @@ def test_pods_that_another_journal_does_not_report_are_lost_and_hold_nothing(kit
     assert not state.ledger.nodes["n0"].is_lost
     assert state.take_changes().rows.changed == {"g-w-0"}
     state.request(kit.gang("h", *kit.pods("h", 1, gpus=1), age=1), 2.0, 2.0)
-    (placed,) = kit.decide(state, 2.0)
-    assert (placed.gang, placed.pods[0].node) == ("h", "n0")
-    assert state.ledger.hold_of("h-w-0").placement.journal == "new"
+    (waits,) = kit.decide(state, 2.0)  # the GPU is kept for g's next attempt
+    assert (waits.gang, waits.reason.code) == ("h", "reservation")
     assert (state.ledger.forgetful, state.lose_forgotten("n0", 3.0)) == (set(), [])
     state.request(kit.gang("g"), 3.0, 3.0)
     assert state.ledger.hold_of("g-w-0") is None
+    (placed,) = kit.decide(state, 3.0)
+    assert (placed.gang, placed.pods[0].node) == ("h", "n0")
+    assert state.ledger.hold_of("h-w-0").placement.journal == "new"
 
 
 @pytest.mark.parametrize("pods", [(PodOnNode(pod="g-w-0", gpus=(0,)),), ()])

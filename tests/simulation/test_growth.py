@@ -522,3 +522,16 @@ def test_who_runs_beside_its_cells_and_grows_by_gpus_gets_cells_at_once() -> Non
     scene.ends("all")
     scene.core.grow("cpus", (Role(Kind(4), ("more",)),))
     assert kinds(scene.cycle()) == [Grown, Upgraded]
+
+
+def test_a_new_pod_in_place_of_a_lost_one_has_the_cells_that_are_kept_for_it() -> None:
+    scene = Scene(config(x=owning(("rack/node", 2))))
+    (starts,) = [e for e in scene.asks(gang("job", "x", 4, pods=2)) if isinstance(e, Placed)]
+    scene.asks(gang("waits", "x", 4))
+    (node,) = [place.node for place in starts.pods if place.pod == "p0"]
+    scene.core.nodes.set_node_health(node, False)
+    scene.core.release_pod("job", "p0", is_lost=True)
+    assert not any(isinstance(each, Placed) for each in scene.cycle())
+    scene.core.grow("job", (Role(Kind(4), ("again",)),))
+    (grown,) = [each for each in scene.cycle() if isinstance(each, Grown)]
+    assert grown.gang == "job"

@@ -112,12 +112,13 @@ class Costs:
         return replace(self, spared={}, hour=Hour(), now=now)
 
     def goes_before(self, workload: Workload, reservation: Reservation) -> bool:
-        """The reservation does not hold back the workload: it is its own, or of a gang that comes
-        later by the first policy of the order that is about gangs. Of equals next attempts of jobs
-        that the platform failed come first.
+        """The reservation does not hold back the workload: it is its own, or kept of its own gang,
+        or of a gang that comes later by the first policy of the order that is about gangs. Of
+        equals next attempts of jobs that the platform failed come first.
         """
         gang, other = workload.gang, reservation.workload.gang
-        return workload is reservation.workload or self._turn(gang) < self._turn(other)
+        is_own = workload is reservation.workload or (reservation.is_kept and gang.id == other.id)
+        return is_own or self._turn(gang) < self._turn(other)
 
     def _turn(self, gang: Gang) -> tuple[float, bool]:
         return self.ordering.turn(gang), gang.follows is None
