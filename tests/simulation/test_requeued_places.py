@@ -70,24 +70,26 @@ def test_a_smaller_gang_does_not_get_the_quota_of_a_lost_node(lose: Lose, machin
     assert kept(scene) == {}
 
 
-@pytest.mark.parametrize("lose", [fails, loses_pod, is_drained])
-def test_a_smaller_gang_starts_when_nobody_has_come_back_in_time(lose: Lose) -> None:
+def with_a_loss(lose: Lose) -> Scene:
+    """``job`` was on one of four machines, and ``small`` waits for its quota."""
     scene = a_scene()
     scene.places(a_gang("job", 1))
     scene.asks(a_gang("run", 3))
     scene.asks(a_gang("small", 1))
     lose(scene, "job", "n0")
+    return scene
+
+
+@pytest.mark.parametrize("lose", [fails, loses_pod, is_drained])
+def test_a_smaller_gang_starts_when_nobody_has_come_back_in_time(lose: Lose) -> None:
+    scene = with_a_loss(lose)
     assert placed(scene.cycle()) == []
     assert placed(scene.cycle(REQUEUE_S)) == ["small"]
 
 
 @pytest.mark.parametrize("lose", [fails, is_drained])
 def test_a_gang_that_ends_by_itself_keeps_nothing(lose: Lose) -> None:
-    scene = a_scene()
-    scene.places(a_gang("job", 1))
-    scene.asks(a_gang("run", 3))
-    scene.asks(a_gang("small", 1))
-    lose(scene, "job", "n0")
+    scene = with_a_loss(lose)
     scene.leave("job")
     assert placed(scene.cycle()) == ["small"]
 

@@ -203,6 +203,14 @@ class Phase(Enum):
     OVER = 4
 
 
+def racks_of(slots: Iterable[Slot]) -> dict[Pool, int]:
+    """The racks that the slots are in, by pool as bit sets."""
+    found: dict[Pool, int] = {}
+    for slot in slots:
+        found[slot.pool] = found.get(slot.pool, 0) | 1 << slot.rack
+    return found
+
+
 class Place(NamedTuple):
     """A pod's place. ``gpus``: leaves that it uses; ``charge``: leaves that ``owner`` is charged
     for it, ``is_shared``: one, perhaps with others; ``amounts``: of all else. ``ports``: as bits of

@@ -10,7 +10,7 @@ from math import inf
 
 from scheduler.domain.core.ends import bounds_of, saved_s
 from scheduler.domain.core.model import Gang, Kind, PodPlace, Reason
-from scheduler.domain.core.nodes import Phase, Pool, Slot, Workload
+from scheduler.domain.core.nodes import Phase, Pool, Slot, Workload, racks_of
 from scheduler.domain.core.ordering import Order
 
 
@@ -226,16 +226,11 @@ class Records:
 
     def racks_near(self, workload: Workload) -> dict[Pool, int]:
         """Racks with pods of a workload's group, or of the gang that grows, as bit sets."""
-        found: dict[Pool, int] = {}
         group = _group_of(workload)
         near = [] if group is None else [each.workload for each in self._groups.get(group, ())]
         if workload.parent is not None:
             near.append(workload.parent)
-        for each in near:
-            for place in each.places:
-                pool = place.slot.pool
-                found[pool] = found.get(pool, 0) | 1 << place.slot.rack
-        return found
+        return racks_of(place.slot for each in near for place in each.places)
 
     def add(self, record: Record) -> None:
         """A gang comes."""

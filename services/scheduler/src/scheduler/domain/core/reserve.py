@@ -22,7 +22,7 @@ from scheduler.domain.core.model import (
     RestoredReservation,
     Role,
 )
-from scheduler.domain.core.nodes import Binding, Phase, Place, Pool, Slot, Workload
+from scheduler.domain.core.nodes import Binding, Phase, Place, Pool, Slot, Workload, racks_of
 from scheduler.domain.core.records import Records, Reservation
 from scheduler.domain.core.restore import bind_again, cells_of
 from scheduler.domain.core.shortage import shortage, wanted
@@ -74,16 +74,14 @@ def choose_anew(state: State, kept: Reservation, behind: Collection[Reservation]
     """
     roles = [Role(kind, (pod,)) for pod, kind in sorted(kept.missing.items())]
     workload = workload_of(state, kept.workload.gang, roles)
-    for slot in kept.cells:
-        workload.near[slot.pool] = workload.near.get(slot.pool, 0) | 1 << slot.rack
+    workload.near = racks_of(kept.cells)
+    lift_all(state, behind)
     with state.trial():
-        lift_all(state, behind)
         has_room = isinstance(fit(state, workload, None), Fit)
         places = workload.places if has_room else _claimed(state, workload)
     for place in places:
         kept.add(place.slot, place.charge)
     kept.missing.clear()
-    lift_all(state, behind)
     for each in (kept, *behind):
         renew(state, each)
 

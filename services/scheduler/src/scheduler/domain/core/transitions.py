@@ -231,9 +231,12 @@ class Transitions:
             if each.starts_at == inf:
                 each.starts_at = now + REQUEUE_S
             if each.missing:
-                others = beside(self.records, each.workload)
-                behind = [o for o in others if self.costs.goes_before(each.workload, o)]
-                choose_anew(self.state, each, [o for o in behind if not o.is_kept])
+                behind = [
+                    other
+                    for other in beside(self.records, each.workload)
+                    if not other.is_kept and self.costs.goes_before(each.workload, other)
+                ]
+                choose_anew(self.state, each, behind)
             if each.cells:
                 self._keep(each)
             else:
