@@ -1,6 +1,8 @@
 """Settings of a log-in at Kafka: a wrong combination is an error in one line, with the fix."""
 
+import asyncio
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -8,7 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
+from muster.bus import Bus
+from muster.contracts.topics import Service
+from muster.metrics import PlumbingMetrics
 from muster.settings import KafkaSettings, ServiceSettings
+from prometheus_client import CollectorRegistry
 from pydantic import SecretStr, ValidationError
 
 LOGIN: dict[str, Any] = {
@@ -16,6 +23,7 @@ LOGIN: dict[str, Any] = {
     "kafka_user": "rest",
     "kafka_password": "marker-secret",
 }
+DEADLINE_S = 30.0
 CERTIFICATES = Path(__file__).parents[1] / "alerting" / "tls"
 CERTIFICATE, KEY = CERTIFICATES / "cert.pem", CERTIFICATES / "key.pem"
 
@@ -101,6 +109,25 @@ def test_a_client_has_tls_log_in_and_its_own_certificate() -> None:
     }
     assert context.check_hostname
     assert len(context.get_ca_certs()) == 1
+
+
+def test_a_file_that_is_away_while_it_is_renewed_ends_no_running_service(tmp_path: Path) -> None:
+    authority = Path(shutil.copy(CERTIFICATE, tmp_path))
+    settings = ServiceSettings(**LOGIN, kafka_ca_file=authority, bus_watch_s=0.01)
+    authority.unlink()
+    assert f"MUSTER_KAFKA_CA_FILE can't be used: {authority}" in asyncio.run(complaint(settings))
+
+
+async def complaint(settings: ServiceSettings) -> str:
+    """What is first logged of the bus, which is watched on."""
+    bus = Bus(settings, Service.REST, PlumbingMetrics(CollectorRegistry()))
+    with structlog.testing.capture_logs() as lines:
+        async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as group:
+            watching = group.create_task(bus.run())
+            while not lines:
+                await asyncio.sleep(0.01)
+            assert watching.cancel()
+    return str(lines)
 
 
 def test_without_settings_a_client_is_plain() -> None:

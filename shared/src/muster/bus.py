@@ -122,15 +122,15 @@ class Bus:
 
     async def _reason(self) -> BaseException | None:
         """Why no secure connection is made: aiokafka only logs it."""
-        options = self.settings.kafka_client()
-        if options["security_protocol"] == "PLAINTEXT":
-            return None
-        for host, port, _ in collect_hosts(options.pop("bootstrap_servers")):
-            try:
+        try:
+            options = self.settings.kafka_client()
+            if options["security_protocol"] == "PLAINTEXT":
+                return None
+            for host, port, _ in collect_hosts(options.pop("bootstrap_servers")):
                 async with asyncio.timeout(self.settings.bus_timeout_s):
                     (await create_conn(host, port, **options)).close()
-            except BUS_ERRORS as error:
-                return error
+        except BUS_ERRORS as error:
+            return error
         return None
 
     def _note(self, error: BaseException | None) -> None:

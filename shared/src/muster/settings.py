@@ -37,6 +37,12 @@ class SecurityProtocol(StrEnum):
     SASL_SSL = "SASL_SSL"
 
 
+class UnusableFileError(OSError, ValueError):
+    """A file of a setting can't be used. At the start that is a wrong setting (ValueError). Later
+    it is a bus that can't be reached for now (OSError): certificates are renewed in place.
+    """
+
+
 class KafkaSettings(BaseSettings):
     """Where Kafka is, and how a client logs in."""
 
@@ -96,7 +102,7 @@ class KafkaSettings(BaseSettings):
     def kafka_client(self) -> dict[str, Any]:
         """The options of every aiokafka client: where Kafka is, TLS and log-in.
 
-        Raises ValueError that names the setting whose file can't be used.
+        Raises UnusableFileError that names the setting whose file can't be used.
         """
         options: dict[str, Any] = {
             "bootstrap_servers": self.kafka_bootstrap,
@@ -131,7 +137,8 @@ class KafkaSettings(BaseSettings):
                 )
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
-            raise ValueError(f"{name} can't be used: {files}: {reason}; name a PEM file") from error
+            text = f"{name} can't be used: {files}: {reason}; name a PEM file"
+            raise UnusableFileError(text) from error
         return context
 
 
