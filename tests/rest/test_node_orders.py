@@ -234,3 +234,11 @@ async def test_nodes_in_trouble_or_under_orders_are_listed(
         assert (n2["name"], n2["badGpus"], n2["problem"], n2["order"]) == ("n2", [0], "hot", None)
         assert (n3["name"], n3["badGpus"]) == ("n3", [])
         assert (n3["order"], n3["orderedBy"]) == ("drain", "admin")
+        trouble = {"node": "n1", "trouble": "it is not in the cluster file", "cpu": None}
+        scheduler.answers["/nodes"] = {"asOf": 3, "nodes": [{**trouble, "memoryMB": None}]}
+        found = await summary()
+        assert (found["ready"], found["gpusReady"], found["troubled"]) == (1, 0, 4)
+        n1 = found["inTrouble"][0]
+        missing = "The Scheduler places nothing there: it is not in the cluster file."
+        assert (n1["name"], n1["state"], n1["problem"]) == ("n1", "unusable", missing)
+        assert scheduler.last == "/nodes?troubled=true"

@@ -147,7 +147,11 @@ async def test_nodes_have_what_the_cluster_file_leaves_of_them(kit: Kit) -> None
         ]
         missing = "it is not in the cluster file; add it there"
         assert [node["trouble"] for node in found] == [None, None, missing]
-        for query, names in (("first=n1", ["n1", "n2"]), ("first=n0&last=n1", ["n0", "n1"])):
+        for query, names in (
+            ("first=n1", ["n1", "n2"]),
+            ("first=n0&last=n1", ["n0", "n1"]),
+            ("troubled=true", ["n2"]),
+        ):
             some = (await client.get(f"/nodes?{query}")).json()["nodes"]
             assert [node["node"] for node in some] == names
 

@@ -103,14 +103,12 @@ def node_json(
     """A node as answers show it; ``order`` is the one that stands for it. ``scheduled`` None: the
     Scheduler does not answer about it, and its report alone is shown.
     """
-    report, state, problem = node.report, _state(node), node.report.problem
+    report = node.report
+    state, problem = _state(node, scheduled)
     cpu, memory_mb = report.cpu, report.memory_mb
     if scheduled is not None:
         cpu = cpu if scheduled.cpu is None else scheduled.cpu
         memory_mb = memory_mb if scheduled.memory_mb is None else scheduled.memory_mb
-        if state == READY and scheduled.trouble is not None:
-            state = UNUSABLE
-            problem = f"The Scheduler places nothing there: {scheduled.trouble}."
     return {
         "name": report.node,
         "address": report.address,
@@ -147,12 +145,18 @@ def _order_json(order: StandingOrder | None) -> dict[str, Any]:
     }
 
 
-def _state(node: KnownNode) -> str:
+def _state(node: KnownNode, scheduled: SchedulerNode | None) -> tuple[str, str | None]:
+    """The node's state, and the problem if there is one."""
+    report = node.report
     if node.lost_since is not None:
-        return "lost"
-    if node.report.is_stopping:
-        return "stopping"
-    return READY if node.report.is_healthy else "unhealthy"
+        return "lost", report.problem
+    if report.is_stopping:
+        return "stopping", report.problem
+    if not report.is_healthy:
+        return "unhealthy", report.problem
+    if scheduled is not None and scheduled.trouble is not None:
+        return UNUSABLE, f"The Scheduler places nothing there: {scheduled.trouble}."
+    return READY, report.problem
 
 
 def gpus_in_sight(nodes: Sequence[KnownNode]) -> int:
@@ -161,34 +165,42 @@ def gpus_in_sight(nodes: Sequence[KnownNode]) -> int:
 
 
 def nodes_summary(
-    nodes: Sequence[KnownNode], orders: Mapping[str, StandingOrder], most: int
+    nodes: Sequence[KnownNode],
+    orders: Mapping[str, StandingOrder],
+    scheduled: Mapping[str, SchedulerNode],
+    most: int,
 ) -> dict[str, Any]:
     """How many nodes there are, and the first ``most`` of those that something is wrong with, or
-    that an order stands for.
+    that an order stands for. ``scheduled``: those with a trouble are enough.
     """
-    troubled = [node for node in nodes if _is_troubled(node) or node.report.node in orders]
-    ready = [it for it in nodes if _state(it) == READY and it.report.node not in orders]
+    troubled, ready, gpus_ready = list[dict[str, Any]](), 0, 0
+    for node in nodes:
+        gpus, order = node.report.gpus, orders.get(node.report.node)
+        well = sum(gpu.is_healthy for gpu in gpus)
+        state, problem = _state(node, scheduled.get(node.report.node))
+        if state == READY and order is None:
+            ready += 1
+            gpus_ready += well
+        if state != READY or order is not None or well < len(gpus):
+            troubled.append(_trouble(node, order, state, problem))
     return {
         "total": len(nodes),
-        "ready": len(ready),
-        "gpusReady": sum(gpu.is_healthy for node in ready for gpu in node.report.gpus),
+        "ready": ready,
+        "gpusReady": gpus_ready,
         "troubled": len(troubled),
-        "inTrouble": [_trouble(node, orders.get(node.report.node)) for node in troubled[:most]],
+        "inTrouble": troubled[:most],
     }
 
 
-def _is_troubled(node: KnownNode) -> bool:
-    return _state(node) != READY or any(not gpu.is_healthy for gpu in node.report.gpus)
-
-
-def _trouble(node: KnownNode, order: StandingOrder | None) -> dict[str, Any]:
+def _trouble(
+    node: KnownNode, order: StandingOrder | None, state: str, problem: str | None
+) -> dict[str, Any]:
     bad = [gpu for gpu in node.report.gpus if not gpu.is_healthy]
-    problem = node.report.problem or next((gpu.problem for gpu in bad if gpu.problem), None)
     return {
         "name": node.report.node,
-        "state": _state(node),
+        "state": state,
         **_order_json(order),
-        "problem": problem,
+        "problem": problem or next((gpu.problem for gpu in bad if gpu.problem), None),
         "badGpus": [gpu.index for gpu in bad],
         "gpus": len(node.report.gpus),
         "pods": len(node.report.pods_of_jobs),

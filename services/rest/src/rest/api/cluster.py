@@ -1,7 +1,7 @@
 """The cluster: nodes and orders about them, virtual clusters, the queue, the audit log."""
 
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
@@ -119,7 +119,8 @@ async def get_node(name: NodeName, here: Here, _caller: User) -> Response:
 
 async def _nodes_json(here: Context, nodes: Sequence[KnownNode]) -> list[dict[str, Any]]:
     """Nodes, sorted by name, with what stands for them and what the Scheduler answers."""
-    scheduled = await _scheduled(here, nodes) if nodes else {}
+    between = {"first": nodes[0].report.node, "last": nodes[-1].report.node} if nodes else {}
+    scheduled = await _scheduled(here, between) if nodes else {}
     async with here.pool.acquire() as conn:
         orders = await node_orders.standing_orders(conn)
     names = [node.report.node for node in nodes]
@@ -129,9 +130,8 @@ async def _nodes_json(here: Context, nodes: Sequence[KnownNode]) -> list[dict[st
     ]
 
 
-async def _scheduled(here: Context, nodes: Sequence[KnownNode]) -> dict[str, SchedulerNode]:
-    """The Scheduler's answer about these nodes by name; nothing where it does not answer."""
-    query = {"first": nodes[0].report.node, "last": nodes[-1].report.node}
+async def _scheduled(here: Context, query: Mapping[str, str]) -> dict[str, SchedulerNode]:
+    """The Scheduler's answer about some nodes, by name; nothing where it does not answer."""
     try:
         answer = await here.peers.ask_scheduler("/nodes", query)
         found = SchedulerNodes.model_validate(answer or {"nodes": []})
@@ -188,12 +188,13 @@ async def get_cluster(here: Here, _caller: User) -> Response:
     known = await here.virtual_clusters.ask()
     async with here.pool.acquire() as conn:
         orders = await node_orders.standing_orders(conn)
+    scheduled = await _scheduled(here, {"troubled": "true"})
     nodes = here.cluster.nodes()
     content = {
         "asOf": known.as_of,
         "virtualClusters": _shown(here, known),
         "gpuTotal": gpus_in_sight(nodes),
-        "nodes": nodes_summary(nodes, orders, MAX_TROUBLED),
+        "nodes": nodes_summary(nodes, orders, scheduled, MAX_TROUBLED),
     }
     return JSONResponse(content)
 

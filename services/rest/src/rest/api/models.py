@@ -326,7 +326,7 @@ class TroubledNode(BaseModel):
 
 
 class ShownNodes(BaseModel):
-    """The nodes, counted. ``ready``: those that take pods, so no cordoned or drained ones.
+    """The nodes, counted. ``ready``: those that take pods, no cordoned, drained or unusable ones.
     ``gpusReady``: their healthy GPUs. ``inTrouble`` has the first of the troubled ones.
     """
 

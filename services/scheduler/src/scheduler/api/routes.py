@@ -75,8 +75,9 @@ def routes(
     guard: TokenGuard,
 ) -> list[Route]:
     """``/queue?offset=&limit=``, ``/gangs?offset=&limit=``, ``/gangs/{gang}``, ``/jobs/{job}/why``,
-    ``/nodes?first=&last=``, ``/cells?address=&virtualCluster=&offset=&limit=``,
-    ``/virtual-clusters``, ``/advice?chain=&level=&cells=``, ``/configuration``,
+    ``/nodes?first=&last=&troubled=``,
+    ``/cells?address=&virtualCluster=&offset=&limit=``, ``/virtual-clusters``,
+    ``/advice?chain=&level=&cells=``, ``/configuration``,
     ``POST /configuration/check``, ``POST /configuration/what-if``, ``/export?since=&until=``.
     ``connect``: to the database.
     """
@@ -110,8 +111,9 @@ def routes(
 
     async def nodes(request: Request) -> Response:
         query = request.query_params
-        found = views.nodes(decider.state, query.get("first", ""), query.get("last") or None)
-        return await _shown(await found)
+        first, last = query.get("first", ""), query.get("last") or None
+        is_troubled = query.get("troubled") == "true"
+        return await _shown(await views.nodes(decider.state, first, last, is_troubled))
 
     async def cells(request: Request) -> Response:
         query = request.query_params

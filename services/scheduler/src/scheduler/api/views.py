@@ -92,16 +92,19 @@ def job(state: State, job_id: str, epoch: int) -> Answer | None:
     return {"asOf": state.core.cycles, "job": job_id, "gangs": answers}
 
 
-async def nodes(state: State, first: str, last: str | None) -> Answer:
-    """The nodes from ``first`` to ``last`` by name, and what is free on them."""
+async def nodes(state: State, first: str, last: str | None, is_troubled: bool) -> Answer:
+    """The nodes from ``first`` to ``last`` by name, and what is free on them. ``is_troubled``:
+    only those on which nothing is placed.
+    """
     as_of, found = state.core.cycles, state.ledger.nodes
     named = sorted(name for name in found if first <= name and (last is None or name <= last))
     shown: list[Answer] = []
     for number, name in enumerate(named, 1):
         if number % STEP == 0:
             await asyncio.sleep(0)
-        if name in found:
-            shown.append(_node(state, found[name]))
+        node = found.get(name)
+        if node is not None and not (is_troubled and _trouble(state, node) is None):
+            shown.append(_node(state, node))
     return {"asOf": as_of, "nodes": shown}
 
 
@@ -211,19 +214,22 @@ def _state(state: State, gang: Asked) -> str:
     return "refused" if gang.is_refused else "placed"
 
 
+def _trouble(state: State, node: Node) -> str | None:
+    if node.trouble is None and state.core.nodes.of(node.name) is None:
+        return NOT_IN_FILE if state.file is not None else "it is not in the cluster yet"
+    return node.trouble
+
+
 def _node(state: State, node: Node) -> Answer:
     size, known = node.size, state.core.nodes.of(node.name)
     order = state.orders.get(node.name)
     well = [] if node.report is None else [gpu for gpu in node.report.gpus if gpu.is_healthy]
-    trouble = node.trouble
-    if trouble is None and known is None:
-        trouble = NOT_IN_FILE if state.file is not None else "it is not in the cluster yet"
     totals = {} if size is None else {"cpu": size.cpu, "memoryMB": size.memory_mb}
     totals |= {} if known is None else known.totals
     return {
         "node": node.name,
         "state": state_of(node),
-        "trouble": trouble,
+        "trouble": _trouble(state, node),
         "order": None if order is None else order.value,
         "lease": node.lease,
         "journal": None if node.report is None else node.report.journal,
