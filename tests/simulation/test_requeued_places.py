@@ -108,6 +108,42 @@ def test_other_cells_are_kept_where_opportunistic_gangs_are() -> None:
     assert placed(scene.cycle()) == ["again"]
 
 
+def in_racks(count: int) -> Scene:
+    """``x`` owns so many of three racks, and gangs without cells are where these are idle."""
+    owned = {"y": owning(("rack/node", 6 - 2 * count))} if count < 3 else {}
+    return Scene(config(racks(3), x=owning(("rack", count)), **owned))
+
+
+@pytest.mark.parametrize("lose", [fails, loses_pod, is_drained])
+def test_no_other_gang_gets_the_cells_that_an_opportunistic_gang_has_to_leave(lose: Lose) -> None:
+    scene = in_racks(2)
+    scene.places(a_gang("job", 2))
+    scene.places(a_gang("run", 1))
+    scene.places(gang("other", "y", 4))
+    guest = scene.places(a_gang("guest", 2, priority=-1))
+    (free,) = {"n2", "n3"} & nodes_of(guest)
+    lose(scene, "job", "n0")
+    scene.cycle()
+    assert {node for node, _ in kept(scene)["job"]} == {"n1", free}
+    assert placed(scene.asks(a_gang("small", 1))) == []
+    scene.asks(a_gang("again", 2, follows="job"))
+    scene.leave("guest")
+    assert placed(scene.cycle()) == ["again"]
+
+
+def test_gangs_that_are_drained_together_get_different_nodes_beside_their_healthy_ones() -> None:
+    scene = in_racks(3)
+    for job in ("a", "b"):
+        scene.places(a_gang(job, 2))
+    scene.places(a_gang("guest", 2, priority=-1))
+    for node in ("n0", "n2"):
+        scene.core.drain(node)
+    scene.cycle()
+    first, second = ({node for node, _ in cells} for cells in kept(scene).values())
+    assert (first & second, first | second) == (set(), {"n1", "n3", "n4", "n5"})
+    assert {"n1"} < first
+
+
 def test_where_no_other_node_is_left_the_healthy_part_alone_is_kept() -> None:
     scene = a_scene(quota=2, machines=2)
     scene.places(a_gang("job", 2))

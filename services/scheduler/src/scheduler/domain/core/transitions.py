@@ -226,8 +226,11 @@ class Transitions:
 
     def _settle_kept(self, now: float) -> None:
         """Cells are chosen for lost pods. The gang that follows may wait already."""
-        kept = (each for each in self.records.kept if each.missing or each.starts_at == inf)
-        for each in sorted(kept, key=lambda each: (-each.workload.priority, each.workload.name)):
+        some = (each for each in self.records.kept if each.missing or each.starts_at == inf)
+        kept = sorted(some, key=lambda each: (-each.workload.priority, each.workload.name))
+        for each in kept:
+            renew(self.state, each)  # none of these cells is chosen for another, or once more
+        for each in kept:
             if each.starts_at == inf:
                 each.starts_at = now + REQUEUE_S
             if each.missing:
