@@ -126,9 +126,16 @@ def test_it_grows_near_its_pods() -> None:
     assert nodes_of(scene.core.exported("a").places) == {"n2", "n3"}
 
 
+def a_full_scene(priority: int) -> Scene:
+    """``a`` of this priority could grow where ``low`` is."""
+    scene = a_scene()
+    scene.asks(gang("other", "x", 4, pods=2, priority=3))
+    scene.asks(gang("a", "x", 4, priority=priority), gang("low", "x", 4))
+    return scene
+
+
 def test_others_leave_for_what_a_gang_grows_by() -> None:
-    scene = a_scene(nodes=2)
-    scene.asks(gang("a", "x", 4, priority=2), gang("low", "x", 4))
+    scene = a_full_scene(priority=2)
     scene.core.grow("a", more("q0"))
     decided = scene.cycle()
     assert [d.for_gang for d in decided if isinstance(d, Preempted)] == ["a"]
@@ -229,8 +236,7 @@ def test_a_pod_is_replaced_by_another() -> None:
 
 
 def test_who_loses_a_reserved_place_to_grow_waits_again() -> None:
-    scene = a_scene(nodes=2)
-    scene.asks(gang("a", "x", 4, priority=1), gang("low", "x", 4))
+    scene = a_full_scene(priority=1)
     scene.core.grow("a", more("q0"))
     scene.cycle()
     decided = scene.asks(gang("high", "x", 4, priority=2))
@@ -495,13 +501,31 @@ def test_after_a_restart_it_shrinks_and_grows_as_before(least: int) -> None:
 
 
 def test_after_a_restart_a_place_to_grow_is_still_reserved() -> None:
-    scene = a_scene(nodes=2)
-    scene.asks(gang("a", "x", 4, priority=2), gang("low", "x", 4))
+    scene = a_full_scene(priority=2)
     scene.core.grow("a", more("q0"))
     scene.cycle()
     fresh = scene.again()
     assert fresh.core.exported("a").reserved == ("q0",)
     assert about(fresh.ends("low"), Grown, "a") == ["q0"]
+
+
+def test_pods_that_a_gang_can_do_without_are_shown_with_its_priority() -> None:
+    scene = a_scene(nodes=2)
+    scene.asks(elastic("e", 1, 2, priority=10))
+    slots = {slot for slot, _, _ in scene.core.cells.free()}
+    shown = [scene.core.cells.slot(slot).gangs for slot in slots]
+    assert sorted(shown) == [(), (), ((0b1111, 10),), ((0b1111, 10),)]
+
+
+def test_it_grows_at_once_on_idle_gpus_where_quota_alone_is_wanting() -> None:
+    scene = a_scene(nodes=2)
+    scene.asks(gang("a", "x", 4, priority=2), gang("low", "x", 4))
+    scene.core.grow("a", more("q0"))
+    decided = scene.cycle()
+    assert kinds(decided) == [Preempted, Grown]
+    assert not nodes_of(scene.core.exported("low").places) & nodes_of(
+        scene.core.exported("a").places
+    )
 
 
 def test_no_more_surplus_pods_leave_than_have_to() -> None:

@@ -73,10 +73,13 @@ def fit(state: State, workload: Workload, rules: Rules | None) -> Fit | No:
     if choice is None:
         return No(ROOM)
     with state.trial() as trial:
-        if not _with_victims(state, workload, choice.victims, choice.slots):
+        for victim in choice.victims:
+            state.evict(victim)
+        is_waiting = not Placer(state, workload, When.NOW).place()  # else it needed quota alone
+        if is_waiting and not _place_soon(state, workload, choice.slots):
             return No(ROOM)
         trial.commit()
-    return Fit(choice.victims, is_waiting=True)
+    return Fit(choice.victims, is_waiting=is_waiting)
 
 
 def _past_orders(state: State, workload: Workload) -> Fit | No:
@@ -194,15 +197,13 @@ def _serves(
 ) -> bool:
     """It fits without these. Nothing is changed."""
     with state.trial():
-        return _with_victims(state, workload, victims, slots)
+        for victim in victims:
+            state.evict(victim)
+        return _place_soon(state, workload, slots)
 
 
-def _with_victims(
-    state: State, workload: Workload, victims: Iterable[Workload], slots: Sequence[Slot]
-) -> bool:
-    """Make them leave and place it: as well as can be, else just where they were."""
-    for victim in victims:
-        state.evict(victim)
+def _place_soon(state: State, workload: Workload, slots: Sequence[Slot]) -> bool:
+    """Place it where others leave: as well as can be, else just on these slots."""
     placer = Placer(state, workload, When.SOON)
     return placer.place() or placer.place_on(slots)
 
