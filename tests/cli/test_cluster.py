@@ -402,7 +402,7 @@ def test_why_tells_what_would_have_to_be_otherwise(rest: Rest, tmp_path: Path) -
         "  or now: would start now as opportunistic (nothing is guaranteed then)",
         "  or now: would start now on what speech lends (borrow: true; it is preempted on demand)",
         "  or: could start if n1 was usable",
-        "  left out: ends: not found within the bounds of an answer",
+        "  left out: ends: not found within the bounds of an answer; no lender's jobs are tried",
     ]
     etl = [ended | {"name": name, "gpus": 0} for name in ("etl", "load")]
     ends = {"gangs": etl, "count": 2, "gpus": 0, "at": soon, "isLeast": True}

@@ -443,7 +443,8 @@ async def test_nodes_are_shown_as_the_scheduler_uses_them(
     names = ("n1", "n2", "n3", "n4")
 
     def answered(node: str, trouble: str | None, cpu: int | None = 3) -> dict[str, Any]:
-        return {"node": node, "trouble": trouble, "cpu": cpu, "memoryMB": 4096, "pods": []}
+        amounts = {"gpus": 0, "cpu": cpu, "memoryMB": 4096}
+        return {"node": node, "state": "alive", "trouble": trouble, "pods": [], **amounts}
 
     async with start_rest(kafka_bootstrap=bootstrap, scheduler_url=scheduler.url) as rest:
         reports = [report(name, 1) for name in names if name != "n3"] + [sick]

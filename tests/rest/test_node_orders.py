@@ -234,10 +234,22 @@ async def test_nodes_in_trouble_or_under_orders_are_listed(
         assert (n2["name"], n2["badGpus"], n2["problem"], n2["order"]) == ("n2", [0], "hot", None)
         assert (n3["name"], n3["badGpus"]) == ("n3", [])
         assert (n3["order"], n3["orderedBy"]) == ("drain", "admin")
-        trouble = {"node": "n1", "trouble": "it is not in the cluster file", "cpu": None}
-        scheduler.answers["/nodes"] = {"asOf": 3, "nodes": [{**trouble, "memoryMB": None}]}
+        rest_of_it = {"cpu": None, "memoryMB": None, "gpus": 4}
+        scheduler.answers["/nodes"] = {
+            "asOf": 3,
+            "nodes": [
+                {"node": "n1", "state": "alive", "trouble": "it is not in the cluster file"}
+                | rest_of_it,
+                {"node": "n9", "state": "absent", "trouble": "it has not reported yet"}
+                | rest_of_it,
+            ],
+        }
         found = await summary()
-        assert (found["ready"], found["gpusReady"], found["troubled"]) == (1, 0, 4)
+        assert (found["total"], found["ready"], found["gpusReady"]) == (4, 1, 0)
+        assert found["troubled"] == 5
+        n9 = found["inTrouble"][-1]
+        absent = "The cluster file has it, but it has not reported yet."
+        assert (n9["name"], n9["state"], n9["problem"], n9["gpus"]) == ("n9", "absent", absent, 4)
         n1 = found["inTrouble"][0]
         missing = "The Scheduler places nothing there: it is not in the cluster file."
         assert (n1["name"], n1["state"], n1["problem"]) == ("n1", "unusable", missing)

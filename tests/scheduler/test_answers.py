@@ -125,7 +125,7 @@ async def test_long_lists_are_told_page_by_page(kit: Kit) -> None:
 
 SMALL = """
 cellTypes: {node: {child: gpu, count: 2, node: true}}
-physicalCells: [{type: node, name: n0}, {type: node, name: n1}]
+physicalCells: [{type: node, name: n0}, {type: node, name: n1}, {type: node, name: n3}]
 virtualClusters: {x: {cells: [{type: node, count: 2}]}}
 nodes: {n1: {cpu: 3, memoryMB: 4096}}
 """
@@ -138,6 +138,8 @@ async def test_nodes_have_what_the_cluster_file_leaves_of_them(kit: Kit) -> None
     kit.decide(state, 0.0)
     async with served(state) as (_, client):
         found = (await client.get("/nodes")).json()["nodes"]
+        absent = {"node": "n3", "state": "absent", "trouble": "it has not reported yet"}
+        assert found.pop() == absent | {"gpus": 2, "cpu": None, "memoryMB": None}
         amounts = [(it["cpu"], it["cpuFree"], it["memoryMB"], it["memoryMBFree"]) for it in found]
         cpu, memory_mb = reports[0].cpu, reports[0].memory_mb
         assert amounts == [
@@ -148,9 +150,9 @@ async def test_nodes_have_what_the_cluster_file_leaves_of_them(kit: Kit) -> None
         missing = "it is not in the cluster file; add it there"
         assert [node["trouble"] for node in found] == [None, None, missing]
         for query, names in (
-            ("first=n1", ["n1", "n2"]),
+            ("first=n1", ["n1", "n2", "n3"]),
             ("first=n0&last=n1", ["n0", "n1"]),
-            ("troubled=true", ["n2"]),
+            ("troubled=true", ["n2", "n3"]),
         ):
             some = (await client.get(f"/nodes?{query}")).json()["nodes"]
             assert [node["node"] for node in some] == names

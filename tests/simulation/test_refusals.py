@@ -73,6 +73,9 @@ def test_who_is_too_large_is_told_of_ports_and_counted_resources() -> None:
     (refused,) = scene.asks(gang("a", "x", 1, pods=2, ports=3, resources=(("rdma", 1),)))
     assert isinstance(refused, Refused)
     assert "2 pods with 2 GPUs, 0 CPUs, 6 ports, 2 rdma and 0 MB at once" in refused.reason.text
+    (refused,) = scene.asks(gang("b", "x", 1, ports=1, cpu=1, resources=(("rdma", 5),)))
+    assert isinstance(refused, Refused)
+    assert "1 pod with 1 GPU, 1 CPU, 1 port, 5 rdma and 0 MB at once" in refused.reason.text
 
 
 def test_gpu_types_of_pods_without_gpus_have_no_effect() -> None:

@@ -17,6 +17,7 @@ COLOURS = {
     "lost": "31",
     "unhealthy": "31",
     "unusable": "31",
+    "absent": "31",
     "cordoned": "33",
     "draining": "33",
     "drained": "33",

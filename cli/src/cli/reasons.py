@@ -109,7 +109,11 @@ def _prospects(gang: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
         are = "were" if len(nodes) > 1 else "was"
         yield "or", f"could start if {', '.join(nodes[:AHEAD_SHOWN])} {are} usable{_more(nodes)}"
     if left_out := otherwise.get("leftOut"):
-        yield "left out", f"{', '.join(left_out)}: not found within the bounds of an answer"
+        lenders = "; no lender's jobs are tried" if "ends" in left_out else ""
+        yield (
+            "left out",
+            f"{', '.join(left_out)}: not found within the bounds of an answer{lenders}",
+        )
 
 
 def _is_hopeless(gang: Mapping[str, Any], otherwise: Mapping[str, Any]) -> bool:

@@ -18,6 +18,8 @@ TOPICS = ("node-reported", "node-lost", "node-returned")
 READY = "ready"
 UNUSABLE = "unusable"
 """The agent reports no problem, but the Scheduler places nothing there."""
+ABSENT = "absent"
+"""The Scheduler's state of a node of the cluster file that has not reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +31,16 @@ class KnownNode:
 
 
 class SchedulerNode(BaseModel):
-    """A node in the Scheduler's answer. ``trouble``: why it places nothing there. ``cpu`` and
-    ``memory_mb``: the amounts that it places on; None: no limit.
+    """A node in the Scheduler's answer. ``trouble``: why it places nothing there. ``gpus``: how
+    many; ``cpu`` and ``memory_mb``: the amounts that it places on; None: no limit.
     """
 
     model_config = ConfigDict(frozen=True)
 
     node: str
+    state: str
     trouble: str | None
+    gpus: int
     cpu: int | None
     memory_mb: int | None = Field(alias="memoryMB")
 
@@ -171,7 +175,8 @@ def nodes_summary(
     most: int,
 ) -> dict[str, Any]:
     """How many nodes there are, and the first ``most`` of those that something is wrong with, or
-    that an order stands for. ``scheduled``: those with a trouble are enough.
+    that an order stands for. ``scheduled``: those with a trouble are enough. Those that it knows
+    and that have not reported are in trouble too, and not counted otherwise.
     """
     troubled, ready, gpus_ready = list[dict[str, Any]](), 0, 0
     for node in nodes:
@@ -183,12 +188,27 @@ def nodes_summary(
             gpus_ready += well
         if state != READY or order is not None or well < len(gpus):
             troubled.append(_trouble(node, order, state, problem))
+    known = {node.report.node for node in nodes}
+    absent = [it for it in scheduled.values() if it.state == ABSENT and it.node not in known]
+    troubled += [_absent(node, orders.get(node.node)) for node in absent]
     return {
         "total": len(nodes),
         "ready": ready,
         "gpusReady": gpus_ready,
         "troubled": len(troubled),
         "inTrouble": troubled[:most],
+    }
+
+
+def _absent(node: SchedulerNode, order: StandingOrder | None) -> dict[str, Any]:
+    return {
+        "name": node.node,
+        "state": ABSENT,
+        **_order_json(order),
+        "problem": f"The cluster file has it, but {node.trouble}.",
+        "badGpus": [],
+        "gpus": node.gpus,
+        "pods": 0,
     }
 
 

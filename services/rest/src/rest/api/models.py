@@ -327,7 +327,8 @@ class TroubledNode(BaseModel):
 
 class ShownNodes(BaseModel):
     """The nodes, counted. ``ready``: those that take pods, no cordoned, drained or unusable ones.
-    ``gpusReady``: their healthy GPUs. ``inTrouble`` has the first of the troubled ones.
+    ``gpusReady``: their healthy GPUs. ``inTrouble`` has the first of the troubled ones, and those
+    of the cluster file that have not reported: they are ``absent``, and not in the ``total``.
     """
 
     total: int

@@ -93,17 +93,23 @@ def job(state: State, job_id: str, epoch: int) -> Answer | None:
 
 
 async def nodes(state: State, first: str, last: str | None, is_troubled: bool) -> Answer:
-    """The nodes from ``first`` to ``last`` by name, and what is free on them. ``is_troubled``:
-    only those on which nothing is placed.
+    """The nodes from ``first`` to ``last`` by name, and what is free on them, with those of the
+    cluster file that have not reported. ``is_troubled``: only those on which nothing is placed.
     """
-    as_of, found = state.core.cycles, state.ledger.nodes
-    named = sorted(name for name in found if first <= name and (last is None or name <= last))
+    as_of, found, machines = state.core.cycles, state.ledger.nodes, state.core.forest.machines
+    every = found.keys() | machines.keys()
+    named = sorted(name for name in every if first <= name and (last is None or name <= last))
     shown: list[Answer] = []
     for number, name in enumerate(named, 1):
         if number % STEP == 0:
             await asyncio.sleep(0)
         node = found.get(name)
-        if node is not None and not (is_troubled and _trouble(state, node) is None):
+        if node is None:
+            gpus = sum(slot.shape.full.bit_count() for slot in machines.get(name, ()))
+            shown.append(
+                dict.fromkeys(("cpu", "memoryMB")) | _ABSENT | {"node": name, "gpus": gpus}
+            )
+        elif not (is_troubled and _trouble(state, node) is None):
             shown.append(_node(state, node))
     return {"asOf": as_of, "nodes": shown}
 
@@ -212,6 +218,9 @@ def _state(state: State, gang: Asked) -> str:
     if state.is_waiting(gang.name):
         return "waiting"
     return "refused" if gang.is_refused else "placed"
+
+
+_ABSENT = {"state": "absent", "trouble": "it has not reported yet"}
 
 
 def _trouble(state: State, node: Node) -> str | None:

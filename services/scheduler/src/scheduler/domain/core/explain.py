@@ -276,7 +276,7 @@ def _health(head: Workload, bad: Sequence[Node]) -> Reason:
     names = ", ".join(node.name for node in bad[:NODES_NAMED])
     text = (
         f"It would be placed if all nodes were usable: {nodes} not ({names})."
-        " `muster nodes` and `muster cells` say why."
+        " `muster cluster` says why."
     )
     return Reason(HEALTH, text, wanted_of(head.kinds) | {"badNodes": len(bad)})
 

@@ -147,7 +147,7 @@ def _seen_as(workload: Workload) -> int:
     """Any gang with cells can preempt a gang without cells."""
     if workload.is_opportunistic or workload.phase is Phase.PREEMPTED:
         return OPPORTUNISTIC
-    return workload.priority if workload.is_surplus else workload.gang.priority
+    return workload.gang.priority
 
 
 def _cell(binding: Binding) -> BoundCell:

@@ -44,8 +44,7 @@ def too_large(
     for kind, count in some:
         rest.update({name: each * count for name, each in kind.resources})
         rest["ports"] += kind.ports * count
-    rest["port" if rest["ports"] == 1 else "ports"] = rest.pop("ports", 0)
-    more = "".join(f", {count} {name}" for name, count in sorted(rest.items()) if count)
+    more = "".join(f", {amount_of(count, name)}" for name, count in sorted(rest.items()) if count)
     cpus = f"{numbers['cpu']} CPU{'' if numbers['cpu'] == 1 else 's'}"
     text = (
         f"{words_of(some)}, {cpus}{more} and {numbers['memoryMB']} MB at once:"
