@@ -648,6 +648,45 @@ async def test_a_permit_is_for_the_pods_own_address(world: World, api: PodApiDou
     await world.until(lambda: world.observed(body).address)
     assert (await world.permit()).status_code == 410
     assert world.pod().phase is Phase.ACCEPTED
+    await world.restart()
+    api.ended(body, 250)
+    await world.until(lambda: world.rule() == "launch-failed")
+    came = "Its container's request came from 127.0.0.1, but the pod has 10.0.0.9"
+    assert came in world.verdict()["cause"]
+
+
+async def test_a_request_from_elsewhere_ends_no_pod_and_changes_no_verdict(
+    world: World, api: PodApiDouble
+) -> None:
+    """Its sender has the pod's ticket."""
+    body = await world.created()
+    own = body["status"]["podIP"]
+
+    async def ask_from_elsewhere() -> None:
+        body["status"]["podIP"] = "10.0.0.9"
+        api.put(body)
+        await world.until(lambda: world.observed(body).address == "10.0.0.9")
+        assert (await world.permit()).status_code == 410
+        body["status"]["podIP"] = own
+        api.put(body)
+        await world.until(lambda: world.observed(body).address == own)
+
+    await ask_from_elsewhere()
+    assert (await world.permit()).status_code == 200
+    await ask_from_elsewhere()
+    api.ended(body, 250)
+    await world.until(lambda: world.rule() == "unrecognised")
+
+
+async def test_the_log_has_why_a_container_gets_no_permit_and_no_ticket(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await world.created()
+    assert (await world.permit(ticket="f" * 32)).status_code == 410
+    said = "".join(capsys.readouterr())
+    assert "pod=pod-1" in said
+    assert "The ticket or the nonce is wrong" in said
+    assert "f" * 32 not in said
 
 
 async def test_our_annotations_in_another_namespace_mean_nothing(

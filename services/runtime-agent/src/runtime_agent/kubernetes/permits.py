@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute, Route
 from runtime_agent.domain.ending import Ending
 from runtime_agent.domain.environment import Place, task_environment
 from runtime_agent.domain.kubernetes.manifest import WORK_DIR, GpuMode, own_address
-from runtime_agent.domain.kubernetes.permit import Answer, Asked, decide, script
+from runtime_agent.domain.kubernetes.permit import Answer, Asked, decide, script, why_none
 from runtime_agent.domain.pods import Phase, Pod
 from runtime_agent.handlers import Handlers
 from runtime_agent.kubernetes.runner import KubernetesPods
@@ -71,22 +71,18 @@ class PermitServer:
         """The nonce, then the start are on the disk before the answer leaves."""
         entry = self.handlers.memory.entries.get(name)
         pod = None if entry is None else entry.pod
-        answer = decide(pod, self.pods.ticket(name), asked, proc.boot_id())
+        ticket = self.pods.ticket(name)
+        answer = decide(pod, ticket, asked, proc.boot_id())
         self.pods.metrics.start_permits.labels(answer.value).inc()
         record = self.pods.record(name)
-        if answer is Answer.STRANGE_ADDRESS:
-            _log.warning(
-                "a container asks from an address that is not its pod's", pod=name,
-                address=asked.address,
-            )  # fmt: skip
+        if pod is None or ticket is None or record is None:
             return NEVER
-        if answer is Answer.DENIED or pod is None or record is None:
+        if (why := why_none(answer, ticket, asked)) is not None:
+            _log.warning("a container gets no permit", pod=name, address=asked.address, why=why)
+            if answer.is_kept(ticket) and record.denied != why:
+                self.pods.keep(replace(record, denied=why))
             return NEVER
         self.pods.asked(name)
-        if answer is Answer.SECOND:
-            _log.warning("a second container of a pod is not started", pod=name)
-            self.pods.keep(replace(record, was_second=True))
-            return NEVER
         if answer is Answer.LATER or (answer is Answer.FIRST and not self.caught_up.is_set()):
             return LATER
         try:
@@ -97,9 +93,8 @@ class PermitServer:
             self.pods.refuse(pod.pod, Ending(start_error=str(error)))
             return NEVER
         if answer is Answer.FIRST:
-            record = self.pods.keep(
-                replace(record, nonce=asked.nonce, boot=proc.boot_id(), started_at_s=time.time())
-            )
+            record = replace(record, nonce=asked.nonce, boot=proc.boot_id(), denied="")
+            record = self.pods.keep(replace(record, started_at_s=time.time()))
         assert pod.run is not None
         address = own_address(pod.run, asked.address)
         if pod.phase is Phase.ACCEPTED:

@@ -11,7 +11,7 @@ class KubeRecord:
 
     `object`: the name of the Pod object. `uid`: Kubernetes' id of it, once it is known. `nonce`:
     of the container that has the start permit. `boot`: of the machine when that was given.
-    `key`: in the answer's first line. `was_second`: another container of it asked too.
+    `key`: in the answer's first line. `denied`: why a container of it got no permit.
     `lacks_secret`: its pull secret is still to be created. `is_secret_late`: kubelet may have asked
     for the image without it.
     """
@@ -26,7 +26,7 @@ class KubeRecord:
     boot: str = ""
     started_at_s: float | None = None
     ended_at_s: float | None = None
-    was_second: bool = False
+    denied: str = ""
     lacks_secret: bool = False
     is_secret_late: bool = False
 

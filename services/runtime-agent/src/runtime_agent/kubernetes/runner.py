@@ -260,9 +260,7 @@ class KubernetesPods:
 
     def _with_object(self, pod: Pod, record: KubeRecord, seen: Observed) -> Seen | None:
         started = record.started_at_s
-        found = ending(
-            seen, pod.stop, was_permitted=record.is_permitted, was_second=record.was_second
-        )
+        found = ending(seen, pod.stop, was_permitted=record.is_permitted, denied=record.denied)
         if found is not None:
             # Without kubelet's word, as after its node was deleted, something may still run.
             is_unsure = record.is_permitted and seen.exit_code is None

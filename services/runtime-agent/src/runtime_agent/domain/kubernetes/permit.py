@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from hashlib import sha256
+from typing import assert_never
 
 from runtime_agent.domain.kubernetes.manifest import BIN_DIR, PROOF, RUN_DIR, TICKET
 from runtime_agent.domain.pods import Phase, Pod
@@ -68,6 +69,13 @@ class Answer(Enum):
     DENIED = "denied"
     STRANGE_ADDRESS = "strange-address"
 
+    def is_kept(self, kept: Ticket) -> bool:
+        """Whether a container that ends without its permit may have ended for it. Anybody can ask
+        without a ticket, and with one from anywhere once its pod runs.
+        """
+        is_strange = self is Answer.STRANGE_ADDRESS and not kept.nonce
+        return is_strange or self is Answer.SECOND
+
 
 def decide(pod: Pod | None, kept: Ticket | None, asked: Asked, boot: str) -> Answer:
     """Whether the container may begin. `pod`: as journalled, None: unknown."""
@@ -85,6 +93,24 @@ def decide(pod: Pod | None, kept: Ticket | None, asked: Asked, boot: str) -> Ans
         is_same = kept.nonce == asked.nonce and kept.boot == boot
         return Answer.GRANTED if is_same else Answer.SECOND
     return Answer.DENIED if pod.stop is not None else Answer.FIRST
+
+
+def why_none(answer: Answer, kept: Ticket, asked: Asked) -> str | None:
+    """Why the container gets no permit; None: it gets one, or is to ask again."""
+    match answer:
+        case Answer.DENIED:
+            return "The ticket or the nonce is wrong, or the pod has ended or is to stop."
+        case Answer.SECOND:
+            return "Another container of the pod has the permit."
+        case Answer.STRANGE_ADDRESS:
+            return (
+                f"Its container's request came from {asked.address}, but the pod has"
+                f" {kept.address}, as with NAT between pods and nodes."
+            )
+        case Answer.FIRST | Answer.GRANTED | Answer.LATER:
+            return None
+        case _:
+            assert_never(answer)
 
 
 def first_line(key: str) -> str:

@@ -162,12 +162,12 @@ def _seconds(text: str | None) -> float | None:
 
 
 def ending(
-    seen: Observed, asked: Stopping | None, *, was_permitted: bool, was_second: bool = False
+    seen: Observed, asked: Stopping | None, *, was_permitted: bool, denied: str = ""
 ) -> Ending | None:
     """How the task ended; None where kubelet may still run something of it.
 
     `was_permitted`: the container had its start permit, so that its command has begun.
-    `was_second`: another one of the pod has asked since.
+    `denied`: why the agent gave it none, or since then another one of the pod.
     """
     if not seen.is_terminal:
         return None
@@ -183,9 +183,9 @@ def ending(
         if reason is not None:
             return unstarted(reason)
         if seen.exit_code == NO_PERMIT:
-            return Ending(start_error=_NO_PERMIT)
+            return Ending(start_error=denied or _NO_PERMIT)
         return Ending(start_error=f"The container ended before it began: {_words(seen)}")
-    is_lost = was_second and seen.exit_code == NO_PERMIT
+    is_lost = denied != "" and seen.exit_code == NO_PERMIT
     if (is_lost or seen.is_unknown) and reason is None:
         return Ending(loss=Loss.CONTAINER, detail=seen.text)
     return Ending(
