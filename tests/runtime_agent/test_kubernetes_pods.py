@@ -110,6 +110,9 @@ async def test_a_virtual_cluster_without_permission_gets_no_host_network(
     world.accept(run=a_run(instances=2).model_copy(update={"virtual_cluster": "strangers"}))
     await world.until(lambda: world.rule() == "no-host-network")
     assert not api.objects
+    assert world.verdict()["fault"] == "platform"  # REST accepted it: an operator changed a setting
+    said = "MUSTER_KUBE_HOST_NETWORK of the node's agent does not name strangers."
+    assert f"{said} Virtual clusters that may: default." in world.verdict()["cause"]
     world.accept("pod-2", a_run().model_copy(update={"virtual_cluster": "strangers"}))
     await world.until(lambda: api.objects)
 

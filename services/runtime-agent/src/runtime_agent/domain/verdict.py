@@ -97,7 +97,7 @@ _REFUSALS: Mapping[Refusal, _Rule] = {
         "The node could not pull the image in time.",
     ),
     Refusal.NO_HOST_NETWORK: _Rule(
-        "no-host-network", -1023, "PodHostNetworkDenied", Fault.USER, _PERMANENT,
+        "no-host-network", -1023, "PodHostNetworkDenied", Fault.PLATFORM, _PERMANENT,
         "Tasks with peers use the node's network, and tasks with `rdma` lock its memory.",
     ),
     Refusal.NO_STORAGE: _Rule(

@@ -131,8 +131,9 @@ def why_not_of_host(run: PodRun, rules: PodRules) -> str | None:
     if not is_of_host(run) or is_permitted(run.virtual_cluster, rules.host_network):
         return None
     return (
-        f"The virtual cluster {run.virtual_cluster} may not: an administrator can add it to"
-        " MUSTER_KUBE_HOST_NETWORK."
+        f"MUSTER_KUBE_HOST_NETWORK of the node's agent does not name {run.virtual_cluster}. Virtual"
+        f" clusters that may: {', '.join(sorted(rules.host_network)) or 'none'}. An operator can"
+        " add it, and the job can be submitted again."
     )
 
 
