@@ -115,14 +115,14 @@ def test_the_queue_shows_waiting_jobs_with_their_reasons(rest: Rest, tmp_path: P
     assert "preempting" in first
     assert "gangs" in first
     assert second.split()[:5] == ["2", "bob~b", "nlp", "-1", "8"]
-    assert (more, as_of) == ("1 more wait; --limit shows more of them.", "as of cycle 7")
+    assert (more, as_of) == ("1 more waits; --limit shows more of them.", "as of cycle 7")
     whole = muster(rest, tmp_path, "queue").out
     assert "ada~a-long-name-of-a-run-with-many-parameters-lr-0001" in whole
     assert "gangs 2, gpus 16" in whole
     assert json.loads(muster(rest, tmp_path, "queue", "-o", "json").out) == QUEUE
     rest.answer("GET /api/v2/queue?limit=5000", QUEUE)
     *_, more, _ = muster(rest, tmp_path, "queue", "--limit", "5000").out.splitlines()
-    assert more == "1 more wait; the Scheduler shows no more than 50 at once."
+    assert more == "1 more waits; the Scheduler shows no more than 50 at once."
 
 
 def test_the_cluster_shows_what_each_virtual_cluster_owns_and_uses(
@@ -361,7 +361,7 @@ def test_why_tells_code_numbers_place_class_and_preemption(rest: Rest, tmp_path:
     assert "  borrowed: 2 GPUs from nlp, 1 GPU from speech, by what it has grown by\n" in text
     rest.answer(path, content | {"scheduler": {"gangs": [runs] * 6}})
     assert "  preempted: for a drain, until 12:00: n4 is drained.\n" in answer
-    assert "  more: 1 gangs are not shown; -o json has all\n" in answer
+    assert "  more: 1 gang not shown; -o json has all\n" in answer
     for gang, cause in (("d-0", "for gang d-0"), (None, "by a change of the configuration")):
         lazy = runs | {"downgrade": {"gang": gang, "since": "2026-01-31T13:00:00Z"}}
         rest.answer(path, content | {"scheduler": {"gangs": [lazy]}})

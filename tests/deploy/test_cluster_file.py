@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from checked_cluster import GOOD, IMAGES, named
 from cli.deploy.cluster_file import LEVELS, cluster_file, written
-from cli.deploy.findings import Finding, Level, cells
+from cli.deploy.findings import Finding, Level, Plan, cells, findings
 from manifests import Json
 from scheduler.cluster_file import load
 
@@ -90,14 +91,9 @@ def objects_with(text: str) -> list[Json]:
         "containers": [{"name": "scheduler", "env": [setting], "volumeMounts": [mount]}],
         "volumes": [{"name": "cluster", "configMap": {"name": "cluster-abc"}}],
     }
-    deployment = {"kind": "Deployment", "metadata": {"name": "scheduler"}}
     return [
-        deployment | {"spec": {"template": {"spec": pod}}},
-        {
-            "kind": "ConfigMap",
-            "metadata": {"name": "cluster-abc"},
-            "data": {"cluster.yaml": text},
-        },
+        named("Deployment", "scheduler", spec={"template": {"spec": pod}}),
+        named("ConfigMap", "cluster-abc", data={"cluster.yaml": text}),
     ]
 
 
@@ -136,6 +132,33 @@ def test_the_labels_of_a_file_are_those_it_was_made_from() -> None:
     node["metadata"]["labels"]["example.org/row"] = "8"
     [found] = judged(text, [node])
     assert "`muster deploy cluster-file --level example.org/row >" in found.fix
+
+
+@pytest.mark.parametrize(
+    ("permitted", "file", "unknown"),
+    [
+        ("visoin, nlp", "virtualClusters: {vision: {}, nlp: {}}", ["visoin"]),
+        ("*,vision", "virtualClusters: {vision: {}, nlp: {}}", []),
+        ("visoin", "virtualClusters: {}", []),
+        ("visoin", "virtualClusters:\n\tvision: {}", []),
+        ("visoin", "[]", []),
+    ],
+)
+def test_a_virtual_cluster_of_the_setting_that_the_file_lacks_is_named(
+    permitted: str, file: str, unknown: list[str]
+) -> None:
+    setting = named("ConfigMap", "settings", data={"MUSTER_KUBE_HOST_NETWORK": permitted})
+    found = findings(GOOD, Plan([*objects_with(file), setting], IMAGES))
+    expected = [
+        Finding(
+            "settings",
+            Level.WARNING,
+            f"MUSTER_KUBE_HOST_NETWORK names {each}, and the cluster file does not",
+            "Its virtual clusters are nlp, vision. `muster config` may have set others.",
+        )
+        for each in unknown
+    ]
+    assert [each for each in found if each.subject == "settings"] == expected
 
 
 def test_nothing_is_said_of_a_file_that_a_person_wrote() -> None:

@@ -339,6 +339,8 @@ def test_muster_is_removed_once_kubernetes_can_end_its_namespaces(
     assert "/var/lib/muster" in removed.out
     assert left(installed) == []
     assert deploy("status").code == 4
+    again = deploy("remove")
+    assert (again.code, "nothing of Muster to remove" in again.out) == (0, True), again.err
 
 
 def test_muster_is_installed(
@@ -477,7 +479,7 @@ def test_a_node_is_added_and_removed(
     }
     installed.ask("POST", "/api/v1/namespaces/muster-jobs/pods", pod)
     busy = muster(installed, tmp_path, "nodes", "remove", OTHER)
-    assert (busy.code, "`muster nodes drain deploy-b`: 1 pods" in busy.err) == (4, True)
+    assert (busy.code, "`muster nodes drain deploy-b`: 1 pod\n" in busy.err) == (4, True)
     assert of_node(installed, OTHER) != []
     installed.ask("DELETE", "/api/v1/namespaces/muster-jobs/pods/a-job", {"gracePeriodSeconds": 0})
     removed = muster(installed, tmp_path, "nodes", "remove", OTHER)
@@ -490,6 +492,7 @@ def test_a_node_is_added_and_removed(
     job = json.loads(installed.kubectl("get", "job", "bus", "-n", SYSTEM, "-o", "json"))
     arguments = job["spec"]["template"]["spec"]["containers"][0]["args"]
     assert arguments[-2:] == ["--remove", OTHER]
+    installed.kubectl("delete", "node", OTHER)
 
 
 def test_a_node_that_is_away_holds_up_no_apply(
@@ -522,10 +525,14 @@ def test_a_node_that_is_gone_is_removed(
 
 
 def test_an_upgrade_stops_at_what_does_not_become_ready(
-    installed: KubePlane, deploy: Deploy, key: tuple[str, str]
+    installed: KubePlane, deploy: Deploy, key: tuple[str, str], tmp_path: Path
 ) -> None:
     lost = deploy("upgrade", "--yes", "--image", NEW)
     assert (lost.code, "Name that file by --key-file" in lost.err) == (2, True)
+    (tmp_path / "short.key").write_text("too short\n")
+    short = deploy("upgrade", "--yes", "--image", NEW, "--key-file", str(tmp_path / "short.key"))
+    said = "short.key is not the key with which Muster was installed here. Name that file"
+    assert (short.code, said in short.err, "openssl" in short.err) == (2, True, False)
     ran = deploy("upgrade", "--yes", "--image", NEW, "--step-image", NEW_STEP, *key)
     assert ran.code == 0, ran.err
     assert images(installed) == {NEW}

@@ -63,12 +63,20 @@ def test_an_address_in_a_network_of_agents_is_no_finding() -> None:
     assert of(found, "networks") == []
 
 
-def test_a_misspelt_setting_is_named_with_the_one_that_is_meant() -> None:
-    data = {"MUSTER_SMPT_HOST": "mail", "MUSTER_SMTP_PORT": "25", "HTTPS_PROXY": "proxy"}
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("MUSTER_SMPT_HOST", "Did you mean MUSTER_SMTP_HOST?"),
+        ("MUSTER_LEASE_S", "Did you mean MUSTER_LEASE_TIMEOUT_S?"),
+        ("MUSTER_ZZZZZZZZZZZZZZZZZZ", "docs/settings.md has all of them."),
+    ],
+)
+def test_a_misspelt_setting_is_named_with_the_one_that_is_meant(name: str, fix: str) -> None:
+    data = {name: "1", "MUSTER_SMTP_PORT": "25", "HTTPS_PROXY": "proxy"}
     found = findings(GOOD, Plan([named("ConfigMap", "settings-2h9k", data=data)], IMAGES))
     (fault,) = [each for each in found if each.subject == "settings"]
-    assert (fault.level, fault.text) == (Level.WARNING, "no service knows MUSTER_SMPT_HOST")
-    assert fault.fix == "Did you mean MUSTER_SMTP_HOST?"
+    assert (fault.level, fault.text) == (Level.WARNING, f"no service knows {name}")
+    assert fault.fix == fix
 
 
 def with_settings(**data: str) -> Plan:
@@ -253,7 +261,7 @@ def test_a_good_cluster_is_all_ok() -> None:
             PLAN,
             "GPUs",
             Level.WARNING,
-            "8 GPUs on 1 of 1 nodes; the mode is none",
+            "8 GPUs on 1 of 1 node; the mode is none",
         ),
         (
             {"nodes": [a_node(gpus=8)], "runtime_classes": [NVIDIA]},

@@ -43,7 +43,7 @@ def scheduler_details(scheduler: object) -> Iterator[tuple[str, object]]:
             yield "gang", gang.get("gang")
         yield from _gang(gang)
     if len(gangs) > GANGS_SHOWN:
-        yield "more", f"{len(gangs) - GANGS_SHOWN} gangs are not shown; -o json has all"
+        yield "more", f"{counted(len(gangs) - GANGS_SHOWN, 'gang')} not shown; -o json has all"
 
 
 def _gang(gang: Mapping[str, Any]) -> Iterator[tuple[str, object]]:

@@ -56,7 +56,7 @@ def queue(
         ],
     )
     if (left := (found.get("total") or 0) - len(gangs)) > 0:
-        print_line(f"{left} more wait; {_of_more(found, limit)}.")
+        print_line(f"{left} more {'waits' if left == 1 else 'wait'}; {_of_more(found, limit)}.")
     print_as_of(found)
 
 

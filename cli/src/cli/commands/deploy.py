@@ -20,6 +20,7 @@ from cli.deploy.applying import (
     drop_setup,
     enrol,
     images_before,
+    is_anything_left,
     let_in,
     nodes_away,
     overlay_before,
@@ -316,6 +317,9 @@ def rollback(
 def remove(*, yes: Yes = False, timeout: Timeout = "10m", cluster: Cluster = CONNECTION) -> None:
     """Take all of Muster out of the cluster: jobs, data, namespaces, rights and labels."""
     kubectl = Kubectl(cluster)
+    if not is_anything_left(kubectl):
+        print_line("This cluster has nothing of Muster to remove; --context names another one.")
+        return
     if running := job_pods(kubectl):
         print_note(f"This ends {counted(len(running), 'pod')} of running jobs.")
     print_note("It deletes all objects of Muster, also the volumes of Kafka and PostgreSQL.")
@@ -399,7 +403,9 @@ def remove_nodes(
         raise CommandError(Exit.REFUSED, message)
     pods = Counter(each["spec"].get("nodeName") for each in job_pods(kubectl))
     if busy := [each for each in node if pods[each]]:
-        drains = tuple(f"`muster nodes drain {each}`: {pods[each]} pods" for each in busy)
+        drains = tuple(
+            f"`muster nodes drain {each}`: {counted(pods[each], 'pod')}" for each in busy
+        )
         raise CommandError(
             Exit.REFUSED,
             "Pods of jobs run there. Drain first, and wait until `muster nodes` shows `drained`."

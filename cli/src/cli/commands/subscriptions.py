@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 from cyclopts import App, Parameter
+from muster.counted import counted
 
 from cli.client import API, Client, CommandError, Exit
 from cli.commands.session import Output, ask_password, client
@@ -206,7 +207,8 @@ def deliveries(
         print_line(f"The receiver is disabled: {health['disabled']}. A test tries it again.")
     elif health["pausedUntil"]:
         until = when(milliseconds(health["pausedUntil"]))
-        print_line(f"After {health['failures']} failures the receiver is paused until {until}.")
+        failures = counted(health["failures"], "failure")
+        print_line(f"After {failures} the receiver is paused until {until}.")
     if health["givenUp"] and not health["disabled"]:
         print_line(
             f"Deliveries in a row that were given up: {health['givenUp']}. After"

@@ -268,6 +268,15 @@ def drop_setup(kubectl: Kubectl) -> None:
     kubectl.run("delete", "-n", SYSTEM, "--ignore-not-found", *(f"job/{each}" for each in SETUP))
 
 
+def is_anything_left(kubectl: Kubectl) -> bool:
+    """Whether there is anything to take away."""
+    return bool(
+        _namespaces(kubectl)
+        or kubectl.every("get", CLUSTER_SCOPED, "-l", OF_MUSTER)
+        or kubectl.every("get", "nodes", "-l", AGENT_LABEL)
+    )
+
+
 def take_away(kubectl: Kubectl, timeout_s: float, say: Say) -> None:
     """Take all objects away. Returns when none is left."""
     until = time.monotonic() + timeout_s

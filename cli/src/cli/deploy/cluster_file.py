@@ -89,6 +89,17 @@ def file_in(objects: Sequence[Json]) -> str | None:
     return None
 
 
+def virtual_clusters_in(text: str) -> list[str]:
+    """The virtual clusters of a cluster file; none where it leaves them to the running system, or
+    can't be read.
+    """
+    try:
+        found = yaml.safe_load(text)["virtualClusters"]
+    except (yaml.YAMLError, KeyError, TypeError):  # the Scheduler judges it
+        return []
+    return sorted(map(str, found)) if isinstance(found, dict) else []
+
+
 def _levels(text: str) -> list[str] | None:
     first = text.partition("\n")[0]
     return first.removeprefix(HEAD).split(", ") if first.startswith(HEAD) else None

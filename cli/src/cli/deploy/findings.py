@@ -9,9 +9,11 @@ from enum import StrEnum
 
 from muster import taints
 from muster.addresses import is_within, networks_of
+from muster.contracts.node_access import ALL
+from muster.counted import counted
 from muster.settings import PREFIX, names_in
 
-from cli.deploy.cluster_file import commands, differences, file_in
+from cli.deploy.cluster_file import commands, differences, file_in, virtual_clusters_in
 from cli.deploy.known_settings import RULES
 from cli.deploy.objects import (
     AGENT,
@@ -50,6 +52,7 @@ GPU_MODE = "MUSTER_KUBE_GPU_MODE"
 VISIBLE_DEVICES, NO_GPUS = "visible-devices", "none"
 TAINTS_SETTING = "MUSTER_KUBE_TOLERATED_TAINTS"
 NETWORKS_SETTING = "MUSTER_AGENT_NETWORKS"
+HOST_NETWORK_SETTING = "MUSTER_KUBE_HOST_NETWORK"
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 VERBS = ("create", "patch", "delete")
 _SETTINGS = re.compile("settings(-[0-9a-z]+)?")
@@ -149,6 +152,7 @@ def findings(cluster: Cluster, plan: Plan) -> list[Finding]:
         *_storage(cluster, plan),
         *_references(cluster, plan),
         *_settings(plan),
+        *_permitted(plan),
         *_services(cluster),
         *_nodes(cluster, plan),
         *_gpus(cluster, plan),
@@ -165,13 +169,20 @@ def _settings(plan: Plan) -> Iterator[Finding]:
         found.setdefault((name, value), []).append(where)
     for (name, value), places in sorted(found.items()):
         if name not in RULES:
-            near = get_close_matches(name, RULES, 1)
-            hint = f"Did you mean {near[0]}?" if near else "docs/settings.md has all of them."
-            yield Finding("settings", Level.WARNING, f"no service knows {name}", hint)
+            yield Finding("settings", Level.WARNING, f"no service knows {name}", _meant(name))
         elif not is_taken(RULES[name], value):
             text = f"{name} can't be {shown(RULES[name], value)}, in {some(places)}"
             fix = f"Set it to {wanted(RULES[name])}: with this value its services do not start."
             yield Finding("settings", Level.REFUSAL, text, fix)
+
+
+def _meant(name: str) -> str:
+    """Of the names that are written alike, the one with most of its words."""
+    words = set(name.split("_"))
+    near = get_close_matches(name, RULES, len(RULES))
+    if not near:
+        return "docs/settings.md has all of them."
+    return f"Did you mean {max(near, key=lambda each: len(words & set(each.split('_'))))}?"
 
 
 def _given(objects: Sequence[Json]) -> Iterator[tuple[str, str, str]]:
@@ -190,6 +201,17 @@ def _given(objects: Sequence[Json]) -> Iterator[tuple[str, str, str]]:
         for name, value in dict.fromkeys(pairs):
             if name.startswith(PREFIX):
                 yield title_of(each), name, value
+
+
+def _permitted(plan: Plan) -> Iterator[Finding]:
+    """Virtual clusters whose jobs may use the nodes' network, and that the cluster file lacks."""
+    known = virtual_clusters_in(file_in(plan.objects) or "")
+    named = names_in(agent_setting(plan.objects, HOST_NETWORK_SETTING) or "")
+    unknown = [each for each in named if each not in (ALL, *known)]
+    if known and unknown:
+        text = f"{HOST_NETWORK_SETTING} names {some(unknown)}, and the cluster file does not"
+        fix = f"Its virtual clusters are {some(known)}. `muster config` may have set others."
+        yield Finding("settings", Level.WARNING, text, fix)
 
 
 def agents(nodes: Sequence[Json], named: Sequence[str]) -> list[Json]:
@@ -405,7 +427,8 @@ def _gpus(cluster: Cluster, plan: Plan) -> Iterator[Finding]:
     chosen = agent_setting(plan.objects, GPU_MODE) or NO_GPUS
     suits = VISIBLE_DEVICES if with_gpus and has_class else NO_GPUS
     total = sum(map(gpus_of, with_gpus))
-    seen = f"{total} GPUs on {len(with_gpus)} of {len(found)} nodes" if total else "no GPUs seen"
+    where = f"{len(with_gpus)} of {counted(len(found), 'node')}"
+    seen = f"{counted(total, 'GPU')} on {where}" if total else "no GPUs seen"
     needed = _runtime_class_of_agents(plan.objects)
     if needed and not any(name_of(each) == needed for each in cluster.runtime_classes):
         text = f"{seen}; there is no RuntimeClass {needed}, without which no agent starts"

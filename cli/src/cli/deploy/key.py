@@ -32,15 +32,19 @@ def key_for(path: Path, rest: Json | None) -> str:
             with os.fdopen(file, "w") as made:
                 made.write(secrets.token_hex(32) + "\n")
         key = path.read_text().strip()
-        cluster_key = derived(key, "cluster key")
+        cluster_key: str | None = derived(key, "cluster key")
     except FileNotFoundError:
         raise CommandError(
             Exit.USAGE,
             f"There is no key {path}, but Muster is installed here with one."
             " Name that file by --key-file: another key would change every password.",
         ) from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise CommandError(Exit.USAGE, f"{path}: {error}") from error
+    except ValueError as error:
+        if rest is None:
+            raise CommandError(Exit.USAGE, f"{path}: {error}") from error
+        cluster_key = None
     if rest is not None and decoded(rest, CLUSTER_KEY) != cluster_key:
         raise CommandError(
             Exit.USAGE,
