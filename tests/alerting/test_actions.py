@@ -112,7 +112,7 @@ def test_a_node_that_turns_bad_again_is_taken_at_once_and_kept_for_an_hour() -> 
     known = (undone, answered(again, Outcome.DONE, "done", now=at))
     (waits,) = decided(known=known, now=NOW + timedelta(minutes=59))
     reason = "The alert is over. n1 is released at 2026-01-01 13:00:00 UTC, an hour after"
-    assert waits == replace(known[1], reason=f"{reason} it was last released.")
+    assert waits == replace(known[1], reason=f"{reason} the node was last released.")
     known = (undone, waits)
     assert decided(known=known, now=NOW + timedelta(minutes=59)) == ()
     (later,) = decided(known=known, now=NOW + timedelta(minutes=61))
@@ -252,6 +252,21 @@ def test_a_release_waits_for_pods_that_hold_the_gpus_it_tests() -> None:
     (waits,) = decided(rules=(RULE, BACK), known=known, bounds=busy, pods=1)
     assert (waits.state, waits.reason) == (State.HELD, "n1 runs pods with GPUs still.")
     (back,) = decided(rules=(RULE, BACK), known=merged(known, (waits,)), pods=1)
+    assert (back.do, back.state) == (Do.RELEASE, State.REQUESTED)
+
+
+def test_a_release_that_waits_for_the_end_of_an_hour_says_when_that_is() -> None:
+    (first,) = done(*decided(xid("n1")))
+    released = answered(replace(first, state=State.UNDO_REQUESTED), Outcome.UNDONE, "", now=NOW)
+    later = NOW + timedelta(minutes=5)
+    again, rules = replace(xid("n1"), starts_at=later), (RULE, BACK)
+    taken = decided(again, rules=rules, known=(released,), now=later)
+    (order,) = [it for it in taken if it.do is Do.CORDON]
+    known = merged((released,), taken, (answered(order, Outcome.DONE, "done", now=later),))
+    (waits,) = decided(rules=rules, known=known, now=later)
+    reason = "The preflight job starts at 2026-01-01 13:00:00 UTC, an hour after the node was"
+    assert (waits.state, waits.reason) == (State.HELD, f"{reason} last released.")
+    (back,) = decided(rules=rules, known=merged(known, (waits,)), now=NOW + timedelta(minutes=61))
     assert (back.do, back.state) == (Do.RELEASE, State.REQUESTED)
 
 

@@ -216,8 +216,7 @@ class _Look:
         until = self._flaps_until(action.target)
         if until is None:
             return _now(action, State.UNDO_REQUESTED, OVER, self.now)
-        when = f"at {until:%Y-%m-%d %H:%M:%S} UTC"
-        reason = f"{OVER} {action.target} is released {when}, an hour after it was last released."
+        reason = f"{OVER} {action.target} is released {_hour_after_release(until)}"
         return replace(action, reason=reason)
 
     def _takes_back(self, action: Action) -> bool:
@@ -329,8 +328,8 @@ class _Look:
             reason = f"The action {other.action} ({other.do}) goes on."
         elif node in self.bounds.on_gpus:
             reason = f"{node} runs pods with GPUs still."
-        elif self._flaps_until(node) is not None:
-            reason = f"{node} was released within the last hour."
+        elif (until := self._flaps_until(node)) is not None:
+            reason = f"The preflight job starts {_hour_after_release(until)}"
         if reason is not None:
             return _now(action, State.HELD, reason, now)
         asked = _now(action, State.REQUESTED, "Requested.", now)
@@ -402,6 +401,10 @@ class _Room:
         if job not in self.jobs and len(self.jobs) >= self.bounds.jobs_per_hour:
             return f"{counted(len(self.jobs), 'job')} stopped within the last hour, the limit."
         return None
+
+
+def _hour_after_release(until: datetime) -> str:
+    return f"at {until:%Y-%m-%d %H:%M:%S} UTC, an hour after the node was last released."
 
 
 def looping(target: str) -> str:
