@@ -292,14 +292,17 @@ def test_a_receiver_that_is_gone_is_disabled() -> None:
     assert not is_owner_told(gone, replace(gone, failures=9), POLICY)
 
 
-def test_an_owner_is_told_once_before_failures_disable_a_receiver() -> None:
+def test_an_owner_is_told_once_before_failures_disable_a_receiver_and_then() -> None:
     receiver, told = Receiver("s1", "1"), []
     while receiver.disabled is None:
         for follows in (AGAIN, GAVE_UP):  # only what is given up counts
             known, receiver = receiver, after(receiver, Failed("HTTP 500"), follows)
             told += [receiver.given_up] * is_owner_told(known, receiver, POLICY)
-    assert (told, receiver.given_up) == ([15], 20)
+    assert (told, receiver.given_up) == ([15, 20], 20)
     assert "20 deliveries in a row" in receiver.disabled
+    lowered = replace(POLICY, disable_after=8, told_before=2)
+    known = Receiver("s1", "1", given_up=7)  # as of a time with other limits
+    assert is_owner_told(known, after(known, Failed("HTTP 500"), GAVE_UP, lowered), lowered)
     of_mail = replace(POLICY, can_disable=False)
     known = Receiver("s1", "1", given_up=99)
     assert after(known, Failed("HTTP 500"), GAVE_UP, of_mail).disabled is None

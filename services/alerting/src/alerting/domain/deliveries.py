@@ -379,12 +379,11 @@ def receiver_after(
 
 
 def is_owner_told(before: Receiver, after: Receiver, policy: DeliveryPolicy) -> bool:
-    """Whether an owner is told now: once before failures disable a receiver, and when it says
-    itself that it is gone.
+    """Whether an owner is told now: once before failures disable a receiver, and when it is
+    disabled. Where the limits were lowered, or it is gone, there was no notice before.
     """
     is_disabled = before.disabled is None and after.disabled is not None
-    is_gone = is_disabled and after.given_up == before.given_up
-    return is_gone or before.given_up < policy.told_at <= after.given_up
+    return is_disabled or before.given_up < policy.told_at <= after.given_up
 
 
 def _passes(asked: SubscriptionFilter, event: Event) -> bool:
