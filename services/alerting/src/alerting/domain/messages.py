@@ -13,6 +13,7 @@ from pydantic import JsonValue
 
 from alerting.domain.deliveries import DeliveryPolicy, Receiver
 from alerting.domain.events import BEGINS, ENDS, RANKS, Event, Severity
+from alerting.domain.texts import EVIDENCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,12 @@ class Message:
     def type(self) -> str:
         """The event's name with a full stop, as webhooks have it: ``job.failed``."""
         return self.name.replace("-", ".", 1)
+
+    @property
+    def text_without_line(self) -> str:
+        """What happened, for a form that shows the telling line apart."""
+        shown = f"{EVIDENCE}{self.line}"
+        return "\n".join(it for it in self.text.splitlines() if it != shown)
 
     @property
     def subject(self) -> str:

@@ -5,6 +5,9 @@ from datetime import datetime
 from muster.contracts.jobs import JobState, JobStatus
 from pydantic import JsonValue
 
+EVIDENCE = "Evidence: "
+"""How the line of a text begins that has a verdict's telling line."""
+
 
 def job_title(user: str, name: str, job: str) -> str:
     """How a job is called in a subject line: OpenPAI's ``user~name``, or its id alone."""
@@ -29,7 +32,7 @@ def job_end_text(status: JobStatus) -> str:
         lines.append(f"{verdict.phrase} (code {verdict.code}): {verdict.cause}")
         lines.extend(text for text in (verdict.symptom, verdict.outcome) if text)
         if verdict.evidence:
-            lines.append(f"Evidence: {verdict.evidence}")
+            lines.append(f"{EVIDENCE}{verdict.evidence}")
     if status.trigger is not None:
         lines.append(status.trigger.message)
     return "\n".join(lines)

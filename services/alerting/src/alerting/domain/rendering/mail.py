@@ -46,10 +46,9 @@ def _linked(address: re.Match[str]) -> str:
 
 def _html(message: Message, link: str | None) -> str:
     colour = OVER if message.is_over else COLOURS[message.severity]
-    shown = {message.verdict, message.line and f"Evidence: {message.line}"}
     blocks = [
-        [it for it in block.splitlines() if it and it not in shown]
-        for block in message.text.split("\n\n")
+        [it for it in block.splitlines() if it and it != message.verdict]
+        for block in message.text_without_line.split("\n\n")
     ]
     body = [
         f'<h2 style="border-left:6px solid {colour};padding-left:10px">{escape(message.title)}</h2>'

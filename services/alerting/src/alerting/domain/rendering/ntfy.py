@@ -34,7 +34,8 @@ def render(message: Message, target: Target, sending: Sending) -> Request:
     """Posted to the server's root, as JSON; ``token`` is an access token, where there is one."""
     split = urlsplit(target.url)
     path, _, topic = split.path.rstrip("/").rpartition("/")
-    text = f"{message.text}\n\n{message.line}" if message.line else message.text
+    text = message.text_without_line
+    text += f"\n\n{message.line}" if message.line else ""
     body: dict[str, JsonValue] = {
         "topic": unquote(topic),
         "title": cut(message.title, TITLE),

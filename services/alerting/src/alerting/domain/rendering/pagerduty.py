@@ -34,7 +34,8 @@ def render(message: Message, target: Target, sending: Sending) -> Request:
         "event_action": "resolve" if message.is_over else "trigger",
         "dedup_key": _dedup_key(message),
     }
-    details: dict[str, JsonValue] = {"text": cut(message.text, TEXT), "event": message.name}
+    text = cut(message.text_without_line, TEXT)
+    details: dict[str, JsonValue] = {"text": text, "event": message.name}
     if message.line:
         details["line"] = cut(message.line, LINE)
     event["payload"] = {

@@ -32,7 +32,7 @@ def render(message: Message, target: Target, sending: Sending) -> Request:
     title = f"{sign} {_escaped(message.title)}"
     blocks: list[JsonValue] = [
         {"type": "header", "text": {"type": "plain_text", "text": cut(message.title, HEADER)}},
-        _section(_escaped(message.text)),
+        _section(_escaped(message.text_without_line)),
     ]
     if message.line:
         blocks.append(_section(f"```{_escaped(message.line)}```"))

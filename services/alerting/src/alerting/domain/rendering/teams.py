@@ -30,8 +30,8 @@ def render(message: Message, target: Target, sending: Sending) -> Request:
     body: list[JsonValue] = [
         _text(cut_bytes(message.title, TITLE_BYTES), weight="Bolder", size="Medium", color=colour),
     ]
-    if message.text:
-        paragraphs = "\n\n".join(message.text.splitlines())
+    if text := message.text_without_line:
+        paragraphs = "\n\n".join(text.splitlines())
         body.append(_text(cut_bytes(paragraphs, TEXT_BYTES)))
     if message.line:
         body.append(_text(cut_bytes(message.line, LINE_BYTES), fontType="Monospace"))
