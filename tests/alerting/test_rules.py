@@ -118,6 +118,9 @@ def test_rules_that_flood_or_evaluate_nothing_are_refused_with_their_place() -> 
         ("rules: [{name: a, event: job-failed, when: 'event.'}]", "rules.0.when"),
         ("rules: [{name: a, event: alert-raised}]", "rules.0.event"),
         ("rules: [{name: a, event: nonsense}]", "rules.0.event"),
+        ("rules: [{name: a, event: job-failed, by: node}]", "rules.0.by"),
+        ("rules: [{name: a, event: node-lost, by: job}]", "rules.0.by"),
+        ("rules: [{name: a, event: record-rejected, by: user}]", "rules.0.by"),
         ("rules: [{name: JobRetriedOften, event: job-failed}]", "rules.0.name"),
         ("rules: [{name: NodeLost, event: node-lost}]", "rules.0.name"),
         ("presetsOff: [Nothing]", "presetsOff.0"),
@@ -129,24 +132,45 @@ def test_wrong_rules_are_refused(text: str, place: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("do", "by", "fault"),
+    ("do", "counted", "fix"),
     [
-        ("cordon", "user", "name no node, which cordon needs: give it `by: node`"),
-        ("stop-job", "nothing", "name no job, which stop-job needs: give it `by: job`"),
-        ("cordon", "node", None),
-        ("tag-job", "job", None),
+        ("cordon", "node-lost, by: nothing", "give the rule `by: node`"),
+        ("cordon", "job-failed, by: job", "leave them out, or choose another action"),
+        ("stop-job", "job-failed, by: user", "give the rule `by: job`"),
+        ("cordon", "node-lost, by: node", None),
+        ("tag-job", "job-failed, by: job", None),
     ],
 )
-def test_an_action_needs_alerts_that_name_what_it_acts_on(
-    do: str, by: str, fault: str | None
+def test_an_action_needs_rules_whose_alerts_name_what_it_acts_on(
+    do: str, counted: str, fix: str | None
 ) -> None:
-    text = f"""rules: [{{name: Own, event: job-failed, by: {by}}}]
+    text = f"""rules: [{{name: Own, event: {counted}}}]
 actions:
-- {{name: a, alerts: [NodeLost, Own], do: {do}}}
+- {{name: a, alerts: ["Gpu*", Own], do: {do}}}
 """
+    what = "node" if do == "cordon" else "job"
+    fault = f"alerts Own name no {what}, which {do} needs: {fix}"
     found = check(text.encode()).problems
-    wanted = [] if fault is None else [("actions.0.alerts.1", 3, f"alerts of Own {fault}")]
+    wanted = [] if fix is None else [("actions.0.alerts.1", 3, fault)]
     assert [(it.path, it.line, it.message) for it in found] == wanted
+
+
+@pytest.mark.parametrize(
+    ("do", "alerts", "places"),
+    [
+        ("cordon", "GpuXid, JobStuck, JobWaitsLong, AccountingDrifted, NodeLost", [1, 2, 3]),
+        ("stop-job", "JobStuck, GpuXid, NodeLost, RecordsRejected, JobRetriedOften", [1, 2, 3]),
+        ("drain", "JobRetriedOften, PreflightFailed, Other, JobGpusIdle", [0]),
+    ],
+)
+def test_an_action_on_alerts_of_muster_that_name_no_target_is_refused(
+    do: str, alerts: str, places: list[int]
+) -> None:
+    text = f"actions: [{{name: a, alerts: [{alerts}], do: {do}, mode: 'on'}}]"
+    problems = check(text.encode()).problems
+    assert [it.path for it in problems] == [f"actions.0.alerts.{it}" for it in places]
+    for it in problems:
+        assert it.message.endswith("needs: leave them out, or choose another action")
 
 
 def test_presets_hold_until_they_are_switched_off() -> None:

@@ -33,7 +33,7 @@ from alerting.conditions import EVENT, Condition
 from alerting.domain import clashes, deadletters, drifts, event_rules, health, jobs, nodes
 from alerting.domain.actions import ABOUT_ACTIONS, FAILURES, ON_NODES, ActionRule, Limits
 from alerting.domain.deliveries import ALERTS
-from alerting.domain.event_rules import MOST_AN_HOUR, PRESETS, By, EventRule, Trial
+from alerting.domain.event_rules import MOST_AN_HOUR, PRESETS, By, EventRule, Trial, can_count
 from alerting.domain.events import Severity
 from alerting.places import problem_at
 from alerting.prometheus_rules import NAMES as OF_PROMETHEUS
@@ -66,6 +66,13 @@ OWN_ALERTS = (
     }
 )
 """Alerts that Muster raises without a rule."""
+ABOUT_JOBS = frozenset({jobs.STUCK, jobs.WAITS_LONG}) | {
+    it.name for it in PRESETS if it.by is By.JOB
+}
+ABOUT_NODES = health.NAMES | {nodes.LOST, clashes.CLASHED, *FAILURES.values()}
+ABOUT_NEITHER = frozenset(
+    {drifts.DRIFTED, deadletters.RECORDS_REJECTED, event_rules.FAILS, event_rules.FLOODS}
+)
 CAN_BE_OFF = OWN_ALERTS | {it.name for it in PRESETS}
 
 NEAR = 3
@@ -272,6 +279,10 @@ def _faults(root: Node, numbered: _Numbered) -> list[Problem]:
         if rule.event in (*ALERTS, AlertEvent.UNKNOWN):
             known = ", ".join(it for it in AlertEvent if it not in (*ALERTS, AlertEvent.UNKNOWN))
             found.append(problem_at(root, (*place, "event"), f"choose one of {known}"))
+        elif not can_count(rule.event, rule.by):
+            of = ", ".join(it for it in By if can_count(rule.event, it))
+            fault = f"events {rule.event} name no {rule.by}: choose one of {of}"
+            found.append(problem_at(root, (*place, "by"), fault))
         if rule.when is not None and EVENT not in rule.when:
             fault = "does not read `event`: it holds for all events or none. Leave it out for all"
             found.append(problem_at(root, (*place, "when"), fault))
@@ -315,13 +326,20 @@ def _faults_of_job(action: ActionText) -> Iterable[tuple[tuple[str | int, ...], 
 def _faults_of_target(
     action: ActionText, rules: Iterable[EventRuleText]
 ) -> Iterable[tuple[tuple[str | int, ...], str]]:
-    """Alerts of these rules that name nothing that the action could act on."""
+    """Alerts of these rules, and of Muster itself, that name nothing that the action could act
+    on.
+    """
     do = Do(action.do)
-    by, what = (By.NODE, "node") if do in ON_NODES else (By.JOB, "job")
-    for rule in rules:
-        if rule.name in action.alerts and rule.by is not by:
-            fault = f"alerts of {rule.name} name no {what}, which {do} needs: give it `by: {by}`"
-            yield ("alerts", action.alerts.index(rule.name)), fault
+    by, others = (By.NODE, ABOUT_JOBS) if do in ON_NODES else (By.JOB, ABOUT_NODES)
+    of_rules = {it.name: it for it in rules}
+    for number, name in enumerate(action.alerts):
+        rule = of_rules.get(name)
+        if rule.by is by if rule is not None else name not in others | ABOUT_NEITHER:
+            continue
+        fix = "leave them out, or choose another action"
+        if rule is not None and can_count(rule.event, by):
+            fix = f"give the rule `by: {by}`"
+        yield ("alerts", number), f"alerts {name} name no {by}, which {do} needs: {fix}"
 
 
 def rules_of(content: dict[str, Any]) -> Rules:

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from muster.contracts.alerts import subject_of
+from muster.contracts.subscriptions import AlertEvent
 
 from alerting.domain.events import Alert, Event, Severity, Source
 
@@ -28,6 +29,34 @@ class By(StrEnum):
     VIRTUAL_CLUSTER = "virtualCluster"
     NODE = "node"
     NOTHING = "nothing"
+
+
+OF_JOBS = frozenset(
+    {
+        AlertEvent.JOB_STARTED,
+        AlertEvent.JOB_FINISHED,
+        AlertEvent.JOB_FAILED,
+        AlertEvent.JOB_RETRIED,
+        AlertEvent.JOB_STUCK,
+        AlertEvent.JOB_UNSTUCK,
+    }
+)
+"""Events that name a job, its user and its virtual cluster."""
+OF_NODES = frozenset(
+    {
+        AlertEvent.NODE_LOST,
+        AlertEvent.NODE_RETURNED,
+        AlertEvent.NODE_REMOVED,
+        AlertEvent.NODE_NAME_CLASH,
+        AlertEvent.REMEDIATION_REQUESTED,
+    }
+)
+"""Events that name a node."""
+
+
+def can_count(event: AlertEvent, by: By) -> bool:
+    """Whether events of this kind name what they are to be counted by."""
+    return by is By.NOTHING or event in (OF_NODES if by is By.NODE else OF_JOBS)
 
 
 @dataclass(frozen=True, slots=True)
