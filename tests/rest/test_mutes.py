@@ -41,7 +41,8 @@ async def test_an_admin_mutes_for_themselves_alone(rest: Any, tmp_path: Path) ->
     for more, owner in (("--own",), "admin"), ((), None):
         ran = await asyncio.to_thread(run_cli, tmp_path, *words, *more, **server)
         whose = f"the subscriptions of {owner}" if owner else "everybody"
-        assert (ran.code, ran.out.startswith(f"Muted for {whose} until ")) == (0, True), ran.err
+        muted = f"Muted GpuXid for {whose} until "
+        assert (ran.code, ran.out.startswith(muted)) == (0, True), ran.err
         newest = (await rest.client.get(MUTES)).json()["mutes"][-1]
         assert newest["owner"] == owner
     for wrong in (words[:2], (*words, "--job", "ann~train")):
@@ -50,6 +51,27 @@ async def test_an_admin_mutes_for_themselves_alone(rest: Any, tmp_path: Path) ->
     entries = (await rest.client.get("/api/v2/audit")).json()["entries"]
     owners = [it["detail"]["owner"] for it in entries if it["action"] == "mute.create"]
     assert owners == [None, "admin", "ann", None, "admin"]
+
+
+async def test_a_mute_of_a_job_that_is_not_there_names_the_nearest_ones(
+    rest: Any, tmp_path: Path
+) -> None:
+    async with await rest.make_user("ada") as ada:
+        assert (await ada.post("/api/v2/jobs", content=rest.job_file("run5"))).status_code == 202
+    server = {"MUSTER_URL": rest.url, "MUSTER_TOKEN": rest.token}
+    note = "No job is known by the name"
+    holds = "The mute holds all the same."
+    for job, hint in {
+        "run5": f"{note} admin~run5. Did you mean ada~run5? {holds}",
+        "adda~run": f"{note} adda~run. Did you mean ada~run5? {holds}",
+        "bob~evaluate": f"{note} bob~evaluate. {holds}",
+        "ada~run5": "",
+    }.items():
+        words = ("alerts", "mute", "--job", job)
+        ran = await asyncio.to_thread(run_cli, tmp_path, *words, **server)
+        full = job if "~" in job else f"admin~{job}"
+        assert (ran.code, ran.err.strip()) == (0, hint)
+        assert ran.out.startswith(f"Muted {full} for everybody until ")
 
 
 async def test_mutes_that_are_over_count_until_they_are_forgotten(

@@ -231,7 +231,8 @@ def mute(
     more = {"until": until, "comment": comment, "own": own}
     made = client().send("POST", "/alerts/mutes", body | more).json()
     whose = f"the subscriptions of {made['owner']}" if made["owner"] else "everybody"
-    print_line(f"Muted for {whose} until {made['until']}; `muster alerts unmute {made['id']}`.")
+    what, until = made["alert"] or made["job"], made["until"]
+    print_line(f"Muted {what} for {whose} until {until}; `muster alerts unmute {made['id']}`.")
     if made.get("note"):
         print_note(made["note"])
 

@@ -3,6 +3,7 @@
 import secrets
 import time
 from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
 from typing import Annotated, Self
 
 from fastapi import Path
@@ -19,7 +20,7 @@ from rest.api.tokens import Done
 from rest.domain.callers import Caller, check_admin, check_owner
 from rest.domain.times import iso
 from rest.handlers.alert_rules import no_such
-from rest.store import accounts, audit, mutes
+from rest.store import accounts, audit, jobs, mutes
 
 router = new_router("/alerts/mutes", tag="alerts")
 
@@ -27,6 +28,10 @@ MAX_MUTES = 100
 """Of one user, and of all administrators for everybody."""
 MAX_PUBLISHED = 1000
 """The same, with those that are over and still published."""
+NEWEST_JOBS = 1000
+"""The jobs among which a name that no job has is looked for."""
+NEAR = 3
+"""The most names that are suggested."""
 LONGEST = timedelta(days=90)
 CLOCKS = timedelta(minutes=5)
 """By so much a client's clock may be ahead of ours."""
@@ -67,7 +72,7 @@ class ShownMute(BaseModel):
 
 
 class MadeMute(ShownMute):
-    """A mute. ``note``: no alert or event of its name is known, and which are like it."""
+    """A mute. ``note``: no alert, event or job of its name is known, and which are like it."""
 
     note: str | None = None
 
@@ -93,9 +98,9 @@ async def list_mutes(here: Here, caller: User, page: Paging) -> MutePage:
 async def create_mute(wanted: MuteRequest, here: Here, caller: User, address: Address) -> MadeMute:
     """Hold messages back until a time. A user's mute is for their own subscriptions. An admin's is
     for everybody, or with `own` for their own subscriptions. `note` warns of a name that nobody
-    knows: such an alert may still come from Alertmanager.
+    knows: such an alert may still come from Alertmanager, and such a job may be submitted.
     """
-    note = None if wanted.alert is None else await _note_on(here, wanted.alert)
+    note = await _note_on(here, wanted)
     owner = None if caller.is_admin and not wanted.own else caller.username
     async with transaction(here.pool) as conn:
         await accounts.check_rights(conn, caller)
@@ -136,16 +141,37 @@ async def delete_mute(
     return Done(message="The mute has ended.")
 
 
-async def _note_on(here: Context, alert: str) -> str | None:
-    """What to know about a name that nobody knows. Without Alerting's answer, nothing."""
+async def _note_on(here: Context, wanted: MuteRequest) -> str | None:
+    """What to know about a name that nobody knows."""
+    if wanted.job is not None:
+        what, name, near = "job", wanted.job, await _nearest_jobs(here, wanted.job)
+    else:
+        what, name = "alert or event", wanted.alert or ""
+        near = await _nearest_alerts(here, name)
+    if near is None:
+        return None
+    fault = no_such(what, name, near)
+    return f"{fault[:1].upper()}{fault[1:]} The mute holds all the same."
+
+
+async def _nearest_alerts(here: Context, alert: str) -> list[str] | None:
+    """None: there is such an alert or event, or Alerting does not answer."""
     try:
         found = await here.peers.ask_alerting("/alerts/names", {"like": alert})
     except (Rejected, Transient):
         return None
-    if not found or found.get("isKnown", True):
-        return None
-    fault = no_such("alert or event", alert, found["nearest"])
-    return f"{fault[:1].upper()}{fault[1:]} The mute holds all the same."
+    return list(found["nearest"]) if found and not found.get("isKnown", True) else None
+
+
+async def _nearest_jobs(here: Context, job: str) -> list[str] | None:
+    """Those of the same name first, which are of other users. None: there is such a job."""
+    user, _, name = job.partition("~")
+    async with here.pool.acquire() as conn:
+        if await jobs.is_there(conn, user, name):
+            return None
+        newest = await jobs.newest_names(conn, NEWEST_JOBS)
+    same = [it for it in newest if it.endswith(f"~{name}")]
+    return list(dict.fromkeys((*same, *get_close_matches(job, newest, NEAR))))[:NEAR]
 
 
 def _check_time(until: datetime, now: datetime) -> None:

@@ -160,6 +160,19 @@ async def find_job(pool: Pool | Connection, username: str, name: str) -> WholeJo
     return WholeJob(_listed(row), row["reason"], row["status"], row["warnings"], row["spec"])
 
 
+async def is_there(conn: Connection, username: str, name: str) -> bool:
+    """Whether there is such a job."""
+    sql = "SELECT EXISTS (SELECT FROM job WHERE username = $1 AND name = $2)"
+    found: bool = await conn.fetchval(sql, username, name)
+    return found
+
+
+async def newest_names(conn: Connection, most: int) -> list[str]:
+    """The names of the newest jobs, as ``user~name``."""
+    sql = "SELECT username || '~' || name AS job FROM job ORDER BY submitted_at DESC, id LIMIT $1"
+    return [row["job"] for row in await conn.fetch(sql, most)]
+
+
 async def find_attempt(pool: Pool, job: str, attempt: int) -> dict[str, Any] | None:
     """The latest message about a job attempt that was retried."""
     status: dict[str, Any] | None = await pool.fetchval(
