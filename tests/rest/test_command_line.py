@@ -117,6 +117,11 @@ async def test_secrets_of_a_receiver_are_asked_for_and_not_shown(rest: Any, tmp_
     for words, error in wrong.items():
         ran = await add(*words, text=f"{topic}\n")
         assert (ran.code, error in ran.err, topic in ran.err) == (2, True, False), ran.err
+    inside = "http://chat.internal/hooks/secret"
+    assert await added("--to", "slack", text=f"{inside}\n") == ("slack", inside, "")
+    ran = await add("--to", "teams", text=f"{inside}\n")
+    error = "`teams.url` is no address with TLS, which it needs: write it like https://host/path"
+    assert (ran.code, error in ran.err, inside in ran.err) == (4, True, False), ran.err
     ran = await add(*pagerduty, text="a key with spaces\n")
     error = "`pagerduty.routingKey` is no integration key: it has 16 to 64 letters and digits"
     assert (ran.code, error in ran.err, "a key with" in ran.err) == (4, True, False), ran.err
@@ -127,7 +132,7 @@ async def test_secrets_of_a_receiver_are_asked_for_and_not_shown(rest: Any, tmp_
     }.items():
         ran = await add(*words)
         assert (ran.code, error in ran.err) == (4, True), ran.err
-    assert len(await people.json("admin", "subscriptions")) == 4
+    assert len(await people.json("admin", "subscriptions")) == 5
 
 
 async def test_a_list_of_subscriptions_says_what_each_takes_and_when(

@@ -117,9 +117,19 @@ class Filter(BaseModel):
     jobNames: Names = []
 
 
-class ChatReceiver(BaseModel):
-    """A channel of Slack or of Microsoft Teams: its incoming webhook, or its workflow's address.
-    The address is a secret: it is stored sealed, and no answer has it.
+class SlackReceiver(BaseModel):
+    """A channel of Slack, or of what takes its format: its incoming webhook. The address is a
+    secret: it is stored sealed, and no answer has it.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    url: Annotated[str, Field(max_length=2048, pattern=texts.URL)]
+
+
+class TeamsReceiver(BaseModel):
+    """A channel of Microsoft Teams: its workflow's address. The address is a secret: it is stored
+    sealed, and no answer has it.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -226,8 +236,8 @@ class SubscriptionRequest(BaseModel):
     webhookUrl: Annotated[str | None, Field(max_length=2048, pattern=texts.URL)] = None
     email: Annotated[str | None, Field(max_length=320, pattern=texts.MAIL)] = None
 
-    slack: ChatReceiver | None = None
-    teams: ChatReceiver | None = None
+    slack: SlackReceiver | None = None
+    teams: TeamsReceiver | None = None
     pagerduty: PagerDutyReceiver | None = None
     ntfy: NtfyReceiver | None = None
 

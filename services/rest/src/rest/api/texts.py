@@ -23,7 +23,7 @@ FIXES: Mapping[str, str] = {
     MAIL: "is no mail address: write it like ann@example.org",
     MAIL_OR_NONE: "is no mail address: write it like ann@example.org",
     URL: "is no address: write it like https://host/path",
-    HTTPS_URL: "is no address: write it like https://host/path",
+    HTTPS_URL: "is no address with TLS, which it needs: write it like https://host/path",
     ROUTING_KEY: "is no integration key: it has 16 to 64 letters and digits",
     TOPIC_URL: "is no address of a topic: write it like https://host/topic",
     PRINTABLE: "has characters that no token has",
