@@ -78,6 +78,34 @@ async def test_an_owner_sees_deliveries_and_why_one_failed_and_replays_it(
     assert ids.count(failed["id"]) == 3
 
 
+async def test_a_waiting_delivery_says_when_it_is_tried_next_and_is_not_replayed(
+    cluster: Any, with_rest: Callable[..., Any], start_receiver: Callable[..., Any], tmp_path: Path
+) -> None:
+    receiver = await start_receiver(status=503, extra="retry-after: 3600\r\n")
+    async with with_rest() as api:
+
+        async def muster(*words: str, text: str = "") -> Ran:
+            return await asyncio.to_thread(run_cli, tmp_path, *words, text=text, MUSTER_URL=api.url)
+
+        assert (await muster("login", "admin", text="correct-horse\n")).code == 0
+        ident = await subscribed(api.admin, receiver.url)
+        await cluster.until("SELECT count(*) FROM subscription", [(1,)])
+        await cluster.job("j1", 1, JobState.FAILED)
+        names = ("state", "attempts", "reason")
+        await until_deliveries(api.admin, ident, [("waiting", 1, "HTTP 503")], *names)
+        path = f"{SUBSCRIPTIONS}/{ident}"
+        (waits,) = (await api.admin.get(f"{path}/deliveries")).json()["deliveries"]
+        at = waits["nextAt"][:19].replace("T", " ")
+        shown = (await muster("subscriptions", "deliveries", ident)).out
+        assert f"  next attempt {at}: HTTP 503" in shown
+        words = ("subscriptions", "replay", ident)
+        for asked in (("--since", "2025-01-01T00:00:00Z"), ("--delivery", waits["id"])):
+            ran = await muster(*words, *asked)
+            text = "No ended delivery was found: nothing is sent again."
+            assert ran.out.startswith(f"{text} Deliveries that wait are left alone: 1. See: ")
+    assert len(receiver.requests) == 1
+
+
 async def test_a_replay_has_the_order_of_the_events(
     cluster: Any, with_rest: Callable[..., Any], start_receiver: Callable[..., Any]
 ) -> None:
@@ -281,15 +309,23 @@ async def test_the_command_line_subscribes_tests_lists_and_replays(
         assert made.code == 0, made.err
         ident = made.out.strip()
         failed = await muster("subscriptions", "test", ident)
-        assert (failed.code, "HTTP 403: broken" in failed.err) == (9, True)
+        assert (failed.code, "HTTP 403: broken" in failed.err) == (1, True)
         receiver.status = 200
         tested = await muster("subscriptions", "test", ident)
         assert tested.out == "The receiver has the test message.\n"
         listed = await muster("subscriptions", "deliveries", ident, "-o", "json")
         (newest, _) = json.loads(listed.out)["deliveries"]
         replayed = await muster("subscriptions", "replay", ident, "--delivery", newest["id"])
-        assert replayed.code == 0
+        see = f" See: muster subscriptions deliveries {ident}\n"
+        assert (replayed.code, replayed.out) == (0, f"1 ended delivery is sent again.{see}")
         await receiver.wait_for(3)
+        none = f"No ended delivery was found: nothing is sent again.{see}"
+        later = await muster("subscriptions", "replay", ident, "--since", "2100-01-01T00:00:00Z")
+        assert (later.code, later.out) == (0, none)
+        unknown = f"msg_{'0' * 32}"
+        refused = await muster("subscriptions", "replay", ident, "--delivery", unknown)
+        assert refused.code == 4
+        assert f"Subscription {ident} has no delivery {unknown}." in refused.err
         shown = await muster("subscriptions", "deliveries", ident)
         assert "HTTP 403: broken" in shown.out
         listed = await muster("subscriptions")

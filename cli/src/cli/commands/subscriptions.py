@@ -196,7 +196,7 @@ def deliveries(
             each["type"],
             each["state"],
             each["attempts"],
-            each["reason"] or each["title"] or "",
+            _next(each) + (each["reason"] or each["title"] or ""),
         )
         for each in found["deliveries"]
     ]
@@ -227,10 +227,11 @@ def test(subscription: Id) -> None:
         print_line("The receiver has the test message.")
         return
     if found is None or found["reason"] is None:
-        text = f"There is no answer after {TEST_S:.0f} s"
+        code, text = Exit.TIMED_OUT, f"There is no answer after {TEST_S:.0f} s"
     else:
+        code = Exit.CHECK_REFUSED
         text = f"The receiver does not have the test message: {found['reason']}"
-    raise CommandError(Exit.FAILED, f"{text}. See: muster subscriptions deliveries {subscription}")
+    raise CommandError(code, f"{text}. See: muster subscriptions deliveries {subscription}")
 
 
 @app.command
@@ -246,8 +247,21 @@ def replay(
     """Send ended deliveries once more: named ones, or those of a time."""
     wanted = {"deliveries": delivery, "since": since, "until": until}
     body = {name: it for name, it in wanted.items() if it is not None}
-    client().send("POST", _path(subscription, "/replay"), body)
-    print_line(f"They are sent again. See: muster subscriptions deliveries {subscription}")
+    found = client().send("POST", _path(subscription, "/replay"), body).json()
+    ended, waiting = found["ended"], found["waiting"]
+    text = "No ended delivery was found: nothing is sent again."
+    if ended:
+        are = "delivery is" if ended == 1 else "deliveries are"
+        text = f"{ended} ended {are} sent again."
+    if waiting:
+        text += f" Deliveries that wait are left alone: {waiting}."
+    print_line(f"{text} See: muster subscriptions deliveries {subscription}")
+
+
+def _next(delivery: dict[str, Any]) -> str:
+    """When one that waits is tried next."""
+    at = delivery["nextAt"]
+    return "" if at is None else f"next attempt {when(milliseconds(at))}: "
 
 
 def _answered(here: Client, subscription: str, event: str) -> dict[str, Any] | None:

@@ -26,7 +26,7 @@ from muster.settings import read
 from muster.token_guard import TokenGuard
 
 from alerting.alertmanagers import posting
-from alerting.api.routes import routes
+from alerting.api.routes import delivery_routes, routes
 from alerting.domain.deliveries import Answer, Channel, Failed, GivenUp, GiveUp, new_orders
 from alerting.domain.messages import Message, confirmation_message
 from alerting.domain.rendering import FORMS, pagerduty
@@ -84,7 +84,9 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
         known = KnownSettings()
         _listen(runtime, subscriptions, known, metrics, lanes)
         guard = TokenGuard(ALERTING, settings.service_key, runtime.metrics)
-        runtime.routes.extend(routes(runtime.pool, guard, settings.delivery_policy(), known.rules))
+        runtime.routes.extend(routes(runtime.pool, guard, known.rules))
+        policy, most = settings.delivery_policy(), settings.replay_most
+        runtime.routes.extend(delivery_routes(runtime.pool, guard, policy, most))
         yield
 
 

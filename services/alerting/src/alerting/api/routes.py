@@ -33,12 +33,11 @@ MOST = 50_000
 STATES = {"firing": True, "resolved": False}
 
 
-def routes(pool: Pool, guard: TokenGuard, policy: DeliveryPolicy, known: KnownRules) -> list[Route]:
+def routes(pool: Pool, guard: TokenGuard, known: KnownRules) -> list[Route]:
     """``/alerts?state=&name=&severity=&source=&user=&job=&node=&offset=&limit=``; with ``seenBy=``
     and ``virtualClusters=`` (by commas) only what is about this user's jobs, or these.
     ``/alerts/names?like=``: whether there is such a name, else the nearest ones.
-    ``/actions?offset=&limit=``, ``POST /rules/check?trial=`` (``no``: it refuses nothing),
-    ``/deliveries?subscription=&state=&offset=&limit=``, ``/receivers?owner=``: those that fail.
+    ``/actions?offset=&limit=``, ``POST /rules/check?trial=`` (``no``: it refuses nothing).
     """
 
     async def list_alerts(request: Request) -> Response:
@@ -91,6 +90,22 @@ def routes(pool: Pool, guard: TokenGuard, policy: DeliveryPolicy, known: KnownRu
         found = {"errors": errors, "trial": shown, "unknown": unknown}
         return JSONResponse({"content": checked.content, **found})
 
+    return [
+        Route("/alerts", _guarded(list_alerts, guard), methods=["GET"]),
+        Route("/alerts/names", _guarded(look_for_name, guard), methods=["GET"]),
+        Route("/actions", _guarded(list_actions, guard), methods=["GET"]),
+        Route("/rules/check", _guarded(check_rules, guard), methods=["POST"]),
+    ]
+
+
+def delivery_routes(
+    pool: Pool, guard: TokenGuard, policy: DeliveryPolicy, replay_most: int
+) -> list[Route]:
+    """``/deliveries?subscription=&state=&offset=&limit=``,
+    ``/deliveries/replay?subscription=&named=&since=&until=`` (``named`` by commas): what a replay
+    of these finds, ``/receivers?owner=``: those that fail.
+    """
+
     async def list_deliveries(request: Request) -> Response:
         query = request.query_params
         subscription, state = query.get("subscription", ""), query.get("state")
@@ -107,6 +122,16 @@ def routes(pool: Pool, guard: TokenGuard, policy: DeliveryPolicy, known: KnownRu
             }
         )
 
+    async def find_to_replay(request: Request) -> Response:
+        query = request.query_params
+        subscription, named = query.get("subscription", ""), names_in(query.get("named", ""))
+        since, until = _time(request, "since"), _time(request, "until")
+        async with pool.acquire() as conn:
+            found = await deliveries.find_to_replay(conn, subscription, named, since, until)
+        ended = min(found.ended, replay_most)
+        shown = {"ended": ended, "waiting": found.waiting, "unknown": found.unknown}
+        return JSONResponse(shown)
+
     async def list_troubled(request: Request) -> Response:
         async with pool.acquire() as conn:
             owner = request.query_params.get("owner")
@@ -115,11 +140,8 @@ def routes(pool: Pool, guard: TokenGuard, policy: DeliveryPolicy, known: KnownRu
         return JSONResponse({"receivers": shown, "others": _shown_receiver(None, policy)})
 
     return [
-        Route("/alerts", _guarded(list_alerts, guard), methods=["GET"]),
-        Route("/alerts/names", _guarded(look_for_name, guard), methods=["GET"]),
-        Route("/actions", _guarded(list_actions, guard), methods=["GET"]),
-        Route("/rules/check", _guarded(check_rules, guard), methods=["POST"]),
         Route("/deliveries", _guarded(list_deliveries, guard), methods=["GET"]),
+        Route("/deliveries/replay", _guarded(find_to_replay, guard), methods=["GET"]),
         Route("/receivers", _guarded(list_troubled, guard), methods=["GET"]),
     ]
 
@@ -140,6 +162,11 @@ def _guarded(answer: Handle, guard: TokenGuard) -> Handle:
 
 def _page(request: Request) -> tuple[int, int]:
     return _number(request, "offset", 0), min(_number(request, "limit", MOST), MOST)
+
+
+def _time(request: Request, name: str) -> datetime | None:
+    text = request.query_params.get(name)
+    return None if text is None else datetime.fromisoformat(text)
 
 
 def _number(request: Request, name: str, default: int) -> int:

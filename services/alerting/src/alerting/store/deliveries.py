@@ -149,21 +149,24 @@ _NOTE_REPLAY = """
     UPDATE receiver SET replayed = $2
     WHERE subscription = $1 AND (replayed IS NULL OR replayed < $2)
 """
-_REPLAY = """
+_TO_REPLAY = """
+    FROM delivery AS o JOIN event AS e ON e.key = o.event_key
+    WHERE o.subscription = $1
+    AND (o.id = ANY($2) OR (o.state <> 'digested' AND e.at >= $3 AND e.at <= $4))
+"""
+_REPLAY = f"""
     WITH picked AS (
-        SELECT o.id, e.at, e.written_at FROM delivery AS o JOIN event AS e ON e.key = o.event_key
-        WHERE o.subscription = $1 AND o.state <> 'waiting'
-        AND (o.replay IS NULL OR o.replay < $2)
-        AND (o.id = ANY($3) OR (o.state <> 'digested' AND e.at >= $4 AND e.at <= $5))
+        SELECT o.id, e.at, e.written_at {_TO_REPLAY}
+        AND o.state <> 'waiting' AND (o.replay IS NULL OR o.replay < $5)
         ORDER BY e.at LIMIT $6 FOR UPDATE OF o
     ), placed AS (
         SELECT id, row_number() OVER (ORDER BY written_at DESC, at DESC) AS place FROM picked
     )
-    UPDATE delivery AS d SET state = 'waiting', attempts = 0, created_at = now(), replay = $2,
+    UPDATE delivery AS d SET state = 'waiting', attempts = 0, created_at = now(), replay = $5,
         next_at = now() - place * interval '1 microsecond', digest_at = NULL, lease = NULL,
         lease_until = NULL, why = NULL, reason = NULL, ended_at = NULL
     FROM placed WHERE d.id = placed.id
-"""
+"""  # noqa: S608 - a part of a statement
 """In the order in which the events came: the oldest is due first."""
 
 
@@ -188,9 +191,41 @@ async def apply_orders(
             if noted == "UPDATE 0":
                 continue
             picked = (list(order.deliveries), order.since, order.until)
-            done = await conn.execute(_REPLAY, subscription.id, order.id, *picked, most)
+            done = await conn.execute(_REPLAY, subscription.id, *picked, order.id, most)
         made += int(done.split()[-1])
     return made
+
+
+@dataclass(frozen=True, slots=True)
+class ToReplay:
+    """What a replay finds: ended deliveries, which it makes once more, and waiting ones, which it
+    leaves alone. ``unknown``: those that were named and are none of the subscription's.
+    """
+
+    ended: int
+    waiting: int
+    unknown: Sequence[str]
+
+
+_FIND_TO_REPLAY = f"""
+    SELECT count(*) FILTER (WHERE o.state <> 'waiting') AS ended,
+        count(*) FILTER (WHERE o.state = 'waiting') AS waiting,
+        array(SELECT unnest($2::text[]) EXCEPT SELECT id FROM delivery WHERE subscription = $1)
+            AS unknown
+    {_TO_REPLAY}
+"""  # noqa: S608 - a part of a statement
+
+
+async def find_to_replay(
+    conn: Connection,
+    subscription: str,
+    named: Sequence[str],
+    since: datetime | None,
+    until: datetime | None,
+) -> ToReplay:
+    """What a replay of named deliveries, or of the events of a time, finds now."""
+    picked = (list(named), since, until)
+    return (await fetch(ToReplay, conn, _FIND_TO_REPLAY, subscription, *picked))[0]
 
 
 async def add_message(

@@ -41,6 +41,7 @@ STATUS = {
     "NoReportError": 404,
     "NoConfigError": 404,
     "NoSubscriptionError": 404,
+    "NoDeliveryError": 404,
     "NoStorageError": 404,
     "NoActionError": 404,
     "NoTagError": 404,

@@ -618,5 +618,6 @@ EXAMPLES: dict[str, Any] = {
         "total": 1,
     },
     "ReplayRequest": {"since": "2026-01-31T12:00:00Z", "until": "2026-01-31T13:00:00Z"},
-    "Ordered": {"order": "0193f0c2b0ac", "event": None},
+    "OrderedTest": {"order": "0193f0c2b0ac", "event": "receiver-test/0193f0c2b0ac"},
+    "OrderedReplay": {"order": "0193f0c2b0ac", "ended": 12, "waiting": 1},
 }

@@ -371,11 +371,29 @@ class ReplayRequest(BaseModel):
         return self
 
 
-class Ordered(BaseModel):
-    """An order that Alerting carries out. ``event``: what a test's delivery is about."""
+class OrderedTest(BaseModel):
+    """An order that Alerting carries out. ``event``: what the test's delivery is about."""
 
     order: str
-    event: str | None
+    event: str
+
+
+class OrderedReplay(BaseModel):
+    """An order that Alerting carries out. ``ended``: the deliveries that it finds now and makes
+    once more; ``waiting``: those that it leaves alone.
+    """
+
+    order: str
+    ended: int
+    waiting: int
+
+
+class ToReplay(BaseModel):
+    """Alerting's answer: what a replay finds. ``unknown``: named, and not there."""
+
+    ended: int
+    waiting: int
+    unknown: list[str]
 
 
 class ChangedSubscription(ShownSubscription):
@@ -538,22 +556,25 @@ async def list_deliveries(
     return JSONResponse(answer)
 
 
-@router.post("/{ident}/test", status_code=202, response_model=Ordered)
-async def test_subscription(ident: Ident, here: Here, caller: User, address: Address) -> Ordered:
+@router.post("/{ident}/test", status_code=202, response_model=OrderedTest)
+async def test_subscription(
+    ident: Ident, here: Here, caller: User, address: Address
+) -> OrderedTest:
     """Send a test message. A paused or disabled receiver is tried again. `event` names its
     delivery in the list of deliveries.
     """
     order = _new_order(OrderKind.TEST)
     await _order(here, caller, ident, address, order)
-    return Ordered(order=order.id, event=f"receiver-test/{order.id}")
+    return OrderedTest(order=order.id, event=f"receiver-test/{order.id}")
 
 
-@router.post("/{ident}/replay", status_code=202, response_model=Ordered)
+@router.post("/{ident}/replay", status_code=202, response_model=OrderedReplay)
 async def replay_deliveries(
     ident: Ident, request: ReplayRequest, here: Here, caller: User, address: Address
-) -> Ordered:
+) -> OrderedReplay:
     """Make ended deliveries once more, with the ids that they had: those that are named, or those
-    of the events in a time. A paused or disabled receiver is tried again.
+    of the events in a time. A paused or disabled receiver is tried again. A named delivery that is
+    not there is refused.
     """
     order = _new_order(OrderKind.REPLAY)
     if request.since is None:
@@ -561,8 +582,28 @@ async def replay_deliveries(
     else:
         span = {"since": request.since, "until": request.until or order.at}
         order = order.model_copy(update=span)
+    async with transaction(here.pool) as conn:
+        await _find(conn, caller, ident)
+    found = await _to_replay(here, ident, order)
     await _order(here, caller, ident, address, order)
-    return Ordered(order=order.id, event=None)
+    return OrderedReplay(order=order.id, ended=found.ended, waiting=found.waiting)
+
+
+async def _to_replay(here: Context, ident: str, order: DeliveryOrder) -> ToReplay:
+    """What a replay finds. Raises Rejected where a named delivery is not there."""
+    query = {"subscription": ident, "named": ",".join(order.deliveries)}
+    if order.since is not None and order.until is not None:
+        query |= {"since": order.since.isoformat(), "until": order.until.isoformat()}
+    answer = await here.peers.ask_alerting("/deliveries/replay", query)
+    try:
+        found = ToReplay.model_validate(answer)
+    except ValidationError as error:
+        raise Transient("Alerting's answer can't be read. Check its version and log.") from error
+    if found.unknown:
+        missing = ", ".join(sorted(found.unknown))
+        message = f"Subscription {ident} has no delivery {missing[:200]}."
+        raise Rejected("NoDeliveryError", message)
+    return found
 
 
 def _new_order(kind: OrderKind) -> DeliveryOrder:
