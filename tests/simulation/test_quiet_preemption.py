@@ -90,6 +90,15 @@ def test_who_is_young_while_the_budget_is_used_up_is_protected_until_both_are_ov
     assert scene.core.wakes_at() >= 201.0 + 3600.0
 
 
+def test_a_nominated_gang_too_is_protected_while_the_budget_is_used_up() -> None:
+    scene = full(a_scene(preemptions_per_hour=4))
+    scene.asks(a_gang("first", 4, priority=1))
+    decided = scene.asks(a_gang("high", priority=2))
+    assert code_of(decided, "high") == "shape"
+    told = reason(decided, "high")
+    assert (told["protected"], told["protectedUntil"]) == (1, scene.now - 1.0 + 3600.0)
+
+
 def test_what_its_own_job_says_counts_and_not_the_policy() -> None:
     scene = full(a_scene(min_run_s=100.0), min_run_s=0.0)
     assert victims(scene.asks(a_gang("high", priority=1))) == ["a"]

@@ -139,7 +139,7 @@ class Costs:
         return [
             self.protected_until(other)
             for other in others
-            if other.phase is Phase.RUNNING
+            if other.phase in (Phase.RUNNING, Phase.NOMINATED)
             and not other.is_opportunistic
             and self._is_below(asking, other)
             and cost_of(other) is None

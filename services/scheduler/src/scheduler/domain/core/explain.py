@@ -205,8 +205,8 @@ class _Explainer:
         }
         if not self._costs.protected(head, there):
             return reason
-        inside = self._costs.records.charged_to(head.owner)
-        ends = self._costs.protected(head, (record.workload for record in inside))
+        inside = {record.workload for record in self._costs.records.charged_to(head.owner)}
+        ends = self._costs.protected(head, inside | there)
         if not places_of(self._state, head, (), self._costs.after(ends)):
             return reason
         gangs, are = counted(len(ends), "gang"), "is" if len(ends) == 1 else "are"
