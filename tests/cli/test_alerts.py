@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rest_double import Rest, muster
 
-MUTE = {"id": "7", "owner": None, "until": "2026-01-31T13:00:00Z"}
+MUTE = {"id": "7", "alert": "GpuXdi", "owner": None, "until": "2026-01-31T13:00:00Z"}
 NOTE = "No alert or event is known by the name GpuXdi. Did you mean GpuXid?"
 
 
@@ -16,7 +16,7 @@ def test_a_mute_of_a_name_that_nobody_knows_is_made_with_a_note(
 ) -> None:
     rest.answer("POST /api/v2/alerts/mutes", MUTE | {"note": note}, 201)
     ran = muster(rest, tmp_path, "alerts", "mute", "--alert", "GpuXdi")
-    assert (ran.code, ran.out.startswith("Muted for everybody until ")) == (0, True)
+    assert (ran.code, ran.out.startswith("Muted GpuXdi for everybody until ")) == (0, True)
     assert ran.err.strip() == (note or "")
 
 

@@ -72,6 +72,10 @@ async def test_a_mute_of_a_job_that_is_not_there_names_the_nearest_ones(
         full = job if "~" in job else f"admin~{job}"
         assert (ran.code, ran.err.strip()) == (0, hint)
         assert ran.out.startswith(f"Muted {full} for everybody until ")
+    bare = {**await body(rest), "job": "run5"}
+    del bare["alert"]
+    made = (await rest.client.post(MUTES, json=bare)).json()
+    assert made["note"] == f"{note} run5. Did you mean ada~run5? {holds}"
 
 
 async def test_mutes_that_are_over_count_until_they_are_forgotten(

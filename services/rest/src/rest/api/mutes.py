@@ -165,7 +165,7 @@ async def _nearest_alerts(here: Context, alert: str) -> list[str] | None:
 
 async def _nearest_jobs(here: Context, job: str) -> list[str] | None:
     """Those of the same name first, which are of other users. None: there is such a job."""
-    user, _, name = job.partition("~")
+    user, _, name = job.rpartition("~")
     async with here.pool.acquire() as conn:
         if await jobs.is_there(conn, user, name):
             return None
