@@ -84,6 +84,21 @@ def test_nothing_succeeds_by_being_refused(new_story: NewStory) -> None:
     assert story.status().state is JobState.FAILED
 
 
+@pytest.mark.parametrize(
+    ("code", "fault"),
+    [("too-large", Fault.USER), ("unknown-virtual-cluster", Fault.PLATFORM)],
+)
+def test_no_job_is_blamed_for_a_virtual_cluster_that_was_removed(
+    new_story: NewStory, code: str, fault: Fault
+) -> None:
+    story = new_story({"worker": 1})
+    (gang,) = story.scheduler.waiting()
+    status = story.receive(story.scheduler.refuse(gang, code)).status()
+    assert status.verdict is not None
+    assert (status.state, status.verdict.rule) == (JobState.FAILED, code)
+    assert status.verdict.fault is fault
+
+
 def test_no_gang_runs_without_the_pod_that_was_lost_before_it_ran(new_story: NewStory) -> None:
     story = new_story({"worker": 2}, role={"min_failed_instances": -1})
     story.scheduler.place("j1-0", "n1", 1)

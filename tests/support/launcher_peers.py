@@ -96,10 +96,10 @@ class FakeScheduler:
             gang, self._pods(gang).values(), reason=Reason(code="no-room", text=text)
         )
 
-    def refuse(self, gang: str) -> GangDecision:
+    def refuse(self, gang: str, code: str = "too-large") -> GangDecision:
         """The gang can never run."""
         pods = [_pod(name, PodDecisionState.REFUSED) for name in self._pods(gang)]
-        return self._decide(gang, pods, reason=Reason(code="too-large", text="It is too large."))
+        return self._decide(gang, pods, reason=Reason(code=code, text="It is too large."))
 
     def preempt(
         self,

@@ -103,6 +103,9 @@ _REFUSED = _verdict(
     "The job never ran.",
 )
 
+_REMOVED = "unknown-virtual-cluster"
+"""REST takes no job for a virtual cluster that is not there: an administrator has removed it."""
+
 _LEAST_LOSS = -1000
 """Codes from here down are about nodes and their agents; above are signals and exit codes, which a
 program can cause itself."""
@@ -141,7 +144,8 @@ def refused(reason: Reason | None) -> Verdict:
     """The cluster can never run the gang."""
     if reason is None:
         return _REFUSED
-    return _REFUSED.model_copy(update={"rule": reason.code, "cause": reason.text})
+    fault = Fault.PLATFORM if reason.code == _REMOVED else Fault.USER
+    return _REFUSED.model_copy(update={"rule": reason.code, "cause": reason.text, "fault": fault})
 
 
 def end_by(verdict: Verdict | None) -> GangEnd:
