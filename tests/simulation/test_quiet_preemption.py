@@ -236,7 +236,29 @@ def test_a_gang_that_needs_more_victims_than_the_budget_has_waits() -> None:
     decided = scene.asks(a_gang("two", 2, priority=1))
     assert victims(decided) == []
     assert code_of(decided, "two") == "shape"
+    told = next(each.reason for each in decided if isinstance(each, Deferred))
+    assert "More gangs would be preempted than preemptionsPerHour allows." in told.text
+    assert (told.numbers["protected"], "protectedUntil" in told.numbers) == (4, False)
     assert len(victims(scene.asks(a_gang("one", priority=1)))) == 1
+
+
+def test_a_budget_of_none_is_named() -> None:
+    scene = full(a_scene(preemptions_per_hour=0))
+    told = reason(scene.asks(a_gang("high", priority=1)), "high")
+    assert (told["protected"], "protectedUntil" in told) == (4, False)
+
+
+def test_who_needs_more_victims_than_the_budget_has_is_not_starved_by_small_gangs() -> None:
+    scene = full(a_scene(preemptions_per_hour=1), limit_s=100.0)
+    scene.cycle()
+    assert victims(scene.asks(a_gang("two", 2, priority=1))) == []
+    ends = scene.core.questions.counterfactual("two").ends
+    assert ends is not None
+    assert len(ends.gangs) == 1  # the budget has room for one more
+    scene.leave("a")
+    scene.asks(*(a_gang(f"small{n}", limit_s=100.0) for n in range(4)))
+    decided = scene.cycle()
+    assert [each.gang for each in decided if isinstance(each, Placed)] == []
 
 
 def test_guests_leave_where_the_budget_is_used_up() -> None:

@@ -78,6 +78,18 @@ def test_who_is_too_large_is_told_of_ports_and_counted_resources() -> None:
     assert "1 pod with 1 GPU, 1 CPU, 1 port, 5 rdma and 0 MB at once" in refused.reason.text
 
 
+def test_who_is_too_large_for_all_nodes_together_is_told_what_they_have() -> None:
+    limits = dict.fromkeys(("n0", "n1"), NodeLimits(cpu=8, memory_mb=1000))
+    cells = [PhysicalCell("node", name=name) for name in limits]
+    scene = Scene(config(cells, limits, x=owning(("node", 2))))
+    (refused,) = scene.asks(gang("a", "x", 1, pods=3, memory_mb=700))
+    assert isinstance(refused, Refused)
+    assert "All nodes together have 2000 MB of memory. Ask for fewer" in refused.reason.text
+    (refused,) = scene.asks(gang("b", "x", 1, pods=3, memory_mb=600))
+    assert isinstance(refused, Refused)  # one pod fits each node
+    assert "All nodes together" not in refused.reason.text
+
+
 def test_gpu_types_of_pods_without_gpus_have_no_effect() -> None:
     cells = [PhysicalCell("old-node", name="m0"), PhysicalCell("k80-node", name="n0")]
     limits = dict.fromkeys(("m0", "n0"), NodeLimits(cpu=8))

@@ -244,7 +244,10 @@ def test_who_wants_no_gpu_is_told_nothing_of_gpus(limited: Core) -> None:
         ([Kind(3)], "No node has 3 GPUs, the most is 2. Ask for less in each task."),
         ([Kind(resources=(("rdma", 1),)), Kind(1)], "No node has rdma. Ask for less"),
         ([Kind(3, cpu=9), Kind(cpu=9)], "has 3 GPUs, the most is 2; none has 9 CPUs, the most is"),
-        ([Kind(cpu=8)] * 3, "healthy and empty. Ask for fewer tasks, or for less in each."),
+        (
+            [Kind(cpu=8)] * 3,
+            "healthy and empty. All nodes together have 16 CPUs. Ask for fewer tasks",
+        ),
     ],
 )
 def test_what_no_node_has_is_named(counted: Core, kinds: list[Kind], why: str) -> None:

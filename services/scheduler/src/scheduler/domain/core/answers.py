@@ -338,7 +338,8 @@ class _Asked:
             some = [each for each in records.all.values() if each.run is not None]
             some += records.nominated
         else:
-            cost_of = self._costs.of(workload)
+            # With a budget each of them may leave, and all together may not.
+            cost_of = self._costs.of(workload, is_inside=not self._costs.has_budget)
             some = [
                 each
                 for each in records.around(workload)

@@ -106,10 +106,16 @@ class Costs:
         """The same, with notes of its own."""
         return replace(self, spared={})
 
+    @property
+    def has_budget(self) -> bool:
+        """So many gangs may be preempted inside a virtual cluster in an hour, and no more."""
+        return self.policy.preemptions_per_hour is not None
+
     def after(self, ends: Iterable[float]) -> "Costs":
-        """The same when these protections have ended, and the budget is whole again."""
+        """The same when these protections have ended, and without a budget."""
         now = max((end for end in ends if end < inf), default=self.now)
-        return replace(self, spared={}, hour=Hour(), now=now)
+        policy = replace(self.policy, preemptions_per_hour=None)
+        return replace(self, spared={}, hour=Hour(), policy=policy, now=now)
 
     def goes_before(self, workload: Workload, reservation: Reservation) -> bool:
         """The reservation does not hold back the workload: it is its own, or kept of its own gang,
@@ -133,9 +139,13 @@ class Costs:
         spent_at = (each.at for each in self.hour.all if each.virtual_cluster == vc)
         return max(until, min(spent_at, default=inf) + HOUR_S)
 
-    def protected(self, asking: Workload, others: Iterable[Workload]) -> list[float]:
-        """Until when those are protected that a workload could preempt else, in its own cells."""
-        cost_of = self.copy().of(asking)  # it notes when a gang is to be tried again
+    def protected(
+        self, asking: Workload, others: Iterable[Workload], *, is_inside: bool = True
+    ) -> list[float]:
+        """Until when those are protected that a workload could preempt else, in its own cells.
+        ``is_inside`` False: all of them are.
+        """
+        cost_of = self.copy().of(asking, is_inside=is_inside)  # it notes when to try again
         return [
             self.protected_until(other)
             for other in others

@@ -203,12 +203,16 @@ class _Explainer:
             for other, (gpus, charge) in place.slot.pods.items()
             if not place.charge or (gpus | charge) & place.charge
         }
-        if not self._costs.protected(head, there):
+        is_protected = bool(self._costs.protected(head, there))
+        if not (is_protected or self._costs.has_budget):
             return reason
         inside = {record.workload for record in self._costs.records.charged_to(head.owner)}
-        ends = self._costs.protected(head, inside | there)
-        if not places_of(self._state, head, (), self._costs.after(ends)):
+        ends = self._costs.protected(head, inside | there, is_inside=is_protected)
+        if not ends or not places_of(self._state, head, (), self._costs.after(ends)):
             return reason
+        if not is_protected:
+            text = f"{reason.text} More gangs would be preempted than preemptionsPerHour allows."
+            return Reason(reason.code, text, {**reason.numbers, "protected": len(ends)})
         gangs, are = counted(len(ends), "gang"), "is" if len(ends) == 1 else "are"
         at = min(ends)
         until = "" if at == inf else f", until {at:.15g} at the least"
@@ -276,7 +280,7 @@ def _health(head: Workload, bad: Sequence[Node]) -> Reason:
     names = ", ".join(node.name for node in bad[:NODES_NAMED])
     text = (
         f"It would be placed if all nodes were usable: {nodes} not ({names})."
-        " `muster cluster` says why."
+        " `muster cluster` and `muster nodes` say why."
     )
     return Reason(HEALTH, text, wanted_of(head.kinds) | {"badNodes": len(bad)})
 

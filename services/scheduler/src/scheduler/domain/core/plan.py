@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from operator import itemgetter
 
 from scheduler.domain.core.ends import end_of, leaving_s
-from scheduler.domain.core.fit import No
+from scheduler.domain.core.fit import ROOM, No
 from scheduler.domain.core.model import OPPORTUNISTIC, Decision
 from scheduler.domain.core.node_models import NEVER
 from scheduler.domain.core.nodes import Phase, Pool, Slot, Workload
@@ -175,6 +175,9 @@ class Planner:
         with gangs.state.trial():
             lift_all(gangs.state, behind)
             planned = plan(gangs.state, workload, self._ends(workload, now), now, taken)
+            if isinstance(planned, No) and planned.code == ROOM and gangs.costs.has_budget:
+                ends = self._ends(workload, now, is_inside=False)  # the victims are too many
+                planned = plan(gangs.state, workload, ends, now, taken)
         if isinstance(planned, No):
             if planned.code == ENDS and not gangs.records.nominated:  # these may be in its way
                 found.hopeless_beside = beside_them
@@ -184,10 +187,12 @@ class Planner:
                 yield gangs.unreserve(each)
         yield gangs.reserve(record, planned, now)
 
-    def _ends(self, workload: Workload, now: float) -> list[End]:
-        """When gangs of its virtual cluster end that it can't make leave."""
+    def _ends(self, workload: Workload, now: float, *, is_inside: bool = True) -> list[End]:
+        """When gangs of its virtual cluster end that it can't make leave; ``is_inside`` False: it
+        can make none leave there.
+        """
         costs, policy, records = self._gangs.costs, self._gangs.policy, self._gangs.records
-        cost_of = costs.of(workload)
+        cost_of = costs.of(workload, is_inside=is_inside)
         overstaying = set(records.overstaying(workload.gang.id, now))
         ends = []
         for record in records.around(workload):

@@ -1,5 +1,6 @@
 """Gangs that can never start here: what counts prove to be too large."""
 
+from collections import Counter
 from collections.abc import Iterator
 from math import inf
 
@@ -19,7 +20,7 @@ def refusal(state: State, workload: Workload) -> Reason | None:
     gang = workload.gang
     if not any(_is_too_large(state, workload)):
         return None
-    return too_large(gang, workload.kinds, _scarce(state, workload), _pins(state, workload))
+    return too_large(gang, workload.kinds, _remedy(state, workload), _pins(state, workload))
 
 
 def misnaming(state: State, workload: Workload) -> Reason | None:
@@ -62,6 +63,15 @@ def _rooms(state: State, want: Want, allowed: frozenset[str] | None, enough: int
     return found
 
 
+def _remedy(state: State, workload: Workload) -> str:
+    if scarce := _scarce(state, workload):
+        return f"No node has {'; none has '.join(scarce)}. Ask for less in each task."
+    remedy = "Ask for fewer tasks, or for less in each."
+    if scarce := _scarce_in_all(state, workload):
+        return f"All nodes together have {' and '.join(scarce)}. {remedy}"
+    return remedy
+
+
 def _scarce(state: State, workload: Workload) -> list[str]:
     """What one pod wants more of than any node has."""
     allowed = workload.gang.allowed_nodes
@@ -75,6 +85,21 @@ def _scarce(state: State, workload: Workload) -> list[str]:
             if amount > most:
                 found.add(f"{amount_of(amount, name)}, the most is {most}" if most else name)
     return sorted(found)
+
+
+def _scarce_in_all(state: State, workload: Workload) -> list[str]:
+    """How much all nodes have of what all pods want more of."""
+    allowed, asked, found = workload.gang.allowed_nodes, Counter[str](), list[str]()
+    nodes = [each for each in state.nodes.values() if allowed is None or each.name in allowed]
+    for want, pods in workload.wants:
+        for name, amount in ({"GPUs": want.kind.gpus} | state.resources.named(want.kind)).items():
+            asked[name] += amount * len(pods)
+    for name, amount in sorted(asked.items()):
+        slots = (slot for node in nodes for slot in node.slots[: None if name == "GPUs" else 1])
+        total = sum(_has(state, slot.model, name) for slot in slots)
+        if amount > total:
+            found.append(amount_of(total, name))
+    return found
 
 
 def _has(state: State, model: Model, name: str) -> float:

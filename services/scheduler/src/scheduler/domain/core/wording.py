@@ -30,11 +30,9 @@ def words_of(kinds: Wanted) -> str:
     return f"{counted(pods, 'pod')} {what}"
 
 
-def too_large(
-    gang: Gang, kinds: Wanted, scarce: Sequence[str] = (), pins: Sequence[str] = ()
-) -> Reason:
-    """Why a gang is refused that no healthy, empty cluster could hold. ``scarce``: what one pod
-    wants more of than any node has. ``pins``: its virtual cluster's, where it names none.
+def too_large(gang: Gang, kinds: Wanted, remedy: str, pins: Sequence[str] = ()) -> Reason:
+    """Why a gang is refused that no healthy, empty cluster could hold. ``remedy``: what the nodes
+    have too little of, and what to ask for. ``pins``: its virtual cluster's, where it names none.
     """
     some = list(kinds)
     where = "the whole cluster" if gang.priority == OPPORTUNISTIC else gang.virtual_cluster
@@ -48,16 +46,11 @@ def too_large(
     cpus = f"{numbers['cpu']} CPU{'' if numbers['cpu'] == 1 else 's'}"
     text = (
         f"{words_of(some)}, {cpus}{more} and {numbers['memoryMB']} MB at once:"
-        f" {where} could not hold that, were it healthy and empty.{_on_no_node(scarce)} Ask"
-        f" for {'' if scarce else 'fewer tasks, or for '}less in each{' task' if scarce else ''}."
+        f" {where} could not hold that, were it healthy and empty. {remedy}"
     )
     if pins:
         text += f" Or name a pin of {gang.virtual_cluster}: {', '.join(pins)}."
     return Reason("too-large", text, numbers)
-
-
-def _on_no_node(scarce: Sequence[str]) -> str:
-    return f" No node has {'; none has '.join(scarce)}." if scarce else ""
 
 
 def counted(number: object, noun: str) -> str:
