@@ -157,3 +157,20 @@ def test_pods_without_gpus_beside_others_of_their_gang_stay_together() -> None:
     loads = Role(replace(wish.roles[0].kind, gpus=0, cpu=16), tuple("abcde"), "loads")
     found = scene.places(replace(wish, roles=(*wish.roles, loads)))
     assert nodes_of([pod for pod in found if pod.pod != "p0"]) == {"n0", "n1"}
+
+
+@pytest.mark.parametrize("bad", ["n1", "n3"])
+def test_a_rack_with_a_bad_node_is_bound_last(bad: str) -> None:
+    """Else its owner could use a part of its quota only."""
+    scene = Scene(config(racks(2), x=owning(("rack", 1))))
+    scene.core.set_node_health(bad, False)
+    small = nodes_of(scene.places(gang("small", "x", 1)))
+    large = nodes_of(scene.places(gang("large", "x", 4)))
+    assert small | large == ({"n0", "n1"} if bad == "n3" else {"n2", "n3"})
+
+
+def test_cells_of_nodes_are_bound_in_a_rack_with_a_bad_node_first() -> None:
+    """So the other rack stays whole."""
+    scene = Scene(config(racks(2), x=owning(("rack/node", 2))))
+    scene.core.set_node_health("n3", False)
+    assert nodes_of(scene.places(gang("small", "x", 1))) == {"n2"}

@@ -141,10 +141,12 @@ class Placer:
         else:
             yield state.own(pool, owner, when), EVERYWHERE
             racks = state.openable(pool, owner)
-            if racks and state.has_parts(pool, owner):
-                yield state.mixed(pool, owner, when), racks
-            elif racks:
-                yield state.unowned(pool, when), racks
+            well = racks & ~state.unwell_racks(pool) if racks > 0 else 0
+            for some in (well, racks) if well != racks else (racks,):
+                if some and state.has_parts(pool, owner):
+                    yield state.mixed(pool, owner, when), some
+                elif some:
+                    yield state.unowned(pool, when), some
 
     # One pod.
 

@@ -165,6 +165,16 @@ class State:
                 return -1
         return racks
 
+    def unwell_racks(self, pool: Pool) -> int:
+        """Racks of which some leaves are not good, as a bit set. Larger cells than nodes are bound
+        there last: their owner could not use all of them.
+        """
+        racks = 0
+        for slot in self.unwell:
+            if slot.pool is pool:
+                racks |= 1 << slot.rack
+        return racks
+
     def _racks_up_to(self, pool: Pool, level: int, most: int) -> int:
         """Racks around or in free cells from one level to another; of quota of nodes or less all
         racks but those in larger free cells.
