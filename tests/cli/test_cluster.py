@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from cli.home import write_json
-from rest_double import JOB, Rest, muster, on_a_terminal
+from rest_double import JOB, Rest, job_status, muster, on_a_terminal
 
 COLUMNS = 80
 
@@ -123,6 +123,13 @@ def test_the_queue_shows_waiting_jobs_with_their_reasons(rest: Rest, tmp_path: P
     rest.answer("GET /api/v2/queue?limit=5000", QUEUE)
     *_, more, _ = muster(rest, tmp_path, "queue", "--limit", "5000").out.splitlines()
     assert more == "1 more waits; the Scheduler shows no more than 50 at once."
+
+
+def test_the_queue_tells_tasks_that_start_singly_apart(rest: Rest, tmp_path: Path) -> None:
+    tasks = [QUEUE["gangs"][1] | {"gang": f"01ke6r-0-w-{n}-0"} for n in (3, 4)]
+    rest.answer("GET /api/v2/queue?limit=50", QUEUE | {"gangs": tasks})
+    rows = muster(rest, tmp_path, "queue").out.splitlines()[1:3]
+    assert [row.split()[1:4] for row in rows] == [["bob~b", "w", "3"], ["bob~b", "w", "4"]]
 
 
 def test_the_cluster_shows_what_each_virtual_cluster_owns_and_uses(
@@ -370,6 +377,39 @@ def test_why_tells_code_numbers_place_class_and_preemption(rest: Rest, tmp_path:
         assert "class:" not in answer
 
 
+def test_why_tells_first_which_tasks_wait_and_for_what(rest: Rest, tmp_path: Path) -> None:
+    """Of a job that runs in part, as its tasks start singly."""
+    gangs = [
+        {"gang": f"01ke6r-0-w-{n}-0", "state": "placed", "class": "guaranteed", "reason": None}
+        for n in range(6)
+    ]
+    for number, text in ((6, "Nothing is free."), (7, "n4 is bad.")):
+        reason = {"code": "shape", "text": text, "numbers": {"free": 0}}
+        task = {"gang": f"01ke6r-0-w-{number}-0", "state": "waiting", "reason": reason}
+        gangs.append(task)
+    content = {"name": JOB, "state": "RUNNING", "reason": None}
+    path = f"GET /api/v2/jobs/{JOB}/why"
+    rest.answer(f"GET /api/v2/jobs/{JOB}", job_status("RUNNING"))
+    rest.answer(path, content | {"scheduler": {"asOf": 7, "gangs": gangs}})
+    assert muster(rest, tmp_path, "why", JOB).out.splitlines()[:10] == [
+        f"{JOB} is RUNNING.",
+        "  task: w 6",
+        "  why: Nothing is free.",
+        "  code: shape",
+        "  numbers: free 0",
+        "  task: w 7",
+        "  why: n4 is bad.",
+        "  code: shape",
+        "  numbers: free 0",
+        "  task: w 0",
+    ]
+    rest.answer(path, content | {"scheduler": {"asOf": 7, "gangs": gangs[-1:]}})
+    assert muster(rest, tmp_path, "why", JOB).out.splitlines()[1:3] == [
+        "  task: w 7",
+        "  why: n4 is bad.",
+    ]
+
+
 def test_why_tells_what_would_have_to_be_otherwise(rest: Rest, tmp_path: Path) -> None:
     soon = datetime.fromtimestamp(time.time() + 2 * 3600 + 10 * 60 + 30, UTC).isoformat()
     ended = {"gang": "t", "name": "train-bert", "user": "eve", "gpus": 16, "endsAt": soon}
@@ -404,6 +444,12 @@ def test_why_tells_what_would_have_to_be_otherwise(rest: Rest, tmp_path: Path) -
         "  or: could start if n1 was usable",
         "  left out: ends: not found within the bounds of an answer; no lender's jobs are tried",
     ]
+    fewer = {"role": "", "pods": 1, "insteadOf": 2, "isElastic": True}
+    elastic = waits | {"counterfactual": {"fewer": fewer}}
+    rest.answer(path, content | {"scheduler": {"asOf": 7, "gangs": [elastic]}})
+    assert "  or now: would start now with minInstances: 1 instead of 2\n" in (
+        muster(rest, tmp_path, "why", JOB).out
+    )
     etl = [ended | {"name": name, "gpus": 0} for name in ("etl", "load")]
     ends = {"gangs": etl, "count": 2, "gpus": 0, "at": soon, "isLeast": True}
     alone = {"counterfactual": {"ends": ends}, "inVirtualCluster": {"position": 1, "waiting": 1}}

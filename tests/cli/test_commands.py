@@ -295,6 +295,26 @@ def test_a_job_shows_the_lender_of_its_gpus_and_how_much_of_it_waits_to_grow(
     assert "to grow" not in muster(rest, tmp_path, "job", JOB).out
 
 
+def test_a_job_that_runs_in_part_says_why_its_other_tasks_wait(rest: Rest, tmp_path: Path) -> None:
+    detail = job_status("RUNNING")
+    detail["jobStatus"]["reason"] = None
+    reason = {"code": "shape", "text": "Nothing is free.", "numbers": {}}
+    tasks = [
+        {"taskIndex": 0, "taskState": "RUNNING", "reason": None},
+        {"taskIndex": 1, "taskState": "WAITING", "reason": reason},
+        {"taskIndex": 2, "taskState": "WAITING", "reason": reason},
+    ]
+    detail["taskRoles"] = {"w": {"taskRoleStatus": {"name": "w"}, "taskStatuses": tasks}}
+    for shown, why in (
+        (tasks, "task w 1: Nothing is free. (1 more waits)"),
+        (tasks[:2], "task w 1: Nothing is free."),
+    ):
+        detail["taskRoles"]["w"]["taskStatuses"] = shown
+        rest.answer(f"GET /api/v2/jobs/{JOB}", detail)
+        lines = muster(rest, tmp_path, "job", JOB).out.splitlines()
+        assert ["why", why] in [re.split("  +", line) for line in lines]
+
+
 def test_a_job_is_stopped_by_the_paths_of_openpai(rest: Rest, tmp_path: Path) -> None:
     answer = {"message": f"{JOB}: stop requested (was RUNNING)."}
     rest.answer(f"PUT /api/v2/jobs/{JOB}/executionType", answer, 202)

@@ -203,6 +203,25 @@ async def test_a_waiting_gang_is_told_what_would_have_to_be_otherwise(kit: Kit) 
         assert waiting["second"] == {name: told[name] for name in told if name != "asOf"}
 
 
+async def test_fewer_pods_of_an_elastic_gang_are_its_least(kit: Kit) -> None:
+    state: State = kit.state(*(kit.report(f"n{n}", gpus=1) for n in range(4)))
+    state.request(kit.gang("runs", *kit.pods("runs", 3, gpus=1)), 0.0, 0.0)
+    kit.decide(state, 0.0)
+    for name, least in (("whole", 2), ("elastic", 2)):
+        count = 4 if name == "elastic" else 2
+        asks = [
+            ask.model_copy(update={"surplus": number >= least})
+            for number, ask in enumerate(kit.pods(name, count, gpus=1))
+        ]
+        state.request(kit.gang(name, *asks), 0.0, 0.0)
+    kit.decide(state, 1.0)
+    async with served(state) as (_, client):
+        for name in ("whole", "elastic"):
+            fewer = (await client.get(f"/gangs/{name}")).json()["counterfactual"]["fewer"]
+            assert (fewer["pods"], fewer["insteadOf"]) == (1, 2)
+            assert fewer["isElastic"] == (name == "elastic")
+
+
 async def test_a_waiting_gang_is_told_what_is_free_now(kit: Kit) -> None:
     """Though no place was sought for it again, as less is free than before."""
     state: State = kit.state(*(kit.report(f"n{n}", gpus=4) for n in range(2)))

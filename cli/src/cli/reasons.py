@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from muster.counted import counted
+from muster.ids import parse_pod
 
 from cli.jobs import grown
 from cli.output import length, milliseconds
@@ -30,25 +31,41 @@ def coded(reason: object) -> Iterator[tuple[str, object]]:
             yield "numbers", text
 
 
-def scheduler_details(scheduler: object) -> Iterator[tuple[str, object]]:
-    """The Scheduler's details on a job, as names and values."""
+def task_of(gang: object) -> str | None:
+    """The task that is a gang of its own, as ``worker 4``; None: the gang is the whole job's."""
+    try:
+        pod = parse_pod(str(gang))
+    except ValueError:
+        return None
+    return f"{pod.role} {pod.index}"
+
+
+def scheduler_details(scheduler: object, headline: object) -> Iterator[tuple[str, object]]:
+    """The Scheduler's details on a job, as names and values; waiting gangs come first.
+    ``headline``: the reason that is shown already.
+    """
     if not isinstance(scheduler, dict):
         return
     for name, value in scheduler.items():
         if isinstance(value, str | int | float) and value != "" and name not in ("job", "asOf"):
             yield name, value
     gangs = [gang for gang in scheduler.get("gangs") or () if isinstance(gang, dict)]
+    gangs.sort(key=lambda gang: gang.get("state") == "placed")
     for gang in gangs[:GANGS_SHOWN]:
-        if len(gangs) > 1:
+        if task := task_of(gang.get("gang")):
+            yield "task", task
+        elif len(gangs) > 1:
             yield "gang", gang.get("gang")
-        yield from _gang(gang)
+        yield from _gang(gang, headline)
     if len(gangs) > GANGS_SHOWN:
         yield "more", f"{counted(len(gangs) - GANGS_SHOWN, 'gang')} not shown; -o json has all"
 
 
-def _gang(gang: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+def _gang(gang: Mapping[str, Any], headline: object) -> Iterator[tuple[str, object]]:
     reason = gang.get("reason")
     if isinstance(reason, dict) and gang.get("state") != "placed":
+        if (text := reason.get("text")) and text != headline:
+            yield "why", text
         yield from coded(reason)
     if gang.get("position") is not None:
         yield "place", f"{gang['position']} of {gang.get('waiting', '?')}"
@@ -98,7 +115,8 @@ def _prospects(gang: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
         yield "starts", f"not by waiting: {_hopeless(gang)}"
     if isinstance(fewer := otherwise.get("fewer"), dict):
         role = f" of {fewer['role']}" if fewer.get("role") else ""
-        pods = counted(fewer.get("pods"), "pod")
+        is_elastic, count = fewer.get("isElastic"), fewer.get("pods")
+        pods = f"minInstances: {count}" if is_elastic else counted(count, "pod")
         yield "or now", f"would start now with {pods}{role} instead of {fewer.get('insteadOf')}"
     if otherwise.get("opportunistic"):
         yield "or now", "would start now as opportunistic (nothing is guaranteed then)"

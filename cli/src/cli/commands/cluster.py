@@ -18,7 +18,7 @@ from cli.output import (
     print_table,
     when,
 )
-from cli.reasons import numbers, until
+from cli.reasons import numbers, task_of, until
 
 BORROWING = ("lent", "borrowed")
 """Of GPUs: columns that are only shown where there are any."""
@@ -41,7 +41,11 @@ def queue(
         [
             (
                 gang.get("position"),
-                f"{gang.get('user')}~{gang.get('name')}",
+                " ".join(
+                    filter(
+                        None, (f"{gang.get('user')}~{gang.get('name')}", task_of(gang.get("gang")))
+                    )
+                ),
                 gang.get("virtualCluster"),
                 gang.get("priority"),
                 gang.get("gpus"),

@@ -116,7 +116,7 @@ def job(name: JobName, *, output: Output = Format.TABLE) -> None:
         {
             "job": job,
             "state": status["state"],
-            "why": _reason(status),
+            "why": _reason(status) or _why_tasks_wait(content),
             "virtual cluster": status["virtualCluster"],
             "class": gang_class(status.get("gangClass"), status.get("lender")),
             "size": rest.size(content),
@@ -151,6 +151,22 @@ def job(name: JobName, *, output: Output = Format.TABLE) -> None:
         ],
     )
     _print_attempts(rest.earlier_attempts(server, job, status, ATTEMPTS_SHOWN))
+
+
+def _why_tasks_wait(content: dict[str, Any]) -> str | None:
+    """Why the first task waits that waits on its own, and how many do."""
+    waiting = [
+        (f"{role} {task['taskIndex']}", reason)
+        for role, tasks in content["taskRoles"].items()
+        for task in tasks["taskStatuses"]
+        if task["taskState"] == "WAITING" and (reason := _reason(task))
+    ]
+    if not waiting:
+        return None
+    task, text = waiting[0]
+    if left := len(waiting) - 1:
+        text += f" ({left} more {'waits' if left == 1 else 'wait'})"
+    return f"task {task}: {text}"
 
 
 def _print_attempts(attempts: Sequence[dict[str, Any]]) -> None:
@@ -216,7 +232,8 @@ def why(name: JobName, *, output: Output = Format.TABLE) -> None:
     if output is Format.JSON:
         print_json(content)
         return
-    reason, details = _reason(content), list(scheduler_details(content.get("scheduler")))
+    reason = _reason(content)
+    details = list(scheduler_details(content.get("scheduler"), reason))
     if reason is None or content["state"] == "FAILED":
         status = rest.detail(server, job)["jobStatus"]
         reason = reason or status.get("appExitDiagnostics")

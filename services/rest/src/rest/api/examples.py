@@ -346,7 +346,12 @@ EXAMPLES: dict[str, Any] = {
                     "expectedStart": "2026-01-31T15:10:00Z",
                     "counterfactual": {
                         "ends": None,
-                        "fewer": {"role": "worker", "pods": 1, "insteadOf": 2},
+                        "fewer": {
+                            "role": "worker",
+                            "pods": 1,
+                            "insteadOf": 2,
+                            "isElastic": False,
+                        },
                         "opportunistic": False,
                         "borrowing": None,
                         "nodes": [],

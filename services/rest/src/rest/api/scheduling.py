@@ -202,6 +202,8 @@ class FewerPods(Answered):
     """Its pods then."""
     insteadOf: int
     """Its pods now."""
+    isElastic: bool = False
+    """These numbers are the role's `minInstances`, not its `instances`."""
 
 
 class Borrowing(Answered):

@@ -42,7 +42,12 @@ def counterfactual(state: State, gang: str) -> Answer | None:
         "ends": None if found.ends is None else _ends(state, found.ends),
         "fewer": None
         if fewer is None
-        else {"role": fewer.role, "pods": fewer.pods, "insteadOf": fewer.wanted},
+        else {
+            "role": fewer.role,
+            "pods": fewer.pods,
+            "insteadOf": fewer.wanted,
+            "isElastic": _is_elastic(state, gang, fewer.wanted),
+        },
         "opportunistic": found.is_opportunistic,
         "borrowing": None
         if found.is_borrowing is None
@@ -50,6 +55,12 @@ def counterfactual(state: State, gang: str) -> Answer | None:
         "nodes": list(found.nodes),
         "leftOut": found.left_out,
     }
+
+
+def _is_elastic(state: State, gang: str, wanted: int) -> bool:
+    """A role of the gang starts with so many of its pods, which `minInstances` sets."""
+    known = state.core.gang(gang)
+    return known is not None and any(role.least == wanted for role in known.gang.roles)
 
 
 def _ends(state: State, found: Ends) -> Answer:
