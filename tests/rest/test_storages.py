@@ -156,6 +156,15 @@ async def test_a_storage_that_could_never_be_mounted_is_refused(
     assert (await rest.client.get(STORAGES)).json() == {"storages": [], "total": 0}
 
 
+async def test_an_admin_is_told_of_users_who_do_not_exist(rest: Any) -> None:
+    await rest.make_user("ann")
+    body = {"claim": "c", "users": ["ann", "nobody", "*"], "virtualClusters": ["vision"]}
+    answer = await rest.client.put(f"{STORAGES}/one", json=body)
+    assert answer.status_code == 201
+    message = answer.json()["message"]
+    assert message == "The storage one is set. Unknown users: nobody."
+
+
 async def test_users_see_only_what_they_may_use(rest: Any) -> None:
     await put(rest, "home", **HOME, default=True)
     await put(rest, "closed", claim="closed")
@@ -193,6 +202,7 @@ async def test_an_admin_keeps_storages_on_the_command_line(rest: Any, tmp_path: 
         login = {"MUSTER_URL": rest.url, "MUSTER_TOKEN": rest.token}
         return await asyncio.to_thread(run_cli, tmp_path, *words, **login)
 
+    await rest.make_user("ann")
     options = ("--claim", "home", "--sub-path", "users/{user}", "--user", "ann", "--default")
     assert (await run("storage", "set", "home", *options)).out == "The storage home is set.\n"
     closed = await run("storage", "set", "data", "--host-path", "/srv/data", "--read-only")

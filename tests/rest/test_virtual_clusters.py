@@ -306,3 +306,16 @@ async def test_a_submission_that_is_sent_again_is_answered_as_it_was(
         assert (again.status_code, again.json()) == (202, first.json())
         other = await submit(rest.client, job_file(rest, "twice", "vision"), **key)
         assert other.status_code == 422
+
+
+async def test_an_admin_is_told_of_those_of_a_storage_that_do_not_exist(
+    start_rest: Any, scheduler: Any
+) -> None:
+    async with knowing(start_rest, scheduler) as rest:
+        body = {"claim": "c", "virtualClusters": ["visoin", "nlp", "speech"]}
+        answer = await rest.client.put("/api/v2/storages/one", json=body)
+        assert answer.status_code == 201
+        assert answer.json()["message"] == (
+            "The storage one is set."
+            " Unknown virtual clusters: speech, visoin; there are nlp, vision."
+        )

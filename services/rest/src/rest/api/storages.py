@@ -20,7 +20,14 @@ from rest.api.paging import Paging
 from rest.api.router import new_router
 from rest.api.tokens import Done
 from rest.domain.callers import USERNAME, Caller
-from rest.domain.storages import USER, VIRTUAL_CLUSTER, Storage, may_use
+from rest.domain.storages import (
+    EVERYBODY,
+    USER,
+    VIRTUAL_CLUSTER,
+    Storage,
+    may_use,
+    unknown_hints,
+)
 from rest.store import accounts, audit, storages
 
 router = new_router("/storages", tag="storages")
@@ -150,9 +157,20 @@ async def set_storage(
     said = [f"The storage {name} is set."]
     if not (wanted.users or wanted.virtualClusters):
         said.append("Only admins may use it.")
+    said += await _unknown(here, wanted)
     if wanted.claim is not None:
         said += await _of_claim(here, wanted.claim)
     return Done(message=" ".join(said))
+
+
+async def _unknown(here: Context, wanted: NewStorage) -> list[str]:
+    """Who is to use the storage and does not exist; they may be made later."""
+    known = None
+    for name in wanted.virtualClusters:
+        known = await here.virtual_clusters.having(name)
+    users = await accounts.without_account(here.pool, set(wanted.users) - {EVERYBODY})
+    clusters = None if known is None else known.virtual_clusters
+    return unknown_hints(users, wanted.virtualClusters, clusters)
 
 
 async def _of_claim(here: Context, claim: str) -> list[str]:

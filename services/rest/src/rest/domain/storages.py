@@ -45,6 +45,19 @@ def may_use(storage: Storage, caller: Caller, virtual_clusters: Collection[str])
     return caller.is_admin or is_named or is_there
 
 
+def unknown_hints(
+    users: Collection[str], clusters: Iterable[str], known: Collection[str] | None
+) -> list[str]:
+    """Hints about unknown ``users``, and about those ``clusters`` that are not among the ``known``
+    ones. None: it is not known which there are.
+    """
+    hints = [f"Unknown users: {_names(users)}."] if users else []
+    if known is not None and (absent := set(clusters).difference(known)):
+        there = _names(known) or "none yet"
+        hints.append(f"Unknown virtual clusters: {_names(absent)}; there are {there}.")
+    return hints
+
+
 def mounts_of(job: ParsedJob, caller: Caller, known: Iterable[Storage]) -> tuple[StorageMount, ...]:
     """What the job's tasks mount. Raises ProtocolError where it names a storage that the caller may
     not use, or a place that it can't have.

@@ -1,5 +1,6 @@
 """Users and their tokens. Passwords are argon2 hashes, tokens are digests."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -143,6 +144,15 @@ async def find_account(conn: Connection, username: str) -> Account | None:
     """One user."""
     sql = f"SELECT {ACCOUNT} FROM account WHERE username = $1 AND removed_at IS NULL"  # noqa: S608 - columns
     return next(iter(await fetch(Account, conn, sql, username)), None)
+
+
+async def without_account(pool: Pool, usernames: Collection[str]) -> list[str]:
+    """Those who are no users."""
+    sql = (
+        "SELECT name FROM unnest($1::text[]) AS name WHERE NOT EXISTS"
+        " (SELECT FROM account WHERE username = name AND removed_at IS NULL)"
+    )
+    return [row["name"] for row in await pool.fetch(sql, list(usernames))]
 
 
 async def lock_to_change(conn: Connection, username: str) -> Account | None:
