@@ -5,6 +5,7 @@ request, and the most of each.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -13,7 +14,8 @@ from typing import Any
 import pytest
 from alerting.domain.deliveries import Failed, Gone, Sent
 from alerting.domain.events import Alert, Severity
-from alerting.domain.messages import Message
+from alerting.domain.messages import LINES, Message, digest_message, message_of
+from alerting.domain.notices import events_of
 from alerting.domain.rendering import FORMS
 from alerting.domain.rendering.alertmanager import posted
 from alerting.domain.rendering.forms import HttpAnswer, Sending, Target
@@ -186,6 +188,74 @@ def test_slack_gets_what_users_wrote_escaped() -> None:
     body = json.dumps(rendered(SLACK, FAILED))
     assert "&lt;oom&gt; &amp; more" in body
     assert "<oom>" not in body
+
+
+MANY = [
+    replace(
+        FAILED,
+        key=f"job-failed/j{number}",
+        title=f"Job ada~train-{number:02} FAILED",
+        verdict="container OOM killed (code -220): the memory was too small",
+        line=f"<oom> & more of job {number}" + "e" * 200,
+    )
+    for number in range(60)
+]
+DIGEST = digest_message("digest/s1/1", "s1", MANY, AT)
+GROUP = events_of(
+    Alert("GpuHot", Severity.WARNING, f"GPU {it} " + "is hot " * 60, {"node": "n1"}, AT, ident=it)
+    for it in (f"g{number:03}" for number in range(60))
+)[0]
+
+
+def texts(value: Any) -> list[str]:
+    """All texts of a request's body, in their order."""
+    if isinstance(value, str):
+        return [value]
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [it for part in parts for it in texts(part)]
+
+
+def test_slack_shows_all_that_a_digest_tells() -> None:
+    shown = "\n".join(it["text"]["text"] for it in rendered(SLACK, DIGEST)["blocks"][1:-1])
+    assert shown.count("warning: Job ada~train-") == LINES
+    assert shown.endswith("\n10 more: `muster subscriptions deliveries s1`")
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "command"),
+    [
+        (TEAMS, DIGEST, "muster subscriptions deliveries s1"),
+        (NTFY, DIGEST, "muster subscriptions deliveries s1"),
+        (NTFY, message_of(GROUP), "muster alerts"),
+        (NTFY, replace(FAILED, text="x\n" * 3_000, line=None), "muster job ada~train"),
+        *(
+            (kind, replace(DIGEST, text="<& *\n" * 40_000), "muster subscriptions deliveries s1")
+            for kind in (SLACK, PAGERDUTY)
+        ),
+    ],
+)
+def test_a_form_that_cuts_does_so_between_lines_and_says_where_all_is(
+    kind: ReceiverKind, message: Message, command: str
+) -> None:
+    got = [line for it in texts(rendered(kind, message)) for line in it.splitlines() if line]
+    (note,) = [it for it in got if "left out" in it]
+    place = got.index(note)
+    whole = {it.replace("&", "&amp;").replace("<", "&lt;") for it in message.text.splitlines()}
+    whole |= set(message.text.splitlines())
+    assert got[place - 1] in whole
+    number = int(note.split()[1])
+    assert note == f"… {number} lines left out: `{command}` has all."
+    kept = sum(it in whole for it in got[:place])
+    assert kept + number <= len(message.text.splitlines())
+
+
+@pytest.mark.parametrize("text", ["&" * 4_000, "&amp;" * 4_000, "x<" * 4_000])
+def test_slack_gets_whole_entities(text: str) -> None:
+    message = replace(FAILED, title=text, text=text, line=text)
+    for it in texts(rendered(SLACK, message)):
+        assert not re.search(r"&(?!(amp|lt|gt);)", it) or it == text[:149] + "…"
+    shown = rendered(SLACK, message)["blocks"][2]["text"]["text"]
+    assert shown.endswith("…```")
 
 
 def test_pagerduty_resolves_what_the_same_alert_triggered() -> None:

@@ -8,12 +8,16 @@ from datetime import datetime
 from typing import Any, Self
 
 from muster.contracts.confirmations import Confirmation
-from muster.contracts.subscriptions import ACCOUNT
+from muster.contracts.subscriptions import ACCOUNT, AlertEvent
 from pydantic import JsonValue
 
 from alerting.domain.deliveries import DeliveryPolicy, Receiver
 from alerting.domain.events import BEGINS, ENDS, RANKS, Event, Severity
 from alerting.domain.texts import EVIDENCE
+
+DIGEST = "digest/"
+"""How the thread of a digest begins; its subscription follows."""
+ALERTS = (AlertEvent.ALERT_RAISED, AlertEvent.ALERT_RESOLVED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,15 @@ class Message:
         """What happened, for a form that shows the telling line apart."""
         shown = f"{EVIDENCE}{self.line}"
         return "\n".join(it for it in self.text.splitlines() if it != shown)
+
+    @property
+    def all_of_it(self) -> str:
+        """The command that shows what a form has to leave out; empty: none does."""
+        if self.name == "digest":
+            return deliveries_command(self.thread.removeprefix(DIGEST))
+        if self.name in ALERTS:
+            return "muster alerts"
+        return f"muster job {self.job}" if self.job else ""
 
     @property
     def subject(self) -> str:
@@ -157,8 +170,7 @@ def digest_message(
         lines += [f"  {it}" for it in (each.message.verdict, each.message.line) if it]
     is_preset = subscription.startswith(ACCOUNT)
     if len(entries) > LINES:
-        more = f"muster subscriptions deliveries {'account' if is_preset else subscription}"
-        lines.append(f"\n{len(entries) - LINES} more: `{more}`")
+        lines.append(f"\n{len(entries) - LINES} more: `{deliveries_command(subscription)}`")
     lines += ["", *NOT_ASKED_FOR] if is_preset else ()
     named = ", ".join(lines[: len(counts)])
     data: dict[str, JsonValue] = {
@@ -181,8 +193,14 @@ def digest_message(
         title = entries[0].message.title
         title += f" (and {len(entries) - 1} more)" if len(entries) > 1 else ""
     severity = entries[0].message.severity
-    thread = f"digest/{subscription}"
+    thread = f"{DIGEST}{subscription}"
     return Message(key, "digest", at, severity, title, "\n".join(lines), thread, data)
+
+
+def deliveries_command(subscription: str) -> str:
+    """The command that shows what a subscription was sent."""
+    name = "account" if subscription.startswith(ACCOUNT) else subscription
+    return f"muster subscriptions deliveries {name}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,22 @@
 """What the forms of all receivers over HTTP share."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import accumulate, takewhile
 
+from muster.counted import counted
 from pydantic import JsonValue
 
 from alerting.domain.deliveries import Answer, Failed, Gone, Sent
 from alerting.domain.messages import Message
 
 USER_AGENT = "Muster"
+LONGEST_LINE = 1_000
+"""The most characters of a line of what happened, where a form has a bound."""
+SEPARATOR = 2
+"""The most characters between two lines."""
 
 Link = Callable[[str | None], str | None]
 """Gives the address of a job's page."""
@@ -95,6 +101,40 @@ def reason_of(answer: HttpAnswer) -> str:
 def cut(text: str, most: int) -> str:
     """At most so many characters, the last of them an ellipsis where some are missing."""
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def lines_within(
+    message: Message,
+    most: int,
+    *,
+    form: Callable[[str], str] = str,
+    size: Callable[[str], int] = len,
+) -> list[str]:
+    """The lines of what happened that fit into ``most``, with two for each separator. Where some
+    don't, the last one says how many, and which command shows them.
+    """
+    lines = [form(cut(it, LONGEST_LINE)) for it in message.text_without_line.splitlines()]
+    kept = _fitting(lines, most, size)
+    if kept == len(lines):
+        return lines
+    command = f": `{message.all_of_it}` has all" if message.all_of_it else ""
+
+    def note(left_out: int) -> str:
+        return form(f"… {counted(left_out, 'line')} left out{command}.")
+
+    kept = _fitting(lines, most - size(note(len(lines))) - SEPARATOR, size)
+    return [*lines[:kept], note(len(lines) - kept)]
+
+
+def _fitting(lines: Sequence[str], most: int, size: Callable[[str], int]) -> int:
+    """How many of the first lines fit."""
+    ends = accumulate(size(it) + SEPARATOR for it in lines)
+    return sum(1 for _ in takewhile(lambda it: it <= most + SEPARATOR, ends))
+
+
+def byte_length(text: str) -> int:
+    """How many bytes it has in UTF-8."""
+    return len(text.encode(errors="replace"))
 
 
 def cut_bytes(text: str, most: int) -> str:

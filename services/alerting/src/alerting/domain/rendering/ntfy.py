@@ -12,15 +12,17 @@ from alerting.domain.rendering.forms import (
     Request,
     Sending,
     Target,
+    byte_length,
     cut,
     cut_bytes,
     judge_http,
+    lines_within,
     post,
     reason_of,
 )
 
-MESSAGE_BYTES, TITLE = 4_096, 250
-"""The most; ntfy makes a file of a longer message."""
+MESSAGE_BYTES, LINE_BYTES, TITLE = 4_096, 1_500, 250
+"""The most of each; ntfy makes a file of a longer message."""
 PRIORITIES = {Severity.INFO: 3, Severity.WARNING: 4, Severity.CRITICAL: 5}
 TAGS = {
     Severity.INFO: "information_source",
@@ -34,12 +36,13 @@ def render(message: Message, target: Target, sending: Sending) -> Request:
     """Posted to the server's root, as JSON; ``token`` is an access token, where there is one."""
     split = urlsplit(target.url)
     path, _, topic = split.path.rstrip("/").rpartition("/")
-    text = message.text_without_line
-    text += f"\n\n{message.line}" if message.line else ""
+    line = f"\n\n{cut_bytes(message.line, LINE_BYTES)}" if message.line else ""
+    most = MESSAGE_BYTES - byte_length(line)
+    text = "\n".join(lines_within(message, most, size=byte_length))
     body: dict[str, JsonValue] = {
         "topic": unquote(topic),
         "title": cut(message.title, TITLE),
-        "message": cut_bytes(text, MESSAGE_BYTES),
+        "message": text + line,
         "priority": 3 if message.is_over else PRIORITIES[message.severity],
         "tags": [OVER if message.is_over else TAGS[message.severity]],
     }

@@ -17,6 +17,7 @@ from alerting.domain.rendering.forms import (
     Target,
     cut,
     judge_http,
+    lines_within,
     post,
     reason_of,
 )
@@ -34,7 +35,7 @@ def render(message: Message, target: Target, sending: Sending) -> Request:
         "event_action": "resolve" if message.is_over else "trigger",
         "dedup_key": _dedup_key(message),
     }
-    text = cut(message.text_without_line, TEXT)
+    text = "\n".join(lines_within(message, TEXT))
     details: dict[str, JsonValue] = {"text": text, "event": message.name}
     if message.line:
         details["line"] = cut(message.line, LINE)

@@ -10,8 +10,10 @@ from alerting.domain.rendering.forms import (
     Request,
     Sending,
     Target,
+    byte_length,
     cut_bytes,
     judge_http,
+    lines_within,
     post,
     reason_of,
 )
@@ -19,7 +21,7 @@ from alerting.domain.rendering.forms import (
 CARD = "application/vnd.microsoft.card.adaptive"
 SCHEMA = "http://adaptivecards.io/schemas/adaptive-card.json"
 VERSION = "1.2"
-TITLE_BYTES, TEXT_BYTES, LINE_BYTES = 1_000, 10_000, 4_000
+TITLE_BYTES, TEXT_BYTES, LINE_BYTES = 1_000, 9_000, 4_000
 """The most of each: a message of Teams has 28 KB at the most."""
 COLOURS = {Severity.INFO: "Default", Severity.WARNING: "Warning", Severity.CRITICAL: "Attention"}
 
@@ -30,9 +32,8 @@ def render(message: Message, target: Target, sending: Sending) -> Request:
     body: list[JsonValue] = [
         _text(cut_bytes(message.title, TITLE_BYTES), weight="Bolder", size="Medium", color=colour),
     ]
-    if text := message.text_without_line:
-        paragraphs = "\n\n".join(text.splitlines())
-        body.append(_text(cut_bytes(paragraphs, TEXT_BYTES)))
+    if lines := lines_within(message, TEXT_BYTES, size=byte_length):
+        body.append(_text("\n\n".join(lines)))
     if message.line:
         body.append(_text(cut_bytes(message.line, LINE_BYTES), fontType="Monospace"))
     at = message.at.isoformat(timespec="seconds")
