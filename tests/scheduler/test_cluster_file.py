@@ -75,3 +75,27 @@ def test_a_file_that_can_not_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused) as refused:
         content_of(tmp_path)
     assert "Is a directory" in refused.value.problems[0]
+
+
+def test_a_misspelt_child_is_told_once_where_it_stands() -> None:
+    """Not for each tree, nor for each virtual cluster."""
+    content = b"""\
+cellTypes:
+  a100-node: {child: a100, count: 8, node: true}
+  a100-rack: {child: a100-nod, count: 2}
+physicalCells:
+  - {type: a100-rack, name: r0, nodes: [n0, n1]}
+  - {type: a100-rack, name: r1, nodes: [n2, n3]}
+virtualClusters:
+  vision: {cells: [{type: a100-rack, count: 1}, {type: a100-rack/a100-node, count: 1}]}
+"""
+    with pytest.raises(Refused) as refused:
+        load(PATH, content)
+    assert refused.value.problems == [
+        "cluster.yaml:3: cellTypes.a100-rack.child: a100-nod is no cell type; is it `a100-node`?"
+    ]
+    with pytest.raises(Refused) as refused:  # a GPU type, and the machine is not marked
+        load(PATH, content.replace(b", node: true", b"").replace(b"a100-nod,", b"a100-node,"))
+    assert [each.partition(" has ")[2] for each in refused.value.problems] == [
+        "no type with `node: true`; one of them must be a machine"
+    ] * 2

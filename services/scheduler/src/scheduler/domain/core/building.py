@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from scheduler.domain.core.config import (
     CellType,
@@ -20,6 +21,9 @@ MOST_GPUS = 64
 """Of one node in one tree."""
 
 MOST_LEVELS = 16
+
+MUCH_ALIKE = 0.8
+"""Of two names, for one to be a misspelt other."""
 
 
 def build(config: ClusterConfig) -> Forest:
@@ -131,6 +135,11 @@ class _Builder:
                 return None
             names.append(name)
         nodes = [name for name in names if name in types and types[name].is_node]
+        if not nodes and (meant := get_close_matches(names[-1], sorted(types), 1, MUCH_ALIKE)):
+            self._wrong_types.add(names[-2])  # so this is said once, not for each tree
+            message = f"{names[-1]} is no cell type; is it `{meant[0]}`?"
+            self._say(f"cellTypes.{names[-2]}.child", message)
+            return None
         if len(nodes) != 1:
             what = "no type with `node: true`" if not nodes else f"two nodes: {' and '.join(nodes)}"
             message = f"{' > '.join(names)} has {what}; one of them must be a machine"
