@@ -234,3 +234,14 @@ def test_files_in_the_working_directory_are_not_taken_for_modules(tmp_path: Path
     command = [str(Path(sys.executable).parent / "muster"), "simulate", str(CLUSTER), str(EVENTS)]
     ran = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False, cwd=tmp_path)
     assert (ran.returncode, ran.stderr) == (0, b"")
+
+
+def test_an_order_without_priority_first_is_warned_of(tmp_path: Path) -> None:
+    cluster, change = tmp_path / "cluster.yaml", tmp_path / "change.yaml"
+    aged = "policy: {orderBy: [age], "
+    cluster.write_text(CLUSTER.read_text().replace("policy: {", aged))
+    change.write_text("policy: {orderBy: [age]}\n")
+    warned = "warning: policy.orderBy: should begin with priority: "
+    for ran in (simulate(cluster, EVENTS), simulate(CLUSTER, EVENTS, "--what-if", change)):
+        assert ran.returncode == 0
+        assert ran.stderr.decode().count(warned) == 1

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from muster.protocol.document import Limits
 
 from scheduler.domain.core.building import build
-from scheduler.domain.core.config import PRIORITY, ClusterConfig, Finding, Policy, VirtualCluster
+from scheduler.domain.core.config import ClusterConfig, Finding, Policy, VirtualCluster
 from scheduler.domain.core.forest import ConfigError
-from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy, ordering_of
+from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy, doubtful, ordering_of
 from scheduler.domain.formats.cluster_change import HARDWARE, POLICY, VIRTUAL_CLUSTERS
 from scheduler.domain.formats.cluster_file import ClusterFile, cluster_data, cluster_of, read_tree
 from scheduler.domain.formats.fields import MAX_FINDINGS, Findings, FormatError, Place
@@ -22,11 +22,6 @@ PARTS = (VIRTUAL_CLUSTERS, POLICY)
 
 CONFIGURATION = Limits("a configuration", max_bytes=1024 * 1024, max_nodes=100_000)
 """The most values. Ten for each virtual cluster are enough for thousands of them."""
-
-UNSTABLE_ORDER = (
-    "should begin with priority: who may preempt whom depends on it alone, so a gang that starts "
-    "by another order may be preempted at once"
-)
 
 PIN = ".pin"
 """The end of the path of a hardware warning about an owner."""
@@ -119,9 +114,7 @@ def looked_at(
         ordering_of(config.policy, policies)
     except ConfigError as error:
         wrong += error.findings
-    if config.policy.order_by[:1] != (PRIORITY,):
-        warnings.append(Finding("policy.orderBy", UNSTABLE_ORDER))
-    return wrong, warnings
+    return wrong, warnings + doubtful(config.policy)
 
 
 def in_force(config: ClusterConfig) -> dict[str, object]:

@@ -14,6 +14,11 @@ from scheduler.domain.core.config import FAIR_SHARE, PRIORITY, Finding, Policy, 
 from scheduler.domain.core.forest import ConfigError
 from scheduler.domain.core.model import OPPORTUNISTIC, Gang
 
+UNSTABLE_ORDER = (
+    "should begin with priority: who may preempt whom depends on it alone, so a gang that starts "
+    "by another order may be preempted at once"
+)
+
 
 class UserUsage(NamedTuple):
     """What a user's gangs of one virtual cluster and class use, as shares of what the cluster has,
@@ -109,6 +114,12 @@ def ordering_of(policy: Policy, policies: Mapping[str, OrderPolicy]) -> "Orderin
     if unknown:
         raise ConfigError(unknown)
     return Ordering([policies[name] for name in policy.order_by])
+
+
+def doubtful(policy: Policy) -> list[Finding]:
+    """Orders that are valid and do harm."""
+    is_stable = policy.order_by[:1] == (PRIORITY,)
+    return [] if is_stable else [Finding("policy.orderBy", UNSTABLE_ORDER)]
 
 
 class Ordering:

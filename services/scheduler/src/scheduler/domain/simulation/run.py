@@ -25,7 +25,7 @@ from scheduler.domain.core.model import (
     Shrunk,
     Upgraded,
 )
-from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy
+from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy, doubtful
 from scheduler.domain.cores import core_of
 from scheduler.domain.formats.fields import FormatError
 from scheduler.domain.formats.model import (
@@ -75,7 +75,7 @@ class Simulation:
         self._is_open = False
         self.runs: dict[str, GangRun] = {}
         self.tally = Tally.of(self.core.forest)
-        self.warnings = tuple(self.core.forest.warnings)
+        self.warnings = (*self.core.forest.warnings, *doubtful(config.policy))
 
     def run(self, events: Iterable[Event]) -> Iterator[tuple[float, Decision]]:
         """Decisions and their times. Raises FormatError for an impossible event."""
