@@ -61,6 +61,17 @@ async def test_a_claim_for_one_node_is_named_to_the_administrator_and_jobs_are_a
     assert (await submit(rest, "once")).status_code == 202
 
 
+async def test_a_storage_without_a_claim_is_a_hint_and_a_warning_with_its_line(rest: Any) -> None:
+    folder = {"hostPath": "/srv/folder"}
+    answer = await rest.client.put("/api/v2/storages/folder", json=folder)
+    assert "no claim, so tasks on Kubernetes nodes can't mount it" in answer.json()["message"]
+    answer = await submit(rest, "folder")
+    assert answer.status_code == 202, answer.text
+    (warning,) = answer.json()["warnings"]
+    assert (warning["path"], warning["line"]) == (PLACE, 13)
+    assert "can't mount the storage folder on Kubernetes nodes" in warning["message"]
+
+
 async def test_an_image_is_no_warning_where_all_nodes_pull_it(rest: Any) -> None:
     answer = await rest.client.post("/api/v2/jobs", content=rest.job_file("plain"))
     assert (answer.status_code, answer.json()["warnings"]) == (202, [])

@@ -43,7 +43,7 @@ from rest.domain.listing import (
     split,
 )
 from rest.domain.preflights import on_node
-from rest.domain.storages import check_claims, mounts_of
+from rest.domain.storages import check_claims, mounts_of, without_claim
 from rest.domain.tags import MAX_CHARACTERS, TAG
 from rest.domain.views import ListedJob, WholeJob, attempt_state, detail, list_item, verdict_reason
 from rest.domain.virtual_clusters import (
@@ -176,6 +176,8 @@ async def submit_job(request: Request) -> Response:
             here.metrics.submissions.labels("invalid").inc()
             raise
         return Response(repeated_answer(key, known), 202, media_type="application/json")
+    if here.settings.kube_api_url is not None:
+        warnings = (*warnings, *without_claim(job, mounts))
     if job.spec.notify and not await subscriptions.can_notify(here.pool, caller.username):
         warnings = (*warnings, _REACHES_NOBODY)
     spec = job.spec.model_copy(update={"user_number": caller.number, "mounts": mounts})

@@ -160,6 +160,8 @@ async def set_storage(
     said += await _unknown(here, wanted)
     if wanted.claim is not None:
         said += await _of_claim(here, wanted.claim)
+    elif here.settings.kube_api_url is not None:
+        said.append("It has no claim, so tasks on Kubernetes nodes can't mount it.")
     return Done(message=" ".join(said))
 
 

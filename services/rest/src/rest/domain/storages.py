@@ -86,19 +86,32 @@ def check_claims(
     """Raises ProtocolError where a claim of the job's storages is not bound. ``unbound``: why, by
     claim.
     """
-    places = {named.name: named for named in (*(job.storages or ()), *job.data)}
     problems = []
     for mount in mounts:
         if (why := unbound.get(mount.claim or "")) is not None:
             message = f"can't mount the storage {mount.name}. {why.removesuffix('.')}"
-            named = places.get(mount.name)
-            problems.append(
-                Problem(named.path, message, named.line, named.column)
-                if named
-                else Problem(PLACE, message)
-            )
+            problems.append(_at(job, mount, message))
     if problems:
         raise ProtocolError(problems)
+
+
+def without_claim(job: ParsedJob, mounts: Iterable[StorageMount]) -> Iterable[Problem]:
+    """The job's storages that Kubernetes nodes can't mount: there the job fails."""
+    for mount in mounts:
+        if mount.claim is None:
+            message = (
+                f"can't mount the storage {mount.name} on Kubernetes nodes, where the job fails:"
+                " the storage has no claim; ask an admin for one"
+            )
+            yield _at(job, mount, message)
+
+
+def _at(job: ParsedJob, mount: StorageMount, message: str) -> Problem:
+    """A problem where the job file names the storage."""
+    for named in (*(job.storages or ()), *job.data):
+        if named.name == mount.name:
+            return Problem(named.path, message, named.line, named.column)
+    return Problem(PLACE, message)
 
 
 def _wanted(job: ParsedJob, usable: Mapping[str, Storage]) -> Iterable[NamedStorage]:
