@@ -229,7 +229,10 @@ async def test_a_new_address_ends_the_subscriptions_to_the_old_one(rest: Any) ->
         same = admins("ann", email="ann@example.org")
         assert (await rest.client.put("/api/v2/users", json=same)).status_code == 201
         assert (await shown(ann, "ann"), await receivers()) == (("ann@example.org", True), both)
-        assert (await ann.put(ME, json={"email": "ann@example.com"})).status_code == 201
+        changed = await ann.put(ME, json={"email": "ann@example.com"})
+        assert changed.json()["message"].startswith("It is changed. 1 subscription ended. Muster")
+        (entry,) = (await rest.client.get("/api/v2/audit?limit=1")).json()["entries"]
+        assert entry["detail"]["endedSubscriptions"] == 1
         assert await receivers() == {WEBHOOK["webhookUrl"]}
         hook = (await ann.get(SUBSCRIPTIONS)).json()["subscriptions"][0]["id"]
         for email in ("ann@example.org", "ann@example.com"):
@@ -238,7 +241,8 @@ async def test_a_new_address_ends_the_subscriptions_to_the_old_one(rest: Any) ->
         await ann.post(CONFIRM, json={"code": await code_of(rest, "ann")})
         turned = await ann.put(f"{SUBSCRIPTIONS}/{hook}", json=mailing("ann@example.com"))
         assert turned.status_code == 200
-        assert (await ann.put(ME, json={"email": ""})).status_code == 201
+        none = await ann.put(ME, json={"email": ""})
+        assert none.json()["message"] == "It is changed. 1 subscription ended."
         assert (await shown(ann, "ann"), await receivers()) == (("", False), set())
 
 

@@ -30,12 +30,17 @@ async def test_rights_are_given_and_taken_at_once(start_rest: Any) -> None:
         assert (await ann.post("/api/v2/alerts/subscriptions", json=body)).status_code < 300
         taken = await rest.client.put("/api/v2/users", json=change("ann", admin=False))
         assert taken.status_code == 201
+        assert taken.json()["message"] == "The user ann is changed. 1 subscription ended."
         assert (await ann.get("/api/v2/audit")).status_code == 403
         await rest.eventually(codes, {403})
         assert (await ann.get("/api/v2/alerts/subscriptions")).json()["total"] == 0
         entries = (await rest.client.get("/api/v2/audit")).json()["entries"]
         assert (entries[0]["username"], entries[0]["object"]) == ("admin", "ann")
-        assert entries[0]["detail"] == {"changed": ["admin"], "admin": False}
+        assert entries[0]["detail"] == {
+            "changed": ["admin"],
+            "admin": False,
+            "endedSubscriptions": 1,
+        }
 
 
 async def test_the_audit_log_has_the_rights_that_users_got(rest: Any) -> None:

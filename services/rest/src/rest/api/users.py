@@ -3,6 +3,7 @@
 from typing import Annotated, Any
 
 from fastapi import Path
+from muster.counted import counted
 from muster.db import Connection, transaction
 from muster.errors import Rejected
 from muster.passwords import MAX_CHARACTERS
@@ -200,8 +201,8 @@ async def create_user(new: NewUser, here: Here, caller: Admin, address: Address)
 @router.put("/me", status_code=201, response_model=Done)
 async def change_myself(change: OwnChange, here: Here, caller: Person, address: Address) -> Done:
     """Change one's own e-mail address, extension or password. A new password revokes the tokens of
-    earlier logins. A new address is unconfirmed: Muster mails a code to it, and the subscriptions
-    that mail to the old one end.
+    earlier logins. A new address is unconfirmed: Muster mails a code to it. The subscriptions that
+    mail to the old one end at once; the answer says how many.
     """
     if change.newPassword is not None:
         check_new_password(change.newPassword, caller.username)
@@ -209,7 +210,7 @@ async def change_myself(change: OwnChange, here: Here, caller: Person, address: 
         action = "user.change.fail"
         if await here.passwords.check(caller.username, old, address, action) is None:
             raise Rejected("ForbiddenUserError", "The old password is wrong.")
-    is_code_sent = await _change(
+    is_code_sent, ended = await _change(
         here,
         caller,
         address,
@@ -222,10 +223,10 @@ async def change_myself(change: OwnChange, here: Here, caller: Person, address: 
         is_own=True,
     )
     if not is_code_sent:
-        return Done(message="It is changed.")
+        return Done(message=f"It is changed.{ended}")
     minutes = here.settings.confirmation_life_s // 60
     message = (
-        f"It is changed. Muster mails a code to {change.email}, valid for {minutes} minutes;"
+        f"It is changed.{ended} Muster mails a code to {change.email}, valid for {minutes} minutes;"
         " confirm the address with `muster users confirm CODE` or POST"
         " /users/me/email/confirm."
     )
@@ -249,13 +250,14 @@ async def confirm_email(given: EmailCode, here: Here, caller: Person, address: A
 async def change_user(change: UserChange, here: Here, caller: Admin, address: Address) -> Done:
     """Change a user, as an admin. An application token may not set a password, nor make or demote
     an admin. A demoted admin loses their subscriptions, which covered all users' jobs. An address
-    that an admin sets is confirmed; the user's subscriptions that mail to another one end.
+    that an admin sets is confirmed; the user's subscriptions that mail to another one end. The
+    answer says how many subscriptions ended.
     """
     if change.data.password is not None or change.data.admin is not None:
         check_person(caller)
     await here.virtual_clusters.check(_named(change.data))
-    await _change(here, caller, address, change.data)
-    return Done(message=f"The user {change.data.username} is changed.")
+    _, ended = await _change(here, caller, address, change.data)
+    return Done(message=f"The user {change.data.username} is changed.{ended}")
 
 
 @router.delete("/{username}", response_model=Done)
@@ -326,9 +328,9 @@ async def _lock(conn: Connection, username: str) -> Account:
 
 async def _change(
     here: Context, caller: Caller, address: str, data: UserData, *, is_own: bool = False
-) -> bool:
-    """Whether a code is mailed to a new address."""
-    is_code_sent = False
+) -> tuple[bool, str]:
+    """Whether a code is mailed to a new address, and the sentence on subscriptions that ended."""
+    is_code_sent, ended = False, 0
     password_hash = None
     if data.password is not None:
         password_hash = await here.passwords.hash(data.password, data.username)
@@ -345,22 +347,24 @@ async def _change(
         await accounts.check_rights(conn, caller)
         await accounts.update_account(conn, data.username, change)
         if data.email is not None:
-            is_code_sent = await _set_email(here, conn, before, data.email, is_own=is_own)
+            is_code_sent, ended = await _set_email(here, conn, before, data.email, is_own=is_own)
         if is_demoted:
-            await subscriptions.remove_of_owner(conn, data.username)
+            ended += await subscriptions.remove_of_owner(conn, data.username)
         elif data.ownsVirtualCluster is not None and not before.is_admin:
             owned = data.ownsVirtualCluster
-            await subscriptions.remove_not_owned(conn, data.username, owned)
+            ended += await subscriptions.remove_not_owned(conn, data.username, owned)
         if password_hash is not None:
             await accounts.update_password(conn, data.username, password_hash)
         changed = sorted(data.model_dump(exclude_none=True).keys() - {"username"})
         detail = {"changed": changed} | _audited(data)
+        if ended:
+            detail["endedSubscriptions"] = ended
         entry = audit.Entry(caller.username, "user.change", data.username, address, detail)
         await audit.record(conn, [entry])
     here.access.forget_cached()
     if is_demoted or data.email is not None or data.ownsVirtualCluster is not None:
         here.publisher.wake()
-    return is_code_sent
+    return is_code_sent, f" {counted(ended, 'subscription')} ended." if ended else ""
 
 
 def _audited(data: NewUser | UserData) -> dict[str, Any]:
@@ -370,19 +374,21 @@ def _audited(data: NewUser | UserData) -> dict[str, Any]:
 
 async def _set_email(
     here: Context, conn: Connection, before: Account, email: str, *, is_own: bool
-) -> bool:
-    """Set the address of a user; whether a code is mailed to it."""
+) -> tuple[bool, int]:
+    """Set the address of a user; whether a code is mailed to it, and how many subscriptions end."""
     username = before.username
     is_known = before.email_confirmed and before.email == email
     is_confirmed = email != "" and (is_known or not is_own)
     await accounts.update_account(conn, username, Change(email=email, email_confirmed=is_confirmed))
+    ended = 0
     if not before.is_admin:
-        await subscriptions.remove_other_mails(conn, username, email if is_confirmed else "")
+        kept = email if is_confirmed else ""
+        ended = await subscriptions.remove_other_mails(conn, username, kept)
     await confirmations.end_of_user(conn, username)
     if is_confirmed or not email:
-        return False
+        return False, ended
     await here.confirmations.start(conn, username, email)
-    return True
+    return True, ended
 
 
 async def _note(conn: Connection, who: str, action: str, what: str, address: str) -> None:

@@ -33,28 +33,24 @@ async def remove_subscription(conn: Connection, ident: str) -> None:
     )
 
 
-async def remove_of_owner(conn: Connection, owner: str) -> None:
-    """Remove all of one owner."""
-    await conn.execute(
-        "UPDATE subscription SET removed_at = now(), revision = revision + 1"
-        " WHERE owner = $1 AND removed_at IS NULL",
-        owner,
-    )
+async def remove_of_owner(conn: Connection, owner: str) -> int:
+    """Remove all of one owner, and return how many."""
+    return len(await conn.fetch(f"{_REMOVE} RETURNING id", owner))
 
 
-async def remove_other_mails(conn: Connection, owner: str, email: str) -> None:
-    """Remove an owner's subscriptions that mail to another address than this one."""
-    await conn.execute(
-        "UPDATE subscription SET removed_at = now(), revision = revision + 1"
-        " WHERE owner = $1 AND removed_at IS NULL AND content->>'email' <> $2",
-        owner,
-        email,
-    )
+async def remove_other_mails(conn: Connection, owner: str, email: str) -> int:
+    """Remove an owner's subscriptions that mail to another address than this one, and return how
+    many.
+    """
+    sql = f"{_REMOVE} AND content->>'email' <> $2 RETURNING id"
+    return len(await conn.fetch(sql, owner, email))
 
 
-async def remove_not_owned(conn: Connection, owner: str, virtual_clusters: list[str]) -> None:
-    """Remove an owner's subscriptions to others' jobs in other virtual clusters than these."""
-    await conn.execute(_REMOVE_NOT_OWNED, owner, virtual_clusters)
+async def remove_not_owned(conn: Connection, owner: str, virtual_clusters: list[str]) -> int:
+    """Remove an owner's subscriptions to others' jobs in other virtual clusters than these, and
+    return how many.
+    """
+    return len(await conn.fetch(_REMOVE_NOT_OWNED, owner, virtual_clusters))
 
 
 async def can_notify(pool: Pool, owner: str) -> bool:
@@ -118,11 +114,15 @@ async def forget_removed(conn: Connection, days: int) -> None:
     )
 
 
-_REMOVE_NOT_OWNED = """
+_REMOVE = """
     UPDATE subscription SET removed_at = now(), revision = revision + 1
     WHERE owner = $1 AND removed_at IS NULL
+"""
+_REMOVE_NOT_OWNED = f"""
+    {_REMOVE}
     AND content->'filter'->'users' <> jsonb_build_array($1::text)
     AND NOT content->'filter'->'virtualClusters' <@ to_jsonb($2::text[])
+    RETURNING id
 """
 _OF_OWNER = "FROM subscription WHERE removed_at IS NULL AND ($1::text IS NULL OR owner = $1)"
 
