@@ -40,6 +40,7 @@ FAILED = Message(
 LOST = replace(FAILED, name="node-lost", severity=Severity.CRITICAL, alert="0123abcd", line=None)
 BACK = replace(LOST, name="node-returned", severity=Severity.INFO, is_over=True)
 HUGE = replace(FAILED, title="t€" * 9_000, text="x€\n" * 200_000, line="l€" * 90_000, key="k" * 900)
+MARKED = replace(HUGE, title="\\" * 9_000, text="\\" * 99 + "\\\n" * 90_000, line="\\" * 9_000)
 SLACK, TEAMS, PAGERDUTY, NTFY = (
     ReceiverKind.SLACK,
     ReceiverKind.TEAMS,
@@ -167,7 +168,9 @@ def rendered(kind: ReceiverKind, message: Message) -> Any:
     return json.loads(FORMS[kind].render(message, TARGETS[kind], SENDING).body)
 
 
-@pytest.mark.parametrize("message", [FAILED, LOST, BACK, HUGE, replace(FAILED, text="", line=None)])
+@pytest.mark.parametrize(
+    "message", [FAILED, LOST, BACK, HUGE, MARKED, replace(FAILED, text="", line=None)]
+)
 @pytest.mark.parametrize("kind", REQUIREMENTS)
 def test_each_kind_gets_what_its_maker_requires(kind: ReceiverKind, message: Message) -> None:
     request = FORMS[kind].render(message, TARGETS[kind], SENDING)
@@ -237,7 +240,12 @@ def test_slack_shows_all_that_a_digest_tells() -> None:
 def test_a_form_that_cuts_does_so_between_lines_and_says_where_all_is(
     kind: ReceiverKind, message: Message, command: str
 ) -> None:
-    got = [line for it in texts(rendered(kind, message)) for line in it.splitlines() if line]
+    got = [
+        line.replace("\\", "")  # Teams' escapes
+        for it in texts(rendered(kind, message))
+        for line in it.splitlines()
+        if line
+    ]
     (note,) = [it for it in got if "left out" in it]
     place = got.index(note)
     whole = {it.replace("&", "&amp;").replace("<", "&lt;") for it in message.text.splitlines()}
@@ -256,6 +264,33 @@ def test_slack_gets_whole_entities(text: str) -> None:
         assert not re.search(r"&(?!(amp|lt|gt);)", it) or it == text[:149] + "…"
     shown = rendered(SLACK, message)["blocks"][2]["text"]["text"]
     assert shown.endswith("…```")
+
+
+def test_teams_shows_what_users_wrote_as_they_wrote_it() -> None:
+    line = "[see docs](http://evil.example) *args **kwargs __init__"
+    lines = [line, "- no item", "1. no item", "# no heading", r"C:\*", "<http://evil.example>"]
+    message = replace(FAILED, title=line, text="\n".join(lines), line=line)
+    shown = [it["text"] for it in rendered(TEAMS, message)["attachments"][0]["content"]["body"]]
+    escaped = r"\[see docs\](http://evil.example) \*args \*\*kwargs \_\_init\_\_"
+    assert (shown[0], shown[2]) == (escaped, escaped)
+    assert shown[1].split("\n\n") == [
+        escaped,
+        r"\- no item",
+        r"1\. no item",
+        r"\# no heading",
+        r"C:\\\*",
+        r"\<http://evil.example\>",
+    ]
+
+
+def test_teams_links_the_runbook() -> None:
+    address = "https://git.example/docs/alert_rules.md#a(b)"
+    message = replace(FAILED, text=f"warning: it is hot. Runbook: {address}", line=None)
+    shown = rendered(TEAMS, message)["attachments"][0]["content"]["body"][1]["text"]
+    assert shown == (
+        r"warning: it is hot. Runbook: [https://git.example/docs/alert\_rules.md#a(b)]"
+        "(https://git.example/docs/alert_rules.md#a%28b%29)"
+    )
 
 
 def test_pagerduty_resolves_what_the_same_alert_triggered() -> None:

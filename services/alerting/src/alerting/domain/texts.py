@@ -1,5 +1,6 @@
 """The sentences and numbers that people read about a job."""
 
+import re
 from datetime import datetime
 
 from muster.contracts.jobs import JobState, JobStatus
@@ -7,6 +8,8 @@ from pydantic import JsonValue
 
 EVIDENCE = "Evidence: "
 """How the line of a text begins that has a verdict's telling line."""
+RUNBOOK = re.compile(r"(?<=Runbook: )https?://[^\s<>]+$")
+"""The address at the end of an alert's line."""
 
 
 def job_title(user: str, name: str, job: str) -> str:

@@ -7,13 +7,12 @@ from itertools import groupby
 
 from alerting.domain.events import Severity
 from alerting.domain.messages import Message
+from alerting.domain.texts import RUNBOOK
 
 COLOURS = {Severity.INFO: "#1864ab", Severity.WARNING: "#e67700", Severity.CRITICAL: "#c92a2a"}
 OVER = "#2b8a3e"
 INDENT = "  "
 """How the lines of a table begin, which are shown as they are."""
-RUNBOOK = re.compile(r"(?<=Runbook: )https?://[^\s<>]+$")
-"""At the end of an alert's line; its HTML is escaped."""
 STYLE = "font-family:sans-serif;font-size:14px;color:#212529;max-width:44em"
 
 
