@@ -97,6 +97,14 @@ def test_what_holds_is_shown_as_a_file_that_can_be_set_again(rest: Rest, tmp_pat
         "# The Scheduler runs version 3, as this can't be honoured:",
         "#   virtualClusters.speech.cells[0].count: is 2",
     ]
+    file = {"since": "2026-01-31T13:00:05Z", "problems": ["cluster.yaml:3: x: is unknown"]}
+    rest.answer(f"GET {PATH}", holding(None, rejectedFile=file))
+    assert muster(rest, tmp_path, "config").out.splitlines()[1:4] == [
+        "# The Scheduler rejects the changed cluster file since 2026-01-31T13:00:05Z; the previous"
+        " one stays in force:",
+        "#   cluster.yaml:3: x: is unknown",
+        "# What is in force is the cluster's file's, or the nodes':",
+    ]
     rest.answer(f"GET {PATH}", holding(newest, isTaken=False, version=None))
     assert muster(rest, tmp_path, "config").out.splitlines()[1] == "# The Scheduler runs none yet."
     away = holding(newest) | {"scheduler": None, "schedulerProblem": "It does not answer."}

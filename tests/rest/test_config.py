@@ -60,6 +60,9 @@ async def test_a_change_is_checked_kept_shown_and_in_the_audit_log(
         scheduler.answers[SHOW] = runs(1, revision, isHonoured=False)
         left_out = (await rest.client.get(PATH)).json()["scheduler"]
         assert (left_out["isTaken"], left_out["version"]) == (False, None)
+        file = {"since": "2026-01-31T13:00:05Z", "problems": ["cluster.yaml:3: x: is unknown"]}
+        scheduler.answers[SHOW] = runs(1, revision, rejectedFile=file)
+        assert (await rest.client.get(PATH)).json()["scheduler"]["rejectedFile"] == file
         for away in (b"standby", {"asOf": 1}, None):
             scheduler.answers[SHOW] = away
             shown = (await rest.client.get(PATH)).json()

@@ -66,6 +66,13 @@ def asked(kit: Kit, name: str, vc: str, **more: Any) -> Any:
     return message.model_copy(update={"virtual_cluster": vc})
 
 
+def replace_file(path: Path, text: str) -> None:
+    """At once, so that nobody reads half of it."""
+    draft = path.with_suffix(".new")
+    draft.write_text(text)
+    draft.replace(path)
+
+
 async def shown(client: httpx2.AsyncClient) -> dict[str, Any]:
     answer: dict[str, Any] = (await client.get("/configuration")).json()
     return answer
@@ -178,6 +185,28 @@ async def test_a_restart_has_what_was_taken_whatever_the_bus_has_kept(
     async with scheduler(port, cluster_file=file) as runtime, asking(port) as client:
         await until(lambda: measured(runtime, "is_leader") == 1)
         assert (await shown(client))["version"] == 8
+
+
+async def test_a_changed_file_that_is_wrong_is_shown_until_it_is_right(
+    scheduler: RunScheduler, file: Path
+) -> None:
+    port = free_port()
+    async with (
+        scheduler(port, cluster_file=file, cluster_file_poll_s=0.02) as runtime,
+        asking(port) as client,
+    ):
+        await until(lambda: measured(runtime, "is_leader") == 1)
+        assert (await shown(client))["rejectedFile"] is None
+        replace_file(file, FILE + "nods: {}\n")
+        async with asyncio.timeout(60):
+            while (found := (await shown(client))["rejectedFile"]) is None:
+                await asyncio.sleep(0.02)
+        assert found["problems"] == [f"{file}:6: nods: is unknown; is it `nodes`?"]
+        assert datetime.fromisoformat(found["since"])
+        replace_file(file, FILE)
+        async with asyncio.timeout(60):
+            while (await shown(client))["rejectedFile"] is not None:
+                await asyncio.sleep(0.02)
 
 
 async def test_a_start_with_less_hardware_leaves_out_what_is_set_and_refuses_nobody_for_it(

@@ -85,7 +85,7 @@ def show(*, output: Output = Format.TABLE) -> None:
         print_json(found)
         return
     newest, running = found["newest"], found["scheduler"]
-    for line in [*set_by(newest), *_run(found)]:
+    for line in [*set_by(newest), *_run(found), *_rejected(running or {})]:
         print_line(f"# {line}")
     content = None if newest is None else newest["content"]
     if content is None and running is not None:
@@ -236,6 +236,18 @@ def _run(found: Mapping[str, Any]) -> list[str]:
     return [
         f"The Scheduler runs {what}, as this can't be honoured:",
         *map(_line, running["problems"]),
+    ]
+
+
+def _rejected(running: Mapping[str, Any]) -> list[str]:
+    """A changed cluster file that the Scheduler can't use."""
+    found = running.get("rejectedFile")
+    if not found:
+        return []
+    since = f"since {found['since']}"
+    return [
+        f"The Scheduler rejects the changed cluster file {since}; the previous one stays in force:",
+        *(f"  {' '.join(line.split())}" for line in found["problems"]),
     ]
 
 

@@ -27,6 +27,7 @@ from scheduler.api.routes import routes
 from scheduler.api.views import state_of
 from scheduler.cluster_file import Loaded, Refused, content_of, load, load_or_exit
 from scheduler.comparisons import Comparisons
+from scheduler.configuring import RejectedFile
 from scheduler.decider import Decider
 from scheduler.domain.core.fragmentation import FreeCells
 from scheduler.domain.core.interface import Core
@@ -270,7 +271,6 @@ async def follow_file(decider: Decider, path: Path, every_s: float) -> None:
     """
     file = decider.configuring.file
     looked_at = None if file is None else file.content
-    refused: list[str] | None = None
     while True:
         await asyncio.sleep(every_s)
         try:
@@ -280,14 +280,16 @@ async def follow_file(decider: Decider, path: Path, every_s: float) -> None:
             looked_at = content
             file = await asyncio.to_thread(load, path, content)
         except Refused as error:
-            if error.problems != refused:
-                refused = error.problems
+            rejected = decider.configuring.rejected
+            if rejected is None or error.problems != rejected.problems:
+                decider.configuring.rejected = RejectedFile(error.problems, decider.at())
                 decider.metrics.configs.labels("refused").inc()
                 _log.error(
-                    "the cluster file is rejected; the previous one stays in force", why=refused
+                    "the cluster file is rejected; the previous one stays in force",
+                    why=error.problems,
                 )
             continue
-        refused = None
+        decider.configuring.rejected = None
         before = decider.configuring.file
         if before is None or content != before.content:
             _warn(file)

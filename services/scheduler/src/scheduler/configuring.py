@@ -8,7 +8,7 @@ standby, the last one in force comes from the database.
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import structlog
 from muster.db import Connection
@@ -29,16 +29,25 @@ Wanted = tuple[ClusterConfig | None, Setting | None]
 """The file and the setting."""
 
 
+@dataclass(frozen=True, slots=True)
+class RejectedFile:
+    """The cluster's file as it is now can't be read: ``problems``, since ``at`` seconds."""
+
+    problems: list[str]
+    at: float
+
+
 class Configuring:
     """``file``: its last content. ``received``: the newest setting on the bus, None: none was
     received. ``stored``: the last one in force. ``problems``: the reasons why the wanted
-    configuration is not in force.
+    configuration is not in force. ``rejected``: the file is another by now, and wrong.
     """
 
     def __init__(
         self, settings: SchedulerSettings, metrics: SchedulerMetrics, file: Loaded | None
     ) -> None:
         self.file = file
+        self.rejected: RejectedFile | None = None
         self.received: Setting | None = None
         self.stored: Setting | None = None
         self.problems: tuple[Finding, ...] = ()

@@ -16,7 +16,7 @@ from rest.api.models import ShownProblem
 from rest.api.paging import Paging
 from rest.api.router import new_router
 from rest.domain.times import iso
-from rest.handlers.configure import Compared, Made, Who
+from rest.handlers.configure import Compared, Made, RejectedFile, Who
 from rest.handlers.submit import problem_json
 from rest.handlers.what_if import Report
 from rest.store.versions import Version
@@ -102,7 +102,7 @@ class ShownRunning(BaseModel):
     """What the Scheduler's cluster is made of, as of its cycle ``asOf``: this ``version`` (null:
     the cluster's file or the nodes alone). ``isTaken``: it is the newest one; else ``problems`` say
     why not, or it is on its way. ``inForce``: virtual clusters and policy as they are, wherever
-    they come from.
+    they come from. ``rejectedFile``: the cluster's file was changed and is wrong; null: it is not.
     """
 
     asOf: int
@@ -110,6 +110,7 @@ class ShownRunning(BaseModel):
     version: int | None
     problems: list[ShownProblem]
     inForce: dict[str, Any]
+    rejectedFile: RejectedFile | None = None
 
 
 class ShownConfig(BaseModel):
@@ -271,6 +272,7 @@ async def _running(
         "version": running.version if running.isHonoured else None,
         "problems": [each.model_dump() for each in running.problems],
         "inForce": running.inForce,
+        "rejectedFile": running.rejectedFile and running.rejectedFile.model_dump(),
     }
     return content, None
 

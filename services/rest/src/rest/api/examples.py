@@ -526,6 +526,7 @@ EXAMPLES: dict[str, Any] = {
             "version": 3,
             "problems": [],
             "inForce": _CONFIG,
+            "rejectedFile": None,
         },
         "schedulerProblem": None,
     },

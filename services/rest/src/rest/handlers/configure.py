@@ -55,6 +55,13 @@ class _Checked(BaseModel):
         return tuple(each.problem() for each in self.warnings)
 
 
+class RejectedFile(BaseModel):
+    """The cluster's file was changed and is wrong, so the previous one stays in force."""
+
+    since: str
+    problems: list[str]
+
+
 class Running(BaseModel):
     """What the Scheduler says of what it runs; ``revision`` None: nothing that was ever set."""
 
@@ -64,6 +71,7 @@ class Running(BaseModel):
     isHonoured: bool
     problems: list[_Finding]
     inForce: dict[str, Any]
+    rejectedFile: RejectedFile | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from scheduler.domain.formats.cluster_change import VIRTUAL_CLUSTERS
 from scheduler.domain.formats.cluster_file import cluster_data
 from scheduler.domain.formats.fields import MAX_FINDINGS, FormatError
 from scheduler.domain.formats.writing import to_line
+from scheduler.domain.moments import time_of
 from scheduler.domain.plans import Plan
 from scheduler.domain.state import State
 from scheduler.settings import SchedulerSettings
@@ -57,9 +58,11 @@ class Configurations:
     async def show(self, _: Request) -> Response:
         """The configuration in use: its ``revision`` and ``version`` (null: none is set).
         ``newest`` is the newest received, ``problems`` the reasons against it.
-        ``inForce``: virtual clusters and policy in use, from any source.
+        ``inForce``: virtual clusters and policy in use, from any source. ``rejectedFile``: the
+        cluster's file was changed and is wrong; null: it is in use.
         """
         state, configuring = self._decider.state, self._decider.configuring
+        rejected = configuring.rejected
         answer = {
             "asOf": state.core.cycles,
             **_named(state.made_of.setting),
@@ -67,6 +70,9 @@ class Configurations:
             "newest": _named(configuring.setting),
             "problems": _listed(configuring.problems[:MAX_FINDINGS]),
             "inForce": in_force(state.core.forest.config),
+            "rejectedFile": None
+            if rejected is None
+            else {"since": time_of(rejected.at), "problems": rejected.problems},
         }
         return _json(answer)
 
