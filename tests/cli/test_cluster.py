@@ -437,7 +437,7 @@ def test_why_tells_what_would_have_to_be_otherwise(rest: Rest, tmp_path: Path) -
         " and 1 more",
         "  expected: to start in 2h10m, on reserved cells",
         "  starts: when train-bert (16 GPUs) ends or releases its GPUs, expected in 2h10m, if"
-        " nobody ahead takes them",
+        " no other job takes them",
         "  or now: would start now with 6 pods of worker instead of 8",
         "  or now: would start now as opportunistic (nothing is guaranteed then)",
         "  or now: would start now on what speech lends (borrow: true; it is preempted on demand)",

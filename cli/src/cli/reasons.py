@@ -106,11 +106,11 @@ def _prospects(gang: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
         gpus = counted(place.get("gpusAhead") or "no", "GPU")
         are = "is" if before == 1 else "are"
         yield "ahead", f"{counted(before, 'gang')} with {gpus} {are} ahead of it: {named}"
-    if at := gang.get("expectedStart"):
+    if at := gang.get("expectedStart"):  # else cells may be reserved for one behind it
         yield "expected", f"to start {until(at)}, on reserved cells"
     otherwise = gang.get("counterfactual") or {}
     if isinstance(ends := otherwise.get("ends"), dict):
-        yield "starts", _when_ended(ends, is_first=not before)
+        yield "starts", _when_ended(ends, is_first=not before and bool(at))
     elif _is_hopeless(gang, otherwise):
         yield "starts", f"not by waiting: {_hopeless(gang)}"
     if isinstance(fewer := otherwise.get("fewer"), dict):
@@ -156,7 +156,7 @@ def _when_ended(ends: Mapping[str, Any], *, is_first: bool) -> str:
         verb = "ends or releases its GPUs" if count == 1 else "end or release their GPUs"
     at = ends.get("at")
     when = f", expected {until(at)}" if at else ""
-    return f"when {named} {verb}{when}{'' if is_first else ', if nobody ahead takes them'}"
+    return f"when {named} {verb}{when}{'' if is_first else ', if no other job takes them'}"
 
 
 def _gangs(named: Sequence[Mapping[str, Any]], most: int, count: int) -> str:
