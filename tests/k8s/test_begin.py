@@ -37,7 +37,7 @@ class Node:
             Container(
                 argv=BEGIN,
                 environment={
-                    "HOST_IP": "127.0.0.1",
+                    "MUSTER_HOST_IP": "127.0.0.1",
                     "MUSTER_AGENT_PORT": str(port),
                     "MUSTER_POD": "job-0-main-0-0",
                     "MUSTER_TICKET": "1234abcd",

@@ -212,7 +212,7 @@ def test_a_pod_begins_by_its_permit_in_an_image_without_files(
                 {"name": "MUSTER_TICKET", "value": "abcd"},
                 {"name": "MUSTER_PROOF", "value": PROOF},
                 {"name": "MUSTER_AGENT_PORT", "value": str(agent.server_port)},
-                {"name": "HOST_IP", **field},
+                {"name": "MUSTER_HOST_IP", **field},
             ],
             securityContext={"readOnlyRootFilesystem": True},
         )

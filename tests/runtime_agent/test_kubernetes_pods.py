@@ -173,6 +173,19 @@ async def test_the_answer_to_a_permit_has_environment_and_command(world: World) 
     assert "export PAI_TASK_ROLE_TASK_COUNT_w-1" not in text
 
 
+async def begin(world: World, folder: Path, **environment: str) -> tuple[bytes, int | None]:
+    """Output and exit code of the permitted command, in a container with this environment."""
+    text = (await world.permit()).text.replace("/muster/bin/busybox ", "")
+    begun = await asyncio.create_subprocess_exec(
+        *("sh", "-c", text.replace("/muster/run", str(folder))),
+        env={"PATH": os.environ["PATH"], **environment},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    output, _ = await begun.communicate()
+    return output, begun.returncode
+
+
 async def test_the_commands_options_do_not_bind_what_the_images_bash_reads_first(
     world: World, tmp_path: Path
 ) -> None:
@@ -181,15 +194,19 @@ async def test_the_commands_options_do_not_bind_what_the_images_bash_reads_first
     first.write_text("PATHS=$UNSET:/opt\nfalse | true\nexport NAME=value\n")
     command = "echo $NAME\nfalse | echo on\necho over"
     await world.created(run=a_run().model_copy(update={"command": command}))
-    text = (await world.permit()).text.replace("/muster/bin/busybox ", "")
-    begun = await asyncio.create_subprocess_exec(
-        *("sh", "-c", text.replace("/muster/run", str(tmp_path))),
-        env={"BASH_ENV": str(first), "PATH": os.environ["PATH"]},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    output, _ = await begun.communicate()
-    assert (output, begun.returncode) == (b"value\non\n", 1)
+    assert await begin(world, tmp_path, BASH_ENV=str(first)) == (b"value\non\n", 1)
+
+
+async def test_the_command_sees_nothing_of_what_asked_for_its_permit(
+    world: World, tmp_path: Path
+) -> None:
+    pod = await world.created(run=a_run().model_copy(update={"command": "env"}))
+    (main,) = pod["spec"]["containers"]
+    of_image = {"HOST_IP": "of the image", "MINE": "of the image"}
+    of_pod = {variable["name"]: "of the pod" for variable in main["env"]}
+    output, _ = await begin(world, tmp_path, **of_image | of_pod)
+    assert output.count(b"=of the image\n") == 2
+    assert b"=of the pod\n" not in output
 
 
 async def test_one_nonce_gets_the_same_answer_and_another_one_none(world: World) -> None:

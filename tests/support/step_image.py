@@ -21,7 +21,8 @@ def step_image() -> Image:
     """For `Settings.images`. The first call on a machine needs apt, but no root."""
     cached = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "muster/step"
     cached.mkdir(parents=True, exist_ok=True)
-    root = cached / hashlib.sha256(LOCK.read_bytes()).hexdigest()[:16]
+    # The script counts too: other checkouts on this machine may have another one.
+    root = cached / hashlib.sha256(LOCK.read_bytes() + SCRIPT.read_bytes()).hexdigest()[:16]
     with (cached / "lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not root.exists():
@@ -29,6 +30,4 @@ def step_image() -> Image:
             shutil.rmtree(unfinished, ignore_errors=True)
             write(step_files(cached / "packages"), unfinished)
             unfinished.rename(root)
-        shutil.copy(SCRIPT, root / "bin/begin.new")
-        (root / "bin/begin.new").replace(root / "bin/begin")
     return Image(root=str(root), entry_point=COPY, user=65532)

@@ -25,6 +25,9 @@ NODE_ANNOTATION = "muster/node"
 POD_ANNOTATION = "muster/pod"
 JOURNAL_ANNOTATION = "muster/journal"
 TICKET, PROOF = "MUSTER_TICKET", "MUSTER_PROOF"
+HOST_IP, AGENT_PORT = "MUSTER_HOST_IP", "MUSTER_AGENT_PORT"
+FOR_PERMIT = (TICKET, PROOF, HOST_IP, AGENT_PORT)
+"""What the container needs only until its command begins."""
 
 DOCKER_HUB = "https://index.docker.io/v1/"
 """The name by which kubelet finds the log-in for images without a registry."""
@@ -256,14 +259,14 @@ def _environment(pod: Pod, who: Identity, rules: PodRules, gpu_uuids: Sequence[s
         "MUSTER_POD": pod.pod,
         TICKET: who.ticket,
         PROOF: who.proof,
-        "MUSTER_AGENT_PORT": str(rules.agent_port),
+        AGENT_PORT: str(rules.agent_port),
         "NVIDIA_VISIBLE_DEVICES": ",".join(gpu_uuids)
         if rules.gpu_mode is GpuMode.VISIBLE_DEVICES and gpu_uuids
         else "void",
     }
     return [
         *({"name": name, "value": value} for name, value in plain.items()),
-        {"name": "HOST_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
+        {"name": HOST_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
     ]
 
 

@@ -15,7 +15,7 @@ from enum import Enum
 from hashlib import sha256
 from typing import assert_never
 
-from runtime_agent.domain.kubernetes.manifest import BIN_DIR, PROOF, RUN_DIR, TICKET
+from runtime_agent.domain.kubernetes.manifest import BIN_DIR, FOR_PERMIT, RUN_DIR
 from runtime_agent.domain.pods import Phase, Pod
 
 _NONCE = re.compile(r"[0-9a-f]{32}")
@@ -130,7 +130,7 @@ def script(key: str, environment: Mapping[str, str], command: str) -> str:
     own shell, or in ours where it has none. Nothing of it shows in a list of processes.
     """
     plain = {name: each for name, each in environment.items() if _SHELL_NAME.fullmatch(name)}
-    lines = [first_line(key), f"unset {TICKET} {PROOF}"]
+    lines = [first_line(key), f"unset {' '.join(FOR_PERMIT)}"]
     lines += [f"export {name}={shlex.quote(each)}" for name, each in plain.items()]
     lines.append('export PAI_WORK_DIR="$PWD"')  # the image's, as OpenPAI has it
     for shell, options in _SHELLS:
