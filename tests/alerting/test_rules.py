@@ -258,6 +258,31 @@ async def test_a_rule_is_tried_set_fires_and_is_over(
 
 @pytest.mark.postgres
 @pytest.mark.kafka
+async def test_an_alert_ends_with_its_rule(cluster: Any, with_rest: Callable[..., Any]) -> None:
+    path = "/api/v2/alerts/rules"
+    async with with_rest() as api:
+        rule = b"rules: [{name: Fails, event: job-failed, windowSeconds: 86400}]"
+        assert (await api.admin.put(path, content=rule)).status_code == 202
+        number = 0
+        async with asyncio.timeout(60):
+            while not await api.alerts(name="Fails"):
+                number += 1  # Alerting may not have read the rules yet
+                await cluster.job(f"j{number}", 1, JobState.FAILED)
+                await asyncio.sleep(0.05)
+        for attempt in range(1, 5):
+            await cluster.job("r", attempt, JobState.RUNNING, attempt=attempt)
+        await api.until_alerts([("firing",)], "state", name="JobRetriedOften")
+        off = b"presetsOff: [JobRetriedOften]"
+        assert (await api.admin.put(path, content=off)).status_code == 202
+        await api.until_alerts([("resolved",)], "state", name="Fails")
+        (ended,) = await cluster.received("alert-resolved", 1)
+        assert ended["summary"] == "Fails: Job ada~train FAILED (its rule is removed)"
+        (preset,) = await api.alerts(name="JobRetriedOften")
+        assert preset["state"] == "firing", "what is switched off goes on to its end"
+
+
+@pytest.mark.postgres
+@pytest.mark.kafka
 async def test_the_rules_that_are_shown_can_be_set_again(
     with_rest: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -171,7 +171,9 @@ class Listener:
             await batch.load_due(conn, limit, removed)
             batch.pass_time(removed)
             silent = await alert_store.silent_alerts(conn, self._policy.external_over_s, limit)
-            silent += await rule_store.over(conn, limit)
+            names = self._rules.names
+            over = await rule_store.over(conn, limit, names)
+            silent += event_rules.with_reason(over, names)
             batch.notify_told(it.resolved(opened.now) for it in silent)
         if nodes is not None:
             unseen = nodes.unseen(NODES_AT_ONCE)

@@ -398,6 +398,13 @@ class KnownRules:
         self.now = Rules()
         self.is_known = False
 
+    @property
+    def names(self) -> list[str] | None:
+        """Of event rules, with the presets that are switched off: an alert of theirs goes on to its
+        end. None: they are not known.
+        """
+        return [*(it.name for it in self.now.events), *self.now.off] if self.is_known else None
+
     def on_record(self, record: Received, model: Model | None) -> None:
         """Take a setting; only one is read here."""
         if record.key != ALERT_RULES_SETTING or not self._newest.is_news(record, model):

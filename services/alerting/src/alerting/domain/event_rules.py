@@ -5,7 +5,7 @@ alert fires once there are enough of them in its window, and is over when the wi
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -176,6 +176,18 @@ def flooding(rule: str, now: datetime) -> Alert:
         starts_at=now,
         source=Source.RULE,
     )
+
+
+def with_reason(over: Iterable[Alert], rules: Sequence[str] | None) -> list[Alert]:
+    """Alerts that end; the summary of one whose rule is none of these says so. ``rules``: None
+    where they are not known.
+    """
+    return [
+        it
+        if rules is None or it.labels["rule"] in rules
+        else replace(it, summary=f"{it.summary} (its rule is removed)")
+        for it in over
+    ]
 
 
 def tried(rule: EventRule, events: Sequence[tuple[datetime, Mapping[str, Any]]]) -> Trial:

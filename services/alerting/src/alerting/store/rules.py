@@ -31,10 +31,11 @@ _COUNT = """
     WHERE fingerprint = ANY($1) AND at > now() - window_s * interval '1 s' GROUP BY fingerprint
 """
 _OVER = """
-    SELECT * FROM alert AS a WHERE source = 'rule' AND ends_at IS NULL AND NOT EXISTS (
+    SELECT * FROM alert AS a WHERE source = 'rule' AND ends_at IS NULL AND (NOT EXISTS (
         SELECT 1 FROM rule_match AS m WHERE m.fingerprint = a.fingerprint
         AND m.at > now() - m.window_s * interval '1 s'
-    ) ORDER BY fingerprint, starts_at LIMIT $1 FOR UPDATE SKIP LOCKED
+    ) OR labels->>'rule' <> ALL($2::text[]))
+    ORDER BY fingerprint, starts_at LIMIT $1 FOR UPDATE SKIP LOCKED
 """
 
 
@@ -83,6 +84,8 @@ async def made_lately(conn: Connection, names: Sequence[str]) -> dict[str, int]:
     return {row["name"]: row["n"] for row in await conn.fetch(sql, list(names))}
 
 
-async def over(conn: Connection, limit: int) -> list[Alert]:
-    """Alerts of rules for which no event counts any more, locked."""
-    return [alert_of(row) for row in await conn.fetch(_OVER, limit)]
+async def over(conn: Connection, limit: int, rules: Sequence[str] | None) -> list[Alert]:
+    """Alerts for which no event counts any more, and those of other rules than these, locked.
+    ``rules``: None where they are not known.
+    """
+    return [alert_of(row) for row in await conn.fetch(_OVER, limit, rules)]
