@@ -15,7 +15,10 @@ class AlertingMetrics:
             registry=registry,
         )
         self.firing = Gauge(
-            "muster_alerting_alerts_firing", "Firing alerts, by name.", ["alert"], registry=registry
+            "muster_alerting_alerts_firing",
+            "Firing alerts, by name; those from Alertmanager are `alertmanager`.",
+            ["alert"],
+            registry=registry,
         )
         self.attempts = Counter(
             "muster_alerting_attempts",
