@@ -249,7 +249,8 @@ async def test_a_receiver_whose_address_is_a_secret_is_kept_and_shown_without_it
     [
         ({}, "webhookUrl"),
         ({**WEBHOOK, "slack": {"url": "https://hooks.slack.com/x"}}, "one receiver"),
-        ({"slack": {"url": "http://hooks.slack.com/x"}}, "slack.url"),
+        ({"slack": {"url": "ftp://hooks.slack.com/x"}}, "slack.url"),
+        ({"teams": {"url": "http://flows.example.org/x"}}, "teams.url"),
         ({"pagerduty": {"routingKey": "short"}}, "pagerduty.routingKey"),
         ({"ntfy": {"url": "https://ntfy.sh/"}}, "ntfy.url"),
     ],

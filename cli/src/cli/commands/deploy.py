@@ -288,6 +288,8 @@ def upgrade(
     kubectl = Kubectl(cluster)
     plan = _plan(kubectl, options.overlay, ())
     new = Images(image or plan.images.muster, step_image or plan.images.step)
+    if image and not step_image:
+        print_note(f"The step image stays {new.step}. It needs the same version: --step-image.")
     installed_or_refuse(kubectl)
     before = live_secrets(kubectl)
     key = key_for(key_file, find(before, "Secret", REST))
