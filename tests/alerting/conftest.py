@@ -357,6 +357,15 @@ class Api:
         except TimeoutError:
             pytest.fail(f"{found}, not {wanted}")
 
+    async def until_fails_fire(self, rule: str, cluster: Cluster, **job: Any) -> None:
+        """Let jobs fail until a rule about them fires: Alerting may not have read it yet."""
+        number = 0
+        async with asyncio.timeout(DEADLINE_S):
+            while not await self.alerts(name=rule):
+                number += 1
+                await cluster.job(f"fails-{number}", 1, JobState.FAILED, **job)
+                await asyncio.sleep(0.05)
+
     async def _values(self, names: Sequence[str], query: dict[str, Any]) -> list[tuple[Any, ...]]:
         return [tuple(each[it] for it in names) for each in await self.alerts(**query)]
 

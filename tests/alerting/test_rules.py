@@ -238,12 +238,7 @@ async def test_a_rule_is_tried_set_fires_and_is_over(
         assert await api.alerts() == []  # a trial changes nothing
         made = await api.admin.put(path, content=RULES % 2)
         assert made.status_code == 202, made.text
-        number = 0
-        async with asyncio.timeout(60):
-            while not await api.alerts(name="SpeechFails"):
-                number += 1  # Alerting may not have read the rules yet
-                await cluster.job(f"j{number}", 1, JobState.FAILED, **speech)
-                await asyncio.sleep(0.05)
+        await api.until_fails_fire("SpeechFails", cluster, **speech)
         (alert,) = await api.alerts(name="SpeechFails")
         assert (alert["source"], alert["severity"]) == ("rule", "critical")
         assert alert["labels"] == {"rule": "SpeechFails", "user": "ada"}
@@ -263,12 +258,7 @@ async def test_an_alert_ends_with_its_rule(cluster: Any, with_rest: Callable[...
     async with with_rest() as api:
         rule = b"rules: [{name: Fails, event: job-failed, windowSeconds: 86400}]"
         assert (await api.admin.put(path, content=rule)).status_code == 202
-        number = 0
-        async with asyncio.timeout(60):
-            while not await api.alerts(name="Fails"):
-                number += 1  # Alerting may not have read the rules yet
-                await cluster.job(f"j{number}", 1, JobState.FAILED)
-                await asyncio.sleep(0.05)
+        await api.until_fails_fire("Fails", cluster)
         for attempt in range(1, 5):
             await cluster.job("r", attempt, JobState.RUNNING, attempt=attempt)
         await api.until_alerts([("firing",)], "state", name="JobRetriedOften")

@@ -65,12 +65,7 @@ rules: [{name: Adopted, event: job-failed, summary: Adopted}, {name: Counted, ev
         await api.until_alerts([("firing",)], "state", name="JobStuck")
         answer = await api.admin.put("/api/v2/alerts/rules", content=off)
         assert answer.status_code == 202, answer.text
-        number = 0
-        async with asyncio.timeout(60):
-            while not await api.alerts(name="Adopted"):
-                number += 1  # Alerting may not have read the rules yet
-                await cluster.job(f"failed-{number}", 1, JobState.FAILED)
-                await asyncio.sleep(0.05)
+        await api.until_fails_fire("Adopted", cluster)
         await cluster.job("j2", 1, JobState.STOPPING)
         await api.until_alerts([("firing",)], "state", name="Counted")
         await cluster.job("j2", 2, JobState.STOPPED)

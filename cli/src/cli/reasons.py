@@ -40,6 +40,17 @@ def task_of(gang: object) -> str | None:
     return f"{pod.role} {pod.index}"
 
 
+def gang_of(gang: Mapping[str, Any]) -> str:
+    """The job, with its task where that is a gang of its own."""
+    job, task = f"{gang.get('user')}~{gang.get('name')}", task_of(gang.get("gang"))
+    return f"{job} {task}" if task else job
+
+
+def more_wait(count: int) -> str:
+    """``2 more wait``."""
+    return f"{count} more {'waits' if count == 1 else 'wait'}"
+
+
 def scheduler_details(scheduler: object, headline: object) -> Iterator[tuple[str, object]]:
     """The Scheduler's details on a job, as names and values; waiting gangs come first.
     ``headline``: the reason that is shown already.

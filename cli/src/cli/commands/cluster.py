@@ -18,7 +18,7 @@ from cli.output import (
     print_table,
     when,
 )
-from cli.reasons import numbers, task_of, until
+from cli.reasons import gang_of, more_wait, numbers, until
 
 BORROWING = ("lent", "borrowed")
 """Of GPUs: columns that are only shown where there are any."""
@@ -41,11 +41,7 @@ def queue(
         [
             (
                 gang.get("position"),
-                " ".join(
-                    filter(
-                        None, (f"{gang.get('user')}~{gang.get('name')}", task_of(gang.get("gang")))
-                    )
-                ),
+                gang_of(gang),
                 gang.get("virtualCluster"),
                 gang.get("priority"),
                 gang.get("gpus"),
@@ -60,7 +56,7 @@ def queue(
         ],
     )
     if (left := (found.get("total") or 0) - len(gangs)) > 0:
-        print_line(f"{left} more {'waits' if left == 1 else 'wait'}; {_of_more(found, limit)}.")
+        print_line(f"{more_wait(left)}; {_of_more(found, limit)}.")
     print_as_of(found)
 
 

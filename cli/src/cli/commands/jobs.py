@@ -22,7 +22,7 @@ from cli.output import (
     print_table,
     when,
 )
-from cli.reasons import coded, gang_class, scheduler_details
+from cli.reasons import coded, gang_class, more_wait, scheduler_details
 
 POLL_S = 0.5
 ATTEMPTS_SHOWN = 10
@@ -165,7 +165,7 @@ def _why_tasks_wait(content: dict[str, Any]) -> str | None:
         return None
     task, text = waiting[0]
     if left := len(waiting) - 1:
-        text += f" ({left} more {'waits' if left == 1 else 'wait'})"
+        text += f" ({more_wait(left)})"
     return f"task {task}: {text}"
 
 

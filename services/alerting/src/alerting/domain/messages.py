@@ -8,16 +8,15 @@ from datetime import datetime
 from typing import Any, Self
 
 from muster.contracts.confirmations import Confirmation
-from muster.contracts.subscriptions import ACCOUNT, AlertEvent
+from muster.contracts.subscriptions import ACCOUNT
 from pydantic import JsonValue
 
-from alerting.domain.deliveries import DeliveryPolicy, Receiver
+from alerting.domain.deliveries import ALERTS, DeliveryPolicy, Receiver
 from alerting.domain.events import BEGINS, ENDS, RANKS, Event, Severity
 from alerting.domain.texts import EVIDENCE
 
 DIGEST = "digest/"
 """How the thread of a digest begins; its subscription follows."""
-ALERTS = (AlertEvent.ALERT_RAISED, AlertEvent.ALERT_RESOLVED)
 
 
 @dataclass(frozen=True, slots=True)

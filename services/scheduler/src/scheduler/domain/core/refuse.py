@@ -79,8 +79,7 @@ def _scarce(state: State, workload: Workload) -> list[str]:
     models = {slot.model for slot in slots if allowed is None or slot.node.name in allowed}
     found = set[str]()
     for want, _ in workload.wants:
-        asked = {"GPUs": want.kind.gpus} | state.resources.named(want.kind)
-        for name, amount in asked.items():
+        for name, amount in _asked(state, want).items():
             most = max((_has(state, model, name) for model in models), default=0)
             if amount > most:
                 found.add(f"{amount_of(amount, name)}, the most is {most}" if most else name)
@@ -92,7 +91,7 @@ def _scarce_in_all(state: State, workload: Workload) -> list[str]:
     allowed, asked, found = workload.gang.allowed_nodes, Counter[str](), list[str]()
     nodes = [each for each in state.nodes.values() if allowed is None or each.name in allowed]
     for want, pods in workload.wants:
-        for name, amount in ({"GPUs": want.kind.gpus} | state.resources.named(want.kind)).items():
+        for name, amount in _asked(state, want).items():
             asked[name] += amount * len(pods)
     for name, amount in sorted(asked.items()):
         slots = (slot for node in nodes for slot in node.slots[: None if name == "GPUs" else 1])
@@ -100,6 +99,11 @@ def _scarce_in_all(state: State, workload: Workload) -> list[str]:
         if amount > total:
             found.append(amount_of(total, name))
     return found
+
+
+def _asked(state: State, want: Want) -> dict[str, int]:
+    """What one pod wants, by name."""
+    return {"GPUs": want.kind.gpus} | state.resources.named(want.kind)
 
 
 def _has(state: State, model: Model, name: str) -> float:
