@@ -206,6 +206,10 @@ class History(Invariants):
         cold = loaded(self)
         cold.keep_up(self.now)
         followed, expected = believed(standby.state), believed(cold)
+        if followed["slots"] != expected["slots"]:
+            # Cells that are kept on a node which takes no pods any more go at its first cycle.
+            standby.restore_reservations()
+            followed = believed(standby.state)
         for each in (followed, expected):  # users rank as of the last cycle; it has had none
             each["order"].sort()
         for part in expected:

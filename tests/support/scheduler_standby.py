@@ -120,6 +120,10 @@ class Standby:
         self._receive(history)
         state.keep_up(now)
 
+    def restore_reservations(self) -> None:
+        """All of them once more, as a restart does it."""
+        self.state.restore_reservations(_ordered(self.reservations, reverse=False))
+
     def _receive(self, history: Deciding) -> None:
         """What nodes have reported since, and what was ordered: each once."""
         old = history.state
