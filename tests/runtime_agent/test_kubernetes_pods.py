@@ -1044,6 +1044,21 @@ async def test_a_pod_with_too_little_memory_for_any_runtime_is_the_users_fault(
     assert is_created or "too low; on Kubernetes" in world.verdict()["cause"]
 
 
+@pytest.mark.parametrize(("memory_mb", "shm_mb", "size"), [
+    (64, 16, "16Mi"), (64, 128, "64Mi"), (64, 0, "64Mi"), (1024, 0, "512Mi"),
+    (0, 16, "16Mi"), (0, 0, "512Mi"),
+])  # fmt: skip
+async def test_shared_memory_is_as_asked_within_the_memory_limit(
+    world: World, api: PodApiDouble, memory_mb: int, shm_mb: int, size: str
+) -> None:
+    run = a_run()
+    role = run.roles[0].model_copy(update={"shm_mb": shm_mb})
+    world.accept(run=run.model_copy(update={"memory_mb": memory_mb, "roles": (role,)}))
+    await world.until(lambda: api.objects)
+    volumes = {each["name"]: each for each in api.only()["spec"]["volumes"]}
+    assert volumes["shm"]["emptyDir"] == {"medium": "Memory", "sizeLimit": size}
+
+
 async def test_a_pod_whose_pull_secret_is_refused_is_told_why(
     world: World, api: PodApiDouble
 ) -> None:

@@ -124,6 +124,9 @@ USERS_STARTS = [
     (f"{CREATE}unable to find group g: no matching entries in group file", "image-user"),
     (f"{CREATE}mount callback failed on /var/lib/containerd/tmpmounts/m1: no users found",
      "image-user"),
+    (f"{CREATE}mount callback failed on /var/lib/containerd/tmpmounts/m1: open"
+     " /var/lib/containerd/tmpmounts/m1/etc/passwd: no such file or directory", "image-user"),
+    (f"{CREATE}openat etc/group: no such file or directory", "image-user"),
     (f"{RUNC}container init was OOM-killed (memory limit too low?)", "memory-too-small"),
     ("the container ended before it began: OOMKilled, exit code 137", "memory-too-small"),
     ("CreateContainerError: set memory limit 4194304 too low; should be at least 12582912",

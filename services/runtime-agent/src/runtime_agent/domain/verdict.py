@@ -253,7 +253,8 @@ _STARTS: tuple[tuple[re.Pattern[str], _Rule], ...] = (
      _Rule("memory-too-small", -1200, "UserContainerDockerOOMKilled", Fault.USER, _PERMANENT,
            "The pod has too little memory for its container to start: raise `memoryMB`.")),
     (re.compile(r"unable to find (user|group) |\bno (users|groups) found"
-                r"|uids and gids must be in range"),
+                r"|uids and gids must be in range"
+                r"|\bopen(at)? \S*\betc/(passwd|group): no such file or directory"),
      _Rule("image-user", -1024, "ContainerImageUserUnknown", Fault.USER, _PERMANENT,
            "The image names a user or group that it does not have: correct its USER,"
            " or add the user to the image.")),

@@ -280,9 +280,10 @@ def _resources(run: PodRun, counted: Mapping[str, int]) -> Json:
 
 
 def _volumes(run: PodRun) -> tuple[list[Json], list[Json]]:
-    """What is in memory counts on the container's own memory."""
+    """What is in memory counts on the container's own memory, where that has a limit."""
     asked_mb = next((role.shm_mb for role in run.roles if role.name == run.role), 0)
-    shm_mb = min(asked_mb or DEFAULT_SHM_MB, run.memory_mb)
+    shm_mb = asked_mb or DEFAULT_SHM_MB
+    shm_mb = min(shm_mb, run.memory_mb or shm_mb)
     volumes: list[Json] = [
         {"name": "muster", "emptyDir": {}},
         {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": f"{RUN_MB}Mi"}},
