@@ -20,6 +20,22 @@ def test_a_log_is_printed_as_it_is(rest: Rest, tmp_path: Path) -> None:
     assert muster(rest, tmp_path, "logs", JOB).out == "first\nsecond\n"
 
 
+@pytest.mark.parametrize("follow", [(), ("-f",)])
+@pytest.mark.parametrize("stream", ["all", "stdout"])
+def test_a_log_is_printed_byte_for_byte(
+    rest: Rest, tmp_path: Path, stream: str, follow: tuple[str, ...]
+) -> None:
+    _with_log(rest)
+    locations = [{"name": each, "uri": f"{LOG}/{each}"} for each in ("all", "stdout")]
+    rest.answer(f"GET {LOG}", {"locations": locations})
+    text = "Latin-1: caf\udce9, no UTF-8: \udcff\udc80, UTF-8: \u20ac"
+    line = f"2026-01-01T00:00:00Z stdout F {text}" if stream == "all" else text
+    rest.answers[f"GET {LOG}/{stream}"] = (200, "text/plain", f"{line}\n")
+    events = f"id: 1\ndata: {line}\n\nevent: end\ndata:\n\n"
+    rest.answers[f"GET {LOG}/{stream}/events"] = (200, "text/event-stream", events)
+    assert muster(rest, tmp_path, "logs", JOB, "--stream", stream, *follow).out == f"{text}\n"
+
+
 def test_a_log_longer_than_an_answer_is_printed_whole(rest: Rest, tmp_path: Path) -> None:
     """The first byte that is kept is the 100th: what was before it was rotated away."""
     _with_log(rest)

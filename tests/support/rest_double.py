@@ -51,7 +51,9 @@ def job_status(state: str) -> dict[str, Any]:
 
 @dataclass
 class Rest:
-    """The stub: answers by path, and what it was asked."""
+    """The stub: answers by path, and what it was asked. In answers a surrogate stands for a byte
+    that is no UTF-8.
+    """
 
     url: str = ""
     answers: dict[str, tuple[int, str, str]] = field(default_factory=dict)
@@ -82,7 +84,7 @@ def rest_double() -> Iterator[Rest]:
             for name, value in stub.headers.get(request, {}).items():
                 self.send_header(name, value)
             self.end_headers()
-            self.wfile.write(text.encode())
+            self.wfile.write(text.encode(errors="surrogateescape"))
 
         do_GET = do_POST = do_PUT = do_DELETE = _answer
 
@@ -103,7 +105,7 @@ def rest_double() -> Iterator[Rest]:
 
 @dataclass(frozen=True)
 class Ran:
-    """How a command ended."""
+    """How a command ended. In `out` a surrogate stands for a byte that is no UTF-8."""
 
     code: int
     out: str
@@ -123,7 +125,8 @@ def run_cli(
         environment={**OURS, "MUSTER_HOME": str(home), **environment},
         timeout_s=int(timeout_s),
     )
-    return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
+    out = done.stdout.decode(errors="surrogateescape")
+    return Ran(done.returncode, out, done.stderr.decode())
 
 
 AWAY = (503, "application/json", '{"code": "Away", "message": "It starts again."}')

@@ -16,7 +16,7 @@ from cli.output import print_note
 
 RETRY_FIRST_S, RETRY_S = 0.1, 1.0
 STREAM_TIMEOUT_S = 60.0  # the server sends a comment every 15 s
-PREFIX = re.compile(r"\S+ (?:stdout|stderr) (?P<whole>[FP]) ")  # as containers' logs have it
+PREFIX = re.compile(rb"\S+ (?:stdout|stderr) (?P<whole>[FP]) ")  # as containers' logs have it
 
 
 def logs(  # noqa: PLR0913 - these are the command's options
@@ -60,14 +60,14 @@ class _Wanted:
     stream: str
     plain: bool
 
-    def write(self, line: str) -> None:
-        """Print one line with its end; a piece of a longer line has none."""
+    def write(self, line: bytes) -> None:
+        """Print one line with its end, byte for byte; a piece of a longer line has no end."""
         found = PREFIX.match(line) if self.plain else None
         if found is None:
-            sys.stdout.write(line)
+            sys.stdout.buffer.write(line)
         else:
             text = line[found.end() :]
-            sys.stdout.write(text if found["whole"] == "F" else text.rstrip("\n"))
+            sys.stdout.buffer.write(text if found["whole"] == b"F" else text.rstrip(b"\n"))
 
 
 def _print_log(server: Client, wanted: _Wanted) -> None:
@@ -86,12 +86,12 @@ def _print_log(server: Client, wanted: _Wanted) -> None:
                 offset += len(line)
                 rest += line
                 if rest.endswith(b"\n"):
-                    wanted.write(rest.decode(errors="replace"))
+                    wanted.write(rest)
                     rest = b""
         if not begin < offset < end:
             break
         query = f"?offset={offset}"
-    wanted.write(rest.decode(errors="replace"))
+    wanted.write(rest)
 
 
 def _follow_to_end(server: Client, wanted: _Wanted) -> None:
@@ -150,22 +150,22 @@ def _print_events(
     server: Client, response: http.client.HTTPResponse, wanted: _Wanted, last_id: str
 ) -> tuple[str, bool]:
     """Print one connection's events; the last event's id, and whether the log is complete."""
-    event, data = "message", []
+    event, data = b"message", list[bytes]()
     while line := response.readline():
         server.renew()  # a task may run for longer than a login is valid
-        field, _, value = line.decode(errors="replace").rstrip("\r\n").partition(":")
-        value = value.removeprefix(" ")
-        if field == "id":
-            last_id = value
-        elif field == "event":
+        field, _, value = line.rstrip(b"\r\n").partition(b":")
+        value = value.removeprefix(b" ")
+        if field == b"id":
+            last_id = value.decode("ascii", "replace")
+        elif field == b"event":
             event = value
-        elif field == "data":
+        elif field == b"data":
             data.append(value)
         elif not field and not value and line.strip() == b"":
-            if event == "end":
+            if event == b"end":
                 return last_id, True
             for text in data:
-                wanted.write(text + "\n")
+                wanted.write(text + b"\n")
             sys.stdout.flush()
-            event, data = "message", []
+            event, data = b"message", []
     return last_id, False
