@@ -76,7 +76,7 @@ async def _each_is_delivered_once(cluster: Any, receiver: Any, replicas: Replica
 
 
 def _knows_one(runtime: Runtime) -> bool:
-    known = runtime.registry.get_sample_value("muster_alerting_subscriptions", {"source": "bus"})
+    known = runtime.registry.get_sample_value("muster_alerting_subscriptions")
     return known == 1
 
 

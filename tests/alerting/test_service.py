@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from standardwebhooks.webhooks import Webhook
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
 
 DEADLINE_S = 60.0
-SUBSCRIPTIONS = "muster_alerting_subscriptions"
 STATES = "SELECT state, count(*) FROM delivery GROUP BY state ORDER BY state"
 AN_HOUR = "retry-after: 3600\r\n"
 """The next attempt comes so late that a slow machine has done all else before."""
@@ -321,31 +319,6 @@ async def test_a_removed_subscription_gets_nothing_more(
         await cluster.until("SELECT job FROM job_watch ORDER BY job", [("j1",), ("j2",)])
         await cluster.until(STATES, [("given-up", 1)])
     assert len(receiver.requests) == 1
-
-
-async def test_a_file_that_was_broken_over_a_restart_loses_no_delivery(
-    cluster: Any, start_receiver: Callable[..., Any], tmp_path: Path
-) -> None:
-    receiver = await start_receiver(status=500, extra=AN_HOUR)
-    file = tmp_path / "subscriptions.yaml"
-    good = f"subscriptions: [{{id: ops, events: [job-failed], webhookUrl: '{receiver.url}'}}]"
-    file.write_text(good)
-    settings = {"subscriptions_file": file, "subscriptions_poll_s": 0.05}
-    async with cluster.alerting(**settings):
-        await cluster.job("j1", 1, JobState.FAILED)
-        await cluster.until("SELECT attempts FROM delivery WHERE lease IS NULL", [(1,)])
-    file.write_text("subscriptions: [")
-    await cluster.rows("UPDATE delivery SET next_at = now()")
-    async with cluster.alerting(**settings) as runtime:
-        await cluster.until("SELECT attempts FROM delivery WHERE lease IS NULL", [(2,)])
-        receiver.status = 204
-        file.write_text(good)
-        async with asyncio.timeout(DEADLINE_S):
-            while runtime.registry.get_sample_value(SUBSCRIPTIONS, {"source": "file"}) != 1:
-                await asyncio.sleep(0.02)
-        while await cluster.rows("SELECT 1 FROM delivery WHERE state = 'waiting'"):
-            await cluster.rows("UPDATE delivery SET next_at = now() WHERE state = 'waiting'")
-        await cluster.until(STATES, [("sent", 1)])
 
 
 async def test_subscriptions_are_known_after_the_bus_was_thrown_away(

@@ -161,7 +161,6 @@ CASES: dict[str, Case] = {
         {'muster_alerting_deliveries_given_up_total{channel="mail", why="refused"}': LATELY},
         {'muster_alerting_deliveries_given_up_total{channel="mail", why="unsubscribed"}': LATELY},
     ),
-    "SubscriptionsFileInvalid": gauge("muster_alerting_subscriptions_file_ok", ZERO, ONE),
     "AlertmanagerTakesNoAlerts": gauge("muster_alerting_alertmanager_up", ZERO, ONE),
     "JobGpusIdle": Case(
         {f"task_gpu_percent{OF_JOB % 0}": "1+0x120"},

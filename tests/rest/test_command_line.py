@@ -145,6 +145,7 @@ async def test_a_list_of_subscriptions_says_what_each_takes_and_when(
         (),
         ("--digest", "hour"),
         ("--job", "train-*", "--virtual-cluster", "default", "--severity", "warning"),
+        ("--user", "ann", "--user", "bob"),
         ("--quiet", f"22:00-07:00{zone}", "--digest", f"08:00{zone}"),
     ):
         made = await people.run(
@@ -156,6 +157,7 @@ async def test_a_list_of_subscriptions_says_what_each_takes_and_when(
         "job-failed",
         "job-failed (digest hour)",
         "job-failed (jobs train-*, in default, from warning)",
+        "job-failed (of ann bob)",
         f"job-failed (quiet 22:00-07:00{zone}, digest 08:00{zone})",
     }
 

@@ -87,6 +87,9 @@ def add(  # noqa: PLR0913 - these are the command's options
         bool, Parameter(help="With --to ntfy: an access token is asked for too, after the address.")
     ] = False,
     job: Annotated[list[str] | None, Parameter(help="Only jobs of this name, as train-*.")] = None,
+    user: Annotated[
+        list[str] | None, Parameter(help="Only jobs of this user; may be given again.")
+    ] = None,
     virtual_cluster: Annotated[
         list[str] | None,
         Parameter(help="Only jobs there; everybody's, if you own it; may be given again."),
@@ -112,7 +115,8 @@ def add(  # noqa: PLR0913 - these are the command's options
         raise CommandError(Exit.USAGE, "--region needs --to pagerduty: no other receiver has one.")
     if token and to != "ntfy":
         raise CommandError(Exit.USAGE, "--token needs --to ntfy: no other receiver has one.")
-    asked = {"jobNames": job or [], "virtualClusters": virtual_cluster or []}
+    asked = {"users": user, "virtualClusters": virtual_cluster, "jobNames": job}
+    asked = {name: values or [] for name, values in asked.items()}
     body: dict[str, Any] = {"events": event, "filter": asked}
     body["leastSeverity"] = severity
     if quiet is not None:

@@ -259,8 +259,6 @@ RULES: dict[str, Rule] = {
     "MUSTER_SUBMIT_QUEUE": {"type": "integer", "exclusiveMinimum": 0},
     "MUSTER_SUBMIT_QUEUE_BYTES": {"type": "integer", "exclusiveMinimum": 0},
     "MUSTER_SUBMIT_TIMEOUT_S": {"type": "number", "exclusiveMinimum": 0},
-    "MUSTER_SUBSCRIPTIONS_FILE": {},
-    "MUSTER_SUBSCRIPTIONS_POLL_S": {"type": "number", "exclusiveMinimum": 0},
     "MUSTER_SUBSCRIPTIONS_WAIT_S": {"type": "number", "exclusiveMinimum": 0},
     "MUSTER_SUPERVISOR_PATIENCE_S": {"type": "number", "exclusiveMinimum": 0},
     "MUSTER_TASK_PATHS": {},

@@ -43,7 +43,6 @@ from alerting.rules import SETTINGS
 from alerting.settings import AlertingSettings
 from alerting.store import alerts, deliveries
 from alerting.store.deliveries import Claim, Listed
-from alerting.subscription_file import FileWatcher
 from alerting.subscriptions import Entry, Subscriptions
 from alerting.timers import Timers
 
@@ -63,15 +62,6 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
     metrics = AlertingMetrics(runtime.registry)
     subscriptions = Subscriptions(settings.webhook_key, metrics)
     await _remember(runtime, subscriptions)
-    if settings.subscriptions_file is not None:
-        watcher = FileWatcher(
-            settings.subscriptions_file,
-            subscriptions.use_file,
-            metrics,
-            settings.subscriptions_poll_s,
-        )
-        watcher.look()
-        runtime.spawn("subscriptions-file", watcher.run)
     tls = private_authority(settings.webhook_ca_file)
     async with AsyncExitStack() as stack:
         over_http = await stack.enter_async_context(HttpReceiver(settings.http_limits(), tls=tls))

@@ -258,7 +258,7 @@ class Lane:
     async def _try(self, claim: Claim) -> Answer | GivenUp:
         entry = self._subscriptions.entry(claim.subscription)
         if entry is None:
-            # Another replica may know it already, or its file can't be read just now.
+            # Another replica may know it already.
             if claim.attempts < UNKNOWN_TRIES:
                 return Failed("the subscription is unknown here", is_receivers=False)
             return GivenUp(GiveUp.UNSUBSCRIBED, "the subscription was removed")

@@ -71,16 +71,9 @@ class AlertingMetrics:
         )
         self.subscriptions = Gauge(
             "muster_alerting_subscriptions",
-            "Known subscriptions, by source.",
-            ["source"],
+            "Known subscriptions.",
             registry=registry,
         )
-        self.file_ok = Gauge(
-            "muster_alerting_subscriptions_file_ok",
-            "0 while the subscriptions file is invalid, and the last valid one is used; else 1.",
-            registry=registry,
-        )
-        self.file_ok.set(1)
         self.alertmanager_up = Gauge(
             "muster_alerting_alertmanager_up",
             "1 while an Alertmanager of MUSTER_ALERTMANAGER_URLS takes Muster's alerts, else 0.",

@@ -60,6 +60,5 @@ NAMES = frozenset(
         "ServiceMemory",
         "SubmissionBudgetBurnsFast",
         "SubmissionBudgetBurnsSlowly",
-        "SubscriptionsFileInvalid",
     }
 )

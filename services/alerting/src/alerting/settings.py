@@ -77,10 +77,6 @@ class AlertingSettings(DatabaseSettings, ReadByRestSettings):
         60.0, description="How long the bus must be reachable before silence counts."
     )
 
-    subscriptions_file: Path | None = Field(None, description="A YAML file with subscriptions.")
-    subscriptions_poll_s: PositiveFloat = Field(
-        5.0, description="How often the file is checked for a change."
-    )
     subscriptions_wait_s: PositiveFloat = Field(
         30.0, description="How long a start waits for subscriptions on the bus."
     )

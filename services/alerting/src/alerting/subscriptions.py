@@ -1,8 +1,8 @@
-"""The subscriptions, in memory: from REST by way of the bus, and from the operator's file; and the
-mail addresses that are to be confirmed, from REST too.
+"""The subscriptions and the mail addresses that are to be confirmed, in memory: from REST by way of
+the bus.
 
-Those from the bus are kept in the database too, so that they are known at a start before the bus
-was read, or when it was thrown away.
+They are kept in the database too, so that they are known at a start before the bus was read, or
+when it was thrown away.
 """
 
 import asyncio
@@ -33,43 +33,36 @@ NUL = "\\u0000"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Entry:
-    """A subscription. ``version`` changes with its content; ``secrets`` and ``target`` are its own,
-    where it has any.
+    """A subscription. ``version`` changes with its content.
 
     An address that is to be confirmed is a receiver too: of one mail, and of no events.
     """
 
     subscription: Subscription
     version: str
-    secrets: tuple[str, ...] = ()
-    target: Target | None = None
     confirmation: Confirmation | None = None
 
 
 class Subscriptions:
-    """All subscriptions. ``changed`` is set when one from the bus is to be kept."""
+    """All subscriptions. ``changed`` is set when one is to be kept."""
 
     def __init__(self, key: SecretStr, metrics: AlertingMetrics) -> None:
         self._key = key
         self._metrics = metrics
         self._newest = Newest()
         self._settings: dict[str, SettingChanged] = {}
-        self._from_bus: dict[str, Entry] = {}
-        self._from_file: Mapping[str, Entry] = {}
+        self._known: dict[str, Entry] = {}
         self._to_confirm: dict[str, Entry] = {}
         self._dirty: dict[str, SettingChanged | None] = {}
         self.changed = asyncio.Event()
 
     def entries(self) -> Iterable[Entry]:
         """Every subscription with its version."""
-        return [*self._from_bus.values(), *self._from_file.values()]
+        return list(self._known.values())
 
     def entry(self, subscription: str) -> Entry | None:
         """One subscription, or address to confirm; None where there is none of this id."""
-        for entries in (self._from_bus, self._from_file, self._to_confirm):
-            if subscription in entries:
-                return entries[subscription]
-        return None
+        return self._known.get(subscription) or self._to_confirm.get(subscription)
 
     def code(self, confirmation: Confirmation) -> Code:
         """The code of a confirmation. Raises ValueError where there is no key to make it from."""
@@ -81,26 +74,22 @@ class Subscriptions:
 
     def target(self, entry: Entry) -> Target:
         """Where its messages go, and what opens that. Raises ValueError where it can't be had."""
-        if entry.target is not None:
-            return entry.target
         subscription = entry.subscription
         sealed = subscription.receiver
         if sealed is None:
-            return Target(subscription.webhook_url or "", secrets=self._secrets(entry))
+            return Target(subscription.webhook_url or "", secrets=self._secrets(subscription))
         key = self._key.get_secret_value()
         secret = open_receiver(key, subscription.id, sealed.sealed)
         return Target(secret.url, secret.token)
 
-    def _secrets(self, entry: Entry) -> tuple[str, ...]:
+    def _secrets(self, subscription: Subscription) -> tuple[str, ...]:
         """The secrets that sign its webhooks, newest first.
 
         Raises ValueError where there is no key to make them from.
         """
-        if entry.secrets:
-            return entry.secrets
         key = self._key.get_secret_value()
-        versions = entry.subscription.secret_versions
-        return tuple(signing_secret(key, entry.subscription.id, it) for it in versions)
+        versions = subscription.secret_versions
+        return tuple(signing_secret(key, subscription.id, it) for it in versions)
 
     def on_record(self, record: Received, model: Model | None) -> None:
         """Take a setting from the bus: a subscription or an address to confirm."""
@@ -114,7 +103,7 @@ class Subscriptions:
                 self._dirty[setting] = model
                 self.changed.set()
         elif self._settings.pop(setting, None) is not None:
-            self._from_bus.pop(setting.removeprefix(SUBSCRIPTION_SETTING), None)
+            self._known.pop(setting.removeprefix(SUBSCRIPTION_SETTING), None)
             self._to_confirm.pop(setting, None)
             self._dirty[setting] = None
             self.changed.set()
@@ -140,7 +129,7 @@ class Subscriptions:
             )
             return False
         self._newest.note(setting.setting, setting.revision)
-        known_here = self._from_bus if entry.confirmation is None else self._to_confirm
+        known_here = self._known if entry.confirmation is None else self._to_confirm
         before = known_here.get(entry.subscription.id)
         if before is not None and replace(entry, version=before.version) == before:
             return False
@@ -148,14 +137,6 @@ class Subscriptions:
         known_here[entry.subscription.id] = entry
         self._count()
         return True
-
-    def use_file(self, entries: Mapping[str, Entry]) -> None:
-        """These are the file's subscriptions now; what waits for those that are gone is dropped."""
-        for gone in self._from_file.keys() - entries.keys():
-            self._dirty[SUBSCRIPTION_SETTING + gone] = None
-            self.changed.set()
-        self._from_file = entries
-        self._count()
 
     def take_changes(self) -> dict[str, SettingChanged | None]:
         """What is to be kept in the database since the last call; None: removed."""
@@ -169,9 +150,8 @@ class Subscriptions:
         self.changed.set()
 
     def _count(self) -> None:
-        accounts = sum(it.startswith(ACCOUNT) for it in self._from_bus)
-        self._metrics.subscriptions.labels("bus").set(len(self._from_bus) - accounts)
-        self._metrics.subscriptions.labels("file").set(len(self._from_file))
+        accounts = sum(it.startswith(ACCOUNT) for it in self._known)
+        self._metrics.subscriptions.set(len(self._known) - accounts)
 
 
 def _entry(setting: SettingChanged) -> tuple[Entry, str]:

@@ -522,15 +522,6 @@ SERVICES = Group(
             action="Alerting's runbook shows how to find the receivers and their answers.",
         ),
         Rule(
-            name="SubscriptionsFileInvalid",
-            severity="warning",
-            expr="muster_alerting_subscriptions_file_ok == 0",
-            wait="5m",
-            summary="The subscriptions file is invalid",
-            means="Alerting uses the last valid one.",
-            action="Its log has the line and the fix.",
-        ),
-        Rule(
             name="AlertmanagerTakesNoAlerts",
             severity="warning",
             expr="muster_alerting_alertmanager_up == 0",

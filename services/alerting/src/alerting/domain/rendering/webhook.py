@@ -10,9 +10,6 @@ from pydantic import JsonValue
 from alerting.domain.messages import Message
 from alerting.domain.rendering.forms import Request, Sending, Target, judge_http, post
 
-SECRET_BYTES = (24, 64)
-"""The least and the most that Standard Webhooks 1.0 takes."""
-
 judge = judge_http
 
 
@@ -46,14 +43,3 @@ def sign(secret: str, message_id: str, timestamp_s: int, body: str) -> str:
     key = base64.b64decode(secret.removeprefix(PREFIX))
     signed = f"{message_id}.{timestamp_s}.{body}".encode()
     return "v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
-
-
-def is_signing_secret(secret: str) -> bool:
-    """Whether a text is a secret as Standard Webhooks 1.0 has them: 24 to 64 bytes in base64."""
-    if not secret.startswith(PREFIX):
-        return False
-    try:
-        key = base64.b64decode(secret.removeprefix(PREFIX), validate=True)
-    except ValueError:
-        return False
-    return SECRET_BYTES[0] <= len(key) <= SECRET_BYTES[1]
