@@ -126,6 +126,51 @@ async def test_alertmanagers_alerts_are_known_by_fingerprint_and_start(
     ]
 
 
+async def test_alerts_of_one_rule_of_prometheus_are_told_apart(
+    with_rest: Callable[..., Any], start_receiver: Callable[..., Any]
+) -> None:
+    receiver = await start_receiver()
+    summary, long = "Filesystem has less than 5% space left.", "x" * 4096
+    texts = {
+        "a": {"summary": summary, "description": "Only 3.1%\n of /home on n1 are free."},
+        "b": {"summary": summary},
+        "c": {},
+        "d": {"description": "/ of n4 is full"},
+        "e": {"summary": long, "description": long},
+        "f": {"summary": long, "description": "y" * 4096},
+    }
+    sent = [
+        alert(it, instance=f"{it}:9100", empty="", job=long if it == "c" else "node")
+        | {"annotations": texts[it]}
+        for it in texts
+    ]
+    async with with_rest(alertmanager_token=TOKEN) as api:
+        await api.subscribe(receiver.url, *EVENTS)
+        body = {"version": "4", "groupKey": "g", "alerts": sent}
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        (await api.admin.post(PATH, json=body, headers=headers)).raise_for_status()
+        await api.until_alerts([(it,) for it in texts], "alert")
+        listed = {it["alert"]: it["summary"] for it in await api.alerts()}
+        (request,) = await receiver.wait_for(1)
+    about = "Filesystem has less than 5% space left"
+    begin = f"GpuHot (instance c:9100, job {long}"[: len("GpuHot (") + 399]
+    assert listed == {
+        "a": f"{about}: Only 3.1% of /home on n1 are free.",
+        "b": f"{about} (instance b:9100, job node)",
+        "c": f"{begin}…)",
+        "d": "/ of n4 is full",
+        "e": f"{long[:699]}…",
+        "f": f"{long[:299]}…: {'y' * 399}…",
+    }
+    told = json.loads(request.body)["data"]
+    assert told["title"] == f"{f'GpuHot: {long}'[:149]}… (and 5 more)"
+    assert told["text"].splitlines()[3:] == [
+        f"warning: {listed['c']}.",
+        f"warning: GpuHot: {listed['b']}.",
+        f"warning: GpuHot: {listed['a']}",
+    ]
+
+
 async def test_a_bad_gpu_is_one_message_where_prometheus_finds_it_too(
     cluster: Any, with_rest: Callable[..., Any], start_receiver: Callable[..., Any]
 ) -> None:

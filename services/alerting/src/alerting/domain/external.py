@@ -8,6 +8,7 @@ from muster.contracts.alerts import ReceivedAlert, subject_of
 
 from alerting.domain import health
 from alerting.domain.events import Alert, Severity, Source
+from alerting.domain.texts import cut
 
 SEVERITIES = {
     "critical": Severity.CRITICAL,
@@ -18,6 +19,8 @@ SEVERITIES = {
     "none": Severity.INFO,
 }
 """What rules call severities; all others are warnings."""
+SUMMARY, DETAILS = 300, 400
+"""The most characters that are shown of each."""
 OWN = "muster/"
 """How the label `source` begins in the alerts that Muster posts to Alertmanager."""
 
@@ -42,7 +45,7 @@ def received(known: Alert | None, message: ReceivedAlert) -> Alert | None:
     alert = Alert(
         name=message.name,
         severity=SEVERITIES.get(message.severity.lower(), Severity.WARNING),
-        summary=message.summary,
+        summary=_summary(message),
         labels=message.labels,
         starts_at=message.starts_at,
         ends_at=message.ends_at and max(message.ends_at, message.starts_at),
@@ -55,6 +58,21 @@ def received(known: Alert | None, message: ReceivedAlert) -> Alert | None:
     if known.ends_at is not None or alert.ends_at is None:
         return None
     return known.resolved(alert.ends_at)
+
+
+def _summary(message: ReceivedAlert) -> str:
+    """One line that tells it from others of its rule, whose summaries are often the same: with its
+    description, or else with the labels that the summary does not name.
+    """
+    summary, description = (" ".join(it.split()) for it in (message.summary, message.description))
+    if description == summary:
+        return cut(summary, SUMMARY + DETAILS)
+    begin = cut(summary.removesuffix("."), SUMMARY)
+    if description:
+        return f"{begin}: {cut(description, DETAILS)}"
+    labels = sorted(message.labels.items())
+    named = ", ".join(f"{name} {value}" for name, value in labels if value not in summary)
+    return f"{begin} ({cut(' '.join(named.split()), DETAILS)})" if named else cut(summary, SUMMARY)
 
 
 def replaced(known: Iterable[Alert], alert: Alert) -> tuple[Alert, ...]:

@@ -12,10 +12,13 @@ from muster.contracts.subscriptions import AlertEvent
 from muster.counted import counted
 from pydantic import JsonValue
 
-from alerting.domain.events import RANKS, Alert, Event, JobLabels, Severity, fingerprint
+from alerting.domain.events import RANKS, Alert, Event, JobLabels, Severity, Source, fingerprint
+from alerting.domain.texts import cut
 
 NAMED = 20
 """The most alerts that one message describes; the rest is counted."""
+TITLE = 150
+"""The most characters of a title, without the number of further alerts."""
 
 
 def events_of(alerts: Iterable[Alert], truncated: int = 0) -> tuple[Event, ...]:
@@ -74,7 +77,7 @@ def _event(cause: str, alerts: Sequence[Alert], truncated: int) -> Event:
         name=name,
         at=max(it.ends_at or it.starts_at for it in alerts),
         severity=Severity.INFO if is_over else first.severity,
-        title=("Resolved: " if is_over else "") + first.summary + more,
+        title=cut(("Resolved: " if is_over else "") + _said(first), TITLE) + more,
         text="\n".join(lines),
         thread=cause,
         data={
@@ -95,7 +98,13 @@ def _rank(alert: Alert) -> tuple[int, datetime, str]:
 
 def _line(alert: Alert) -> str:
     runbook = f" Runbook: {alert.runbook}" if alert.runbook else ""
-    return f"{alert.severity}: {alert.summary.removesuffix('.')}.{runbook}"
+    return f"{alert.severity}: {_said(alert).removesuffix('.')}.{runbook}"
+
+
+def _said(alert: Alert) -> str:
+    """What it says; one of Alertmanager's does not always say its name."""
+    is_named = alert.source is not Source.ALERTMANAGER or alert.summary.startswith(alert.name)
+    return alert.summary if is_named else f"{alert.name}: {alert.summary}"
 
 
 def _data(alert: Alert) -> dict[str, JsonValue]:

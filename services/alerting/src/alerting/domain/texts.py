@@ -1,4 +1,4 @@
-"""The sentences and numbers that people read about a job."""
+"""The sentences and numbers that people read."""
 
 import re
 from datetime import datetime
@@ -74,3 +74,8 @@ def duration(start: datetime, end: datetime) -> str:
     if hours:
         return f"{hours} h {minutes} min"
     return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+
+
+def cut(text: str, most: int) -> str:
+    """At most so many characters, the last of them an ellipsis where some are missing."""
+    return text if len(text) <= most else text[: most - 1] + "…"

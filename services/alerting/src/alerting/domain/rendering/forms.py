@@ -11,6 +11,7 @@ from pydantic import JsonValue
 
 from alerting.domain.deliveries import Answer, Failed, Gone, Sent
 from alerting.domain.messages import Message
+from alerting.domain.texts import cut
 
 USER_AGENT = "Muster"
 LONGEST_LINE = 1_000
@@ -96,11 +97,6 @@ def judge_http(answer: HttpAnswer) -> Answer:
 def reason_of(answer: HttpAnswer) -> str:
     """An answer in one line."""
     return f"HTTP {answer.status}: {answer.text}" if answer.text else f"HTTP {answer.status}"
-
-
-def cut(text: str, most: int) -> str:
-    """At most so many characters, the last of them an ellipsis where some are missing."""
-    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def lines_within(

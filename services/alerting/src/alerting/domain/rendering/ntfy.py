@@ -13,13 +13,13 @@ from alerting.domain.rendering.forms import (
     Sending,
     Target,
     byte_length,
-    cut,
     cut_bytes,
     judge_http,
     lines_within,
     post,
     reason_of,
 )
+from alerting.domain.texts import cut
 
 MESSAGE_BYTES, LINE_BYTES, TITLE = 4_096, 1_500, 250
 """The most of each; ntfy makes a file of a longer message."""

@@ -15,12 +15,12 @@ from alerting.domain.rendering.forms import (
     Request,
     Sending,
     Target,
-    cut,
     judge_http,
     lines_within,
     post,
     reason_of,
 )
+from alerting.domain.texts import cut
 
 URL = "https://events.pagerduty.com/v2/enqueue"
 SUMMARY, DEDUP_KEY, SOURCE = 1_024, 255, 255

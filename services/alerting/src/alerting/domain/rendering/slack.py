@@ -13,12 +13,12 @@ from alerting.domain.rendering.forms import (
     Request,
     Sending,
     Target,
-    cut,
     judge_http,
     lines_within,
     post,
     reason_of,
 )
+from alerting.domain.texts import cut
 
 HEADER, SECTION = 150, 3_000
 """The most characters of a block of each type."""
