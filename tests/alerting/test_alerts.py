@@ -38,6 +38,14 @@ async def test_alerts_are_listed_while_they_fire_and_after(
             None,
         )
         assert [each["labels"] for each in await api.alerts(node="n1")] == [{"node": "n1"}]
+        for job, found in {
+            "j1": 1,
+            "ada~train": 1,
+            "ada~j1": 0,
+            "eve~train": 0,
+            "train": 0,
+        }.items():
+            assert len(await api.alerts(job=job)) == found, job
 
 
 async def test_a_job_that_waits_too_long_is_an_alert_that_its_user_gets(
@@ -72,6 +80,10 @@ async def test_people_see_the_alerts_of_their_own_jobs_only(
         others = await ada.get("/api/v2/alerts", params={"user": "eve"})
         note = "You see the alerts of your own jobs{}. Administrators see all."
         assert others.json() == {"alerts": [], "total": 0, "note": note.format("")}
+        others = await ada.get("/api/v2/alerts", params={"job": "eve~train"})
+        assert (others.json()["total"], others.json()["note"]) == (0, note.format(""))
+        own = await ada.get("/api/v2/alerts", params={"job": "ada~train"})
+        assert (own.json()["total"], own.json()["note"]) == (1, None)
         assert seen["note"] is None
         async with await api.log_in("bob", ownsVirtualCluster=["default"]) as bob:
             seen = (await bob.get("/api/v2/alerts")).json()

@@ -41,5 +41,9 @@ def test_counts_are_one_or_more(rest: Rest, tmp_path: Path) -> None:
         "r would have fired 1 time on the last day.",
         "r would have fired 0 times on the last day; it could not evaluate 1 event.",
     ]
+    rest.answer(
+        "GET /api/v2/alerts?job=ada~train&limit=100&state=firing", {"alerts": [], "total": 2}
+    )
+    assert "There are 2 more" in muster(rest, tmp_path, "alerts", "--job", "ada~train").out
     rest.answer("GET /api/v2/alerts?limit=100&state=firing", {"alerts": [], "total": 1})
     assert "There is 1 more; --limit" in muster(rest, tmp_path, "alerts").out

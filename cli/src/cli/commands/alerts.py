@@ -41,16 +41,17 @@ Comment = Annotated[str, Parameter(help="Why: for the versions and the audit log
 
 
 @app.default
-def alerts(
+def alerts(  # noqa: PLR0913 - these are the command's options
     *,
     all_: Annotated[bool, Parameter(name="--all", help="Resolved ones too.")] = False,
     severity: Annotated[str | None, Parameter(help="info, warning or critical.")] = None,
     node: Annotated[str | None, Parameter(help="Only alerts about this node.")] = None,
+    job: Annotated[str | None, Parameter(help="Only alerts about this job, as user~name.")] = None,
     limit: Annotated[int, Parameter(help="At most so many.")] = 100,
     output: Output = Format.TABLE,
 ) -> None:
     """Firing alerts, newest first: about one's jobs and virtual clusters, for admins all."""
-    given = {"severity": severity, "node": node}
+    given = {"severity": severity, "node": node, "job": None if job is None else full_name(job)}
     query: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     query |= {"limit": limit} | ({} if all_ else {"state": "firing"})
     found = client().get("/alerts", query).json()

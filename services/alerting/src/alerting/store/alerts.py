@@ -195,8 +195,9 @@ async def own_alerts(conn: Connection, wait_s: float) -> list[Alert]:
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Which alerts: firing or resolved ones (None: both), with this name, severity, source and user
-    (None: any). ``user``: of the job that an alert is about. ``seen_by``: a user who sees only what
-    is about their jobs or about these ``virtual_clusters``; None: everything.
+    (None: any). ``user``: of the job that an alert is about; ``job``: its id or ``user~name``.
+    ``seen_by``: a user who sees only what is about their jobs or about these ``virtual_clusters``;
+    None: everything.
     """
 
     is_firing: bool | None = None
@@ -215,7 +216,11 @@ _WANTED = """
     AND ($2::text IS NULL OR name = $2) AND ($3::text IS NULL OR severity = $3)
     AND ($4::text IS NULL OR source = $4)
     AND ($5::text IS NULL OR "user" = $5)
-    AND ($6::text IS NULL OR labels->>'job' = $6) AND ($7::text IS NULL OR node = $7)
+    AND ($6::text IS NULL OR labels->>'job' = $6
+        OR ($6 LIKE '%~%' AND "user" = split_part($6, '~', 1)
+            AND coalesce(nullif(labels->>'jobName', ''), labels->>'job_name')
+                IN ($6, substr($6, strpos($6, '~') + 1))))
+    AND ($7::text IS NULL OR node = $7)
     AND ($8::text IS NULL OR "user" = $8 OR virtual_cluster = ANY($9::text[]))
 """
 _LIST = f"""

@@ -49,6 +49,9 @@ def _exact(what: str) -> Any:
     return Query(max_length=255, description=f"Only alerts with this {what}.")
 
 
+ABOUT_JOB = "Only alerts about this job: its id or `user~name`."
+
+
 @dataclass(frozen=True, slots=True)
 class Filter:
     """Which alerts; what is not given takes all."""
@@ -62,7 +65,7 @@ class Filter:
     name: Annotated[str | None, _exact("name")] = None
     source: Annotated[str | None, _exact("source")] = None
     user: Annotated[str | None, _exact("user of the job")] = None
-    job: Annotated[str | None, _exact("job")] = None
+    job: Annotated[str | None, Query(max_length=512, description=ABOUT_JOB)] = None
     node: Annotated[str | None, _exact("node")] = None
 
 
@@ -86,7 +89,9 @@ async def list_alerts(
 
 def _left_out(caller: Caller, asked: Filter) -> str | None:
     """What a user has to know who asks for alerts beyond their rights."""
+    user, tilde, _ = (asked.job or "").partition("~")
     is_others = asked.user not in (None, caller.username)
+    is_others = is_others or bool(tilde and user != caller.username)
     if caller.is_admin or not (is_others or asked.node or asked.source == "node"):
         return None
     owned = ", ".join(sorted(caller.owned_virtual_clusters))
