@@ -103,6 +103,17 @@ async def test_people_subscribe_to_their_own_jobs_only(rest: Any) -> None:
         assert (await rest.client.get(SUBSCRIPTIONS)).json()["total"] == 2
 
 
+async def test_a_user_in_a_filter_whom_nobody_knows_is_noted(rest: Any) -> None:
+    def of(*users: str) -> dict[str, Any]:
+        return WEBHOOK | {"events": ["job-failed"], "filter": {"users": users}}
+
+    made = (await rest.client.post(SUBSCRIPTIONS, json=of("admin", "eve", "bob"))).json()
+    assert made["note"] == "Unknown users: bob, eve."
+    path = f"{SUBSCRIPTIONS}/{made['id']}"
+    notes = [(await rest.client.put(path, json=of(it))).json()["note"] for it in ("eve", "admin")]
+    assert notes == ["Unknown users: eve.", None]
+
+
 async def test_owners_of_a_virtual_cluster_subscribe_to_everybodys_jobs_there(rest: Any) -> None:
     def wanted(*names: str) -> dict[str, Any]:
         return WEBHOOK | {"events": ["job-failed"], "filter": {"virtualClusters": names}}

@@ -173,6 +173,10 @@ async def test_a_subscription_to_a_misspelt_virtual_cluster_is_refused(
             made = await rest.client.post("/api/v2/alerts/subscriptions", json=hook)
             assert made.status_code == status, made.text
             assert status == 201 or "nlp, vision" in made.json()["message"]
+        path = f"/api/v2/alerts/subscriptions/{made.json()['id']}"
+        changed = await rest.client.put(path, json=hook | {"filter": {"virtualClusters": ["nl"]}})
+        assert (changed.status_code, changed.json()["code"]) == (404, "NoVirtualClusterError")
+        assert (await rest.client.get(path)).json()["filter"]["virtualClusters"] == ["vision"]
 
 
 async def test_a_new_virtual_cluster_takes_jobs_at_once(start_rest: Any, scheduler: Any) -> None:

@@ -50,6 +50,7 @@ from rest.api.router import new_router
 from rest.api.tokens import Done
 from rest.domain.callers import Caller, check_owner
 from rest.domain.emails import check_receiver
+from rest.domain.storages import unknown_hints
 from rest.domain.throttle import TooManyRequests
 from rest.store import accounts, audit, subscriptions
 from rest.store.accounts import LockedAccount
@@ -397,7 +398,9 @@ class ToReplay(BaseModel):
 
 
 class ChangedSubscription(ShownSubscription):
-    """A subscription that was made or changed. ``note``: what it takes less than was asked for."""
+    """A subscription that was made or changed. ``note``: what it takes less than was asked for,
+    or the names in its filter that no user has.
+    """
 
     note: str | None
 
@@ -452,9 +455,10 @@ async def create_subscription(
     request: SubscriptionRequest, here: Here, caller: User, address: Address
 ) -> CreatedSubscription:
     """Subscribe. A name that no virtual cluster has is refused, and so are other users' names,
-    unless one owns all virtual clusters of the filter.
+    unless one owns all virtual clusters of the filter. `note` names those that no user has.
     """
     await here.virtual_clusters.check(request.filter.virtualClusters)
+    unknown = await _unknown_users(here, request)
     ident = new_id(time.time_ns() // 1_000_000, secrets.randbits(80))
     async with transaction(here.pool) as conn:
         # Before the account is shared: two who share it can't both lock it.
@@ -467,7 +471,8 @@ async def create_subscription(
         await _note(conn, caller, "subscription.create", ident, address)
     here.publisher.wake()
     shown = _shown(wanted).model_dump()
-    return CreatedSubscription(**shown, note=_narrowed(request, wanted), secrets=signing)
+    note = unknown or _narrowed(request, wanted)
+    return CreatedSubscription(**shown, note=note, secrets=signing)
 
 
 @router.get("/{ident}", response_model=ShownSubscription)
@@ -492,8 +497,10 @@ async def change_subscription(
     ident: Ident, request: SubscriptionRequest, here: Here, caller: User, address: Address
 ) -> ChangedSubscription:
     """Change a subscription, whole. Its owner's rights decide what it may have, also where an admin
-    changes it.
+    changes it. Names are checked as for a new one.
     """
+    await here.virtual_clusters.check(request.filter.virtualClusters)
+    unknown = await _unknown_users(here, request)
     async with transaction(here.pool) as conn:
         await accounts.check_rights(conn, caller)
         # Locked in the order of a change of the account, which ends its subscriptions.
@@ -506,7 +513,8 @@ async def change_subscription(
         await subscriptions.update_subscription(conn, after)
         await _note(conn, caller, "subscription.change", ident, address)
     here.publisher.wake()
-    return ChangedSubscription(**_shown(after).model_dump(), note=_narrowed(request, after))
+    note = unknown or _narrowed(request, after)
+    return ChangedSubscription(**_shown(after).model_dump(), note=note)
 
 
 @router.post("/{ident}/secrets/rotate", response_model=Secrets)
@@ -735,6 +743,12 @@ def _check_users(asked: SubscriptionFilter, owner: str) -> None:
             f" clusters that {owner} owns."
         )
         raise Rejected("ForbiddenUserError", message, (Problem("filter.users", fix),))
+
+
+async def _unknown_users(here: Context, request: SubscriptionRequest) -> str | None:
+    """A hint about users whose jobs it asks for; they may be made later."""
+    unknown = await accounts.without_account(here.pool, set(request.filter.users))
+    return next(iter(unknown_hints(unknown, (), None)), None)
 
 
 def _narrowed(request: SubscriptionRequest, made: Subscription) -> str | None:
