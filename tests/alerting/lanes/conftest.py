@@ -18,8 +18,10 @@ from alerting.recorder import RecordLimits
 from alerting.settings import AlertingSettings
 from alerting.store.deliveries import Claim, Listed, add_deliveries
 from alerting.subscriptions import Entry, Subscriptions
-from muster.contracts.subscriptions import AlertEvent, Subscription
+from muster.contracts.notices import SettingChanged
+from muster.contracts.subscriptions import SUBSCRIPTION_SETTING, AlertEvent, Subscription
 from muster.db import open_pool, transaction
+from muster.records import Received
 from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 
@@ -60,7 +62,14 @@ class Post:
                 events=(AlertEvent.JOB_FAILED,),
                 webhook_url="http://x/",
             )
-        self.subscriptions.use_file({it.id: Entry(it, "1") for it in self.by_id.values()})
+            value = self.by_id[ident].model_dump(mode="json", by_alias=True)
+            setting = f"{SUBSCRIPTION_SETTING}{ident}"
+            self.subscriptions.learn(SettingChanged(setting=setting, revision=1, value=value))
+
+    def forget(self, ident: str) -> None:
+        """The lanes know no such subscription any more."""
+        record = Received("receivers-changed", 0, 0, f"{SUBSCRIPTION_SETTING}{ident}", {}, None)
+        self.subscriptions.on_record(record, None)
 
     async def notify(self, *jobs: str, version: str = "1") -> None:
         """Each of these jobs has failed."""

@@ -45,10 +45,10 @@ async def test_what_cannot_be_sent_stops_no_other(post: Any) -> None:
 
 
 async def test_a_subscription_that_is_not_known_yet_is_waited_for(post: Any) -> None:
-    """Another replica has read it already; or the file of subscriptions can't be read just now."""
+    """Another replica has read it already."""
     post.subscribe("a")
     await post.notify("j1", "j2")
-    post.subscriptions.use_file({})
+    post.forget("a")
     async with post.lane(post.sends):
         await post.until("SELECT count(*) FROM delivery WHERE attempts > 0 AND lease IS NULL", 2)
         post.subscribe("a")
@@ -61,7 +61,7 @@ async def test_a_subscription_that_nobody_knows_is_waited_for_no_longer_than_its
 ) -> None:
     post.subscribe("a")
     await post.notify("j1")
-    post.subscriptions.use_file({})
+    post.forget("a")
     async with post.lane(post.sends):
         for attempt in range(1, UNKNOWN_TRIES + 1):
             await post.until(
