@@ -45,6 +45,7 @@ AWAY: Json = {
     },
 }
 IS_AWAY = {"type": "Ready", "status": "False"}
+APP = "app.kubernetes.io/name"
 AGAIN_S = 0.1
 
 
@@ -370,7 +371,7 @@ def test_muster_is_installed(
 
     again = applied(deploy, *key)
     assert again.code == 0, again.err
-    assert "No object changes" in again.out
+    assert "No object changes. The Jobs `bus` and `migrate` run again.\n" in again.out
     assert "shown once" not in again.out
     (tmp_path / "other.key").write_text("b" * 64)
     other = applied(deploy, "--key-file", str(tmp_path / "other.key"))
@@ -495,6 +496,22 @@ def test_a_node_is_added_and_removed(
     installed.kubectl("delete", "node", OTHER)
 
 
+def test_services_that_are_not_there_are_missing(
+    installed: KubePlane, deploy: Deploy, key: tuple[str, str]
+) -> None:
+    """As after the second step of a restore."""
+    installed.kubectl("scale", "deployment", "rest", "-n", SYSTEM, "--replicas=0")
+    others = f"app.kubernetes.io/component=service,{APP}!=rest"
+    installed.kubectl("delete", "deployment", "-n", SYSTEM, "-l", others)
+    shown = deploy("status")
+    lines = [line.split() for line in shown.out.splitlines()]
+    missing = {line[0]: " ".join(line[2:4]) for line in lines if line[1:2] == ["missing"]}
+    gone = dict.fromkeys(("alerting", "launcher", "scheduler"), "no Deployment")
+    assert (shown.code, missing) == (8, gone | {"rest": "0 replicas"}), shown.out
+    assert applied(deploy, *key).code == 0
+    assert deploy("status").code == 0
+
+
 def test_a_node_that_is_away_holds_up_no_apply(
     player: Player, installed: KubePlane, deploy: Deploy, key: tuple[str, str]
 ) -> None:
@@ -554,6 +571,10 @@ def test_an_upgrade_stops_at_what_does_not_become_ready(
     assert back.code == 0, back.err
     assert images(installed) == {NEW}
     assert "Job bus" not in back.err
+    setup = "The Jobs `bus` and `migrate` are deleted and do not run."
+    assert f"No object changes. {setup}\n" in back.out
+    jobs = ("get", "jobs", "bus", "migrate", "-n", SYSTEM, "--ignore-not-found", "-o", "name")
+    assert installed.kubectl(*jobs) == ""
 
 
 def enrolments(plane: KubePlane, node: str) -> set[str]:

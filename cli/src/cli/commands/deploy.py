@@ -70,7 +70,7 @@ from cli.deploy.objects import (
     with_marks,
 )
 from cli.deploy.probe_pods import try_gpus
-from cli.deploy.rollout import Progress, Step, images_in, look, short, steps
+from cli.deploy.rollout import Progress, Step, short, standing, steps
 from cli.home import checkout_root
 from cli.output import Format, print_json, print_line, print_note, print_table
 
@@ -78,6 +78,7 @@ MINIMAL = "deploy/k8s/overlays/minimal"
 BOOTSTRAP = "MUSTER_KAFKA_BOOTSTRAP"
 REST_PORT = 8080
 SHOWN = 3
+RUN_AGAIN = "run again"
 
 CONNECTION = Connection()
 Cluster = Annotated[Connection, Parameter(name="*")]
@@ -183,7 +184,7 @@ def apply(
         raise CommandError(Exit.USAGE, NO_DATABASE)
     rest = find(before, "Secret", REST)
     named = job_nodes(kubectl, node)
-    _show(kubectl, with_marks(plan.objects, before))
+    _show(kubectl, with_marks(plan.objects, before), RUN_AGAIN)
     print_line(f"nodes for jobs: {', '.join(named) or 'none'}")
     if database_url and not options.database_url:
         print_line(f"database: that of {DATABASE_VARIABLE} in your environment")
@@ -217,22 +218,29 @@ def apply(
 
 @app.command
 def status(*, cluster: Cluster = CONNECTION, output: Output = Format.TABLE) -> Exit:
-    """The parts, their images, and the nodes. The exit status is 0 when all is ready."""
+    """The parts, their images, and the nodes. The exit status is 0 when all is ready. A service
+    that is not there, or has 0 replicas, is `missing`.
+    """
     kubectl = Kubectl(cluster)
     installed_or_refuse(kubectl)
     kinds = "deployments,statefulsets,daemonsets,jobs"
     bodies = kubectl.every("get", kinds, "-n", SYSTEM, "-l", "app.kubernetes.io/name")
     pods = kubectl.every("get", "pods", "-n", SYSTEM)
-    parts = [
-        {
-            "part": name_of(each),
-            "kind": each["kind"],
-            "state": (seen := look(each, each, pods=pods)).progress.value,
-            "detail": seen.detail,
-            "images": images_in(each),
-        }
+    lasting = [
+        each
         for each in bodies
         if each["metadata"].get("labels", {}).get("app.kubernetes.io/component") != "enrolment"
+    ]
+    found = standing(lasting, pods)
+    parts = [
+        {
+            "part": each.name,
+            "kind": each.kind,
+            "state": each.look.progress.value,
+            "detail": each.look.detail,
+            "images": each.images,
+        }
+        for each in found
     ]
     agents_on = {
         each["spec"].get("nodeName"): is_ready(each)
@@ -243,7 +251,7 @@ def status(*, cluster: Cluster = CONNECTION, output: Output = Format.TABLE) -> E
     nodes = [{"node": name_of(each), "agent": _agent(each, agents_on)} for each in every_node]
     in_force = kubectl.every("get", "deployments,configmaps", "-n", SYSTEM)
     of_cells = list(cells(in_force, agents(every_node, ()) or every_node))
-    waiting = [each["part"] for each in parts if each["state"] != Progress.READY]
+    waiting = [each.name for each in found if each.look.progress is not Progress.READY]
     of_jobs, why = len(job_pods(kubectl)), why_not_ready(kubectl, waiting, pods)
     if output is Format.JSON:
         cells_ = [vars(each) for each in of_cells]
@@ -495,7 +503,8 @@ def _change_images(
     agent = installed_or_refuse(kubectl)
     objects = with_images(plan.objects, plan.images, new)
     print_line(f"{images_of(agent).muster} -> {new.muster}")
-    _show(kubectl, with_marks(objects, live_secrets(kubectl)))
+    setup = "are deleted and do not run" if secrets is None else RUN_AGAIN
+    _show(kubectl, with_marks(objects, live_secrets(kubectl)), setup)
     _confirm("Roll this out?", yes=options.yes)
     remember_images(kubectl, agent, new)
     remember_overlay(kubectl, _other_than_minimal(options.overlay))
@@ -509,8 +518,8 @@ def _change_images(
     print_line(f"{new.muster} runs.")
 
 
-def _show(kubectl: Kubectl, objects: Sequence[Json]) -> None:
-    """The difference. Setup Jobs, which run again, are left out."""
+def _show(kubectl: Kubectl, objects: Sequence[Json], setup: str) -> None:
+    """The difference. Setup Jobs are left out; `setup`: what becomes of them."""
     compared = [each for each in objects if each["kind"] != "Job"]
     there = {"", *map(name_of, kubectl.every("get", "namespaces"))}
     # A dry run needs the namespaces; of an installation that was cut off some are there.
@@ -522,7 +531,7 @@ def _show(kubectl: Kubectl, objects: Sequence[Json]) -> None:
     for line in summary(found):
         print_line(line)
     if not found:
-        print_line("No object changes. The Jobs `bus` and `migrate` run again.")
+        print_line(f"No object changes. The Jobs `bus` and `migrate` {setup}.")
 
 
 def _confirm(question: str, *, yes: bool) -> None:

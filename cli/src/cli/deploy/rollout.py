@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cli.deploy.objects import SYSTEM, WORKLOADS, Json, containers, name_of
+from cli.deploy.objects import AGENT, SYSTEM, WORKLOADS, Json, containers, name_of
 
-ORDER = ("scheduler", "launcher", "alerting", "rest", "fence", "runtime-agent")
+SERVICES = ("scheduler", "launcher", "alerting", "rest")
+"""The Deployments that every overlay has."""
+ORDER = (*SERVICES, "fence", AGENT)
 SETUP = ("bus", "migrate")
 MAKERS = ("ReplicaSet", "DaemonSet", "StatefulSet", "Job")
 DIGEST_SHOWN = 12
@@ -23,6 +25,7 @@ class Progress(StrEnum):
     READY = "ready"
     WAITING = "waiting"
     FAILED = "failed"
+    MISSING = "missing"
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,30 @@ def look(wanted: Json, live: Json | None, away: int = 0, pods: Sequence[Json] = 
     if seen and ready >= total and updated >= total and old <= 0:
         return Look(Progress.READY, f"{ready} of {total} ready")
     return Look(Progress.WAITING, f"{ready} of {total} ready, {updated} new")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A workload of an installation that nobody rolls out."""
+
+    name: str
+    kind: str
+    look: Look
+    images: list[str]
+
+
+def standing(live: Sequence[Json], pods: Sequence[Json]) -> list[Part]:
+    """The parts of an installation: these workloads, and services that are not there."""
+    found = [Part(name_of(e), e["kind"], _stands(e, pods), images_in(e)) for e in live]
+    missing = Look(Progress.MISSING, "no Deployment")
+    names = [each.name for each in found]
+    return [*found, *(Part(e, "Deployment", missing, []) for e in SERVICES if e not in names)]
+
+
+def _stands(live: Json, pods: Sequence[Json]) -> Look:
+    if live["spec"].get("replicas") == 0:
+        return Look(Progress.MISSING, "0 replicas")
+    return look(live, live, pods=pods)
 
 
 def _is_of(pod: Json, job: str) -> bool:
