@@ -2,6 +2,7 @@
 it makes pods ready, or ends them.
 """
 
+import base64
 import contextlib
 import http.client
 import json
@@ -45,6 +46,8 @@ AWAY: Json = {
     },
 }
 IS_AWAY = {"type": "Ready", "status": "False"}
+MAKE_KEY, ADD_KEYS = "1. **Make a key**", "2. **Add the keys to the cluster**"
+"""Steps of docs/install.md."""
 APP = "app.kubernetes.io/name"
 AGAIN_S = 0.1
 
@@ -432,7 +435,7 @@ def test_keys_and_passwords_in_secrets_come_and_stay(
     assert generations(installed) == begun  # the content is what they began with
 
     (tmp_path / "smtp-password").write_text("hunter2\n")
-    follow(installed, tmp_path, "### Replace the key for secrets", "## Mail")
+    follow(installed, tmp_path, MAKE_KEY, ADD_KEYS, "## Mail")
     rotated = applied(deploy, *key)
     assert rotated.code == 0, rotated.err
     both, new_public = keys_for_secrets(installed)
@@ -446,6 +449,35 @@ def test_keys_and_passwords_in_secrets_come_and_stay(
     assert keys_for_secrets(installed) == (both, new_public)
     secret = json.loads(installed.kubectl("get", "secret", "alerting", "-n", SYSTEM, "-o", "json"))
     assert decoded(secret, "muster_smtp_password") == "hunter2"
+
+
+def test_keys_of_rotations_are_kept_and_restored(
+    installed: KubePlane, deploy: Deploy, key: tuple[str, str], tmp_path: Path
+) -> None:
+    first, _ = keys_for_secrets(installed)
+    follow(installed, tmp_path, MAKE_KEY, ADD_KEYS)
+    [made] = tmp_path.glob("secrets-*.key")
+    (tmp_path / "date").write_text("#!/bin/sh\necho 2999-01-01-000000\n")  # the next, in file order
+    (tmp_path / "date").chmod(0o700)
+    follow(installed, tmp_path, MAKE_KEY, ADD_KEYS)
+    newest = tmp_path / "secrets-2999-01-01-000000.key"
+    before = newest.read_text()
+    with pytest.raises(subprocess.CalledProcessError):
+        follow(installed, tmp_path, MAKE_KEY)
+    assert (newest.read_text(), stat.S_IMODE(newest.stat().st_mode)) == (before, 0o600)
+    wanted = ",".join([*(private_key_in(each) for each in (newest, made)), first])
+    assert keys_for_secrets(installed)[0] == wanted
+
+    secret = json.loads(installed.kubectl("get", "secret", "launcher", "-n", SYSTEM, "-o", "json"))
+    del secret["metadata"]["resourceVersion"]
+    for there in (first, f"{private_key_in(newest)},{first}", wanted):
+        secret["data"]["muster_secrets_keys"] = base64.b64encode(there.encode()).decode()
+        installed.ask("PUT", f"/api/v1/namespaces/{SYSTEM}/secrets/launcher", secret)
+        assert keys_for_secrets(installed)[0] == there
+        follow(installed, tmp_path, ADD_KEYS)
+        assert keys_for_secrets(installed)[0] == wanted
+    assert applied(deploy, *key).code == 0
+    assert keys_for_secrets(installed) == (wanted, public_key_of(private_key_in(newest)))
 
 
 def test_a_node_is_added_and_removed(
@@ -610,6 +642,11 @@ def of_node(plane: KubePlane, node: str, kinds: str = "secrets,jobs,pods") -> li
     ]
 
 
+def private_key_in(file: Path) -> str:
+    """The new key of a rotation."""
+    return file.read_text().splitlines()[0].removeprefix("MUSTER_SECRETS_KEYS=")
+
+
 def keys_for_secrets(plane: KubePlane) -> tuple[str, str]:
     """The Launcher's private keys, and REST's public one."""
     found = []
@@ -629,8 +666,9 @@ def generations(plane: KubePlane) -> dict[str, int]:
 def follow(plane: KubePlane, home: Path, *headings: str) -> None:
     """The commands below headings of docs/install.md, to the letter."""
     page = (ROOT / "docs/install.md").read_text()
-    (home / "kubectl").symlink_to(kube_programs.program("kubectl"))
-    (home / ".venv").symlink_to(ROOT / ".venv")
+    for name, program in (("kubectl", kube_programs.program("kubectl")), (".venv", ROOT / ".venv")):
+        if not (home / name).exists():
+            (home / name).symlink_to(program)
     known = {"PATH": f"{home}:{os.environ['PATH']}", "KUBECONFIG": str(plane.kubeconfig)}
     for heading in headings:
         commands = page.partition(heading)[2].partition("```sh\n")[2].partition("```")[0]
