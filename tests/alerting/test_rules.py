@@ -11,10 +11,21 @@ from typing import Any
 import pytest
 import yaml
 from alerting.conditions import Condition
-from alerting.domain.event_rules import MOST_AN_HOUR, PRESETS, By, EventRule, matches, tried
-from alerting.domain.events import Severity
+from alerting.domain.event_rules import (
+    FIELDS,
+    JOB_FIELDS,
+    MOST_AN_HOUR,
+    PRESETS,
+    By,
+    EventRule,
+    matches,
+    shown,
+    tried,
+)
+from alerting.domain.events import Event, JobLabels, Severity
 from alerting.rules import Rules, after_trial, check, nearest_to_mute, rules_of
 from muster.contracts.jobs import JobState
+from muster.contracts.subscriptions import AlertEvent
 from muster.contracts.verdicts import Behavior, Fault, Verdict
 from rest_double import run_cli
 
@@ -55,6 +66,26 @@ def test_conditions_read_events_within_bounds() -> None:
     endless = f"{long}.all(a, {long}.all(b, {long}.all(c, a + b + c > 0)))"
     with pytest.raises(ValueError, match="budget"):
         Condition(endless).holds(FAILED)
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        "event.text == 'event.node' // not event.node",
+        'event . job . user.size() > 1 && event.data.node != "event.x"',
+        "event.exists(it, it == 'node') && event.job.exists(it, it == 'vc')",
+        "timestamp(event.at).getHours('Europe/Berlin') < 8 && event['name'] != event.title",
+    ],
+)
+def test_a_condition_may_read_every_field_that_events_have(when: str) -> None:
+    content = yaml.safe_dump({"rules": [{"name": "a", "event": "job-failed", "when": when}]})
+    assert check(content.encode()).problems == ()
+
+
+def test_events_have_the_fields_that_conditions_may_read() -> None:
+    of_job = JobLabels("ada", "speech", "j")
+    event = Event("k", AlertEvent.JOB_FAILED, NOW, Severity.INFO, "t", "x", "j", {}, job=of_job)
+    assert (shown(event).keys(), shown(event)["job"].keys()) == (FIELDS, JOB_FIELDS)
 
 
 def test_a_rule_counts_by_subject_and_a_failing_one_is_an_alert() -> None:
@@ -104,7 +135,12 @@ def test_rules_that_flood_or_evaluate_nothing_are_refused_with_their_place() -> 
         ("rules.1.when", 3),
     ]
     assert "would have fired 101 times" in refused.problems[0].message
-    assert "could evaluate none" in refused.problems[1].message
+    none = "could evaluate none of the last day's 101 events job-failed: "
+    assert refused.problems[1].message.startswith(none)
+    assert "has(event.…)" in refused.problems[1].message
+    textual = check(text.replace(b"event.data.none == 1", b"event.title"))
+    gives = after_trial(textual, [tried(rule, events) for rule, _ in textual.rules]).problems[1]
+    assert gives.message == f"{none}is no condition: it gives a string, not true or false"
     held = check(text.split(b"- {name: fails")[0]).texts
     trials = [tried(rule, events) for rule, _ in checked.rules]
     left = after_trial(checked, trials, held)
@@ -116,6 +152,9 @@ def test_rules_that_flood_or_evaluate_nothing_are_refused_with_their_place() -> 
     [
         ("rules: [{name: a, event: job-failed, when: 'true'}]", "rules.0.when"),
         ("rules: [{name: a, event: job-failed, when: 'event.'}]", "rules.0.when"),
+        ("rules: [{name: a, event: node-lost, when: event.node == 'vm'}]", "rules.0.when"),
+        ("rules: [{name: a, event: node-lost, when: event.job.user == 'a'}]", "rules.0.when"),
+        ("rules: [{name: a, event: job-failed, when: event.job.vc == 'a'}]", "rules.0.when"),
         ("rules: [{name: a, event: alert-raised}]", "rules.0.event"),
         ("rules: [{name: a, event: nonsense}]", "rules.0.event"),
         ("rules: [{name: a, event: job-failed, by: node}]", "rules.0.by"),

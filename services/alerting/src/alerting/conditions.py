@@ -2,6 +2,7 @@
 its authors. It bounds the depth of an expression and the iterations of an evaluation.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,12 @@ from cel_expr_python import cel
 
 EVENT = "event"
 MOST_CHARACTERS = 1000
+MISSING = "NOT_FOUND"
+"""How the failure begins where an event has no such field."""
+NO_FIELDS = re.compile(r"""('{3}|"{3}).*?\1|'(\\.|[^'\\])*'|"(\\.|[^"\\])*"|//[^\n]*""", re.DOTALL)
+"""Texts and comments."""
+FIELD = re.compile(rf"(?<![\w.]){EVENT}\s*\.\s*(\w+)\b(?!\s*\()(?:\s*\.\s*(\w+)\b(?!\s*\())?")
+"""A field of the event, and one of that; no call."""
 
 _ENVIRONMENT = cel.NewEnv(variables={EVENT: cel.Type.Map(cel.Type.STRING, cel.Type.DYN)})
 
@@ -25,7 +32,7 @@ class Condition:
             raise ValueError(f"can't be read: {_said(error)}") from None
         kind = self._expression.return_type()
         if kind not in (cel.Type.BOOL, cel.Type.DYN):
-            raise ValueError(f"is no condition: it gives a {kind.name()}, not true or false")
+            raise ValueError(_no_condition(kind))
 
     def holds(self, event: Mapping[str, Any]) -> bool:
         """Whether it holds for an event. Raises ValueError where that can't be evaluated."""
@@ -33,10 +40,22 @@ class Condition:
             found = self._expression.eval(data={EVENT: event})
         except RuntimeError as error:
             raise ValueError(_said(error)) from None
-        value = found.plain_value()
-        if found.type() == cel.Type.ERROR or not isinstance(value, bool):
-            raise ValueError(_said(value))
-        return value
+        value, kind = found.plain_value(), found.type()
+        if isinstance(value, bool):
+            return value
+        raise ValueError(_said(value) if kind == cel.Type.ERROR else _no_condition(kind))
+
+
+def fields_read(text: str) -> list[tuple[str, str]]:
+    """The fields of the event that a condition names, each with the field of it that follows."""
+    found = FIELD.finditer(NO_FIELDS.sub("''", text))
+    return list(dict.fromkeys((it[1], it[2] or "") for it in found))
+
+
+def _no_condition(kind: cel.Type) -> str:
+    name = kind.name().lower()
+    article = "an" if name[0] in "aeiou" else "a"
+    return f"is no condition: it gives {article} {name}, not true or false"
 
 
 def _said(error: object) -> str:

@@ -29,7 +29,7 @@ from muster.protocol.problems import ProtocolError, split_path
 from muster.records import Received
 from pydantic import ConfigDict, Field, ValidationError
 
-from alerting.conditions import EVENT, Condition
+from alerting.conditions import EVENT, MISSING, Condition, fields_read
 from alerting.domain import clashes, deadletters, drifts, event_rules, health, jobs, nodes
 from alerting.domain.actions import ABOUT_ACTIONS, FAILURES, ON_NODES, ActionRule, Limits
 from alerting.domain.deliveries import ALERTS
@@ -258,9 +258,11 @@ def after_trial(
                 f" of them within an hour; at most {MOST_AN_HOUR} are allowed: narrow the condition"
             )
         elif trial.failed and not trial.events:
+            why = trial.failure or ""
+            if why.startswith(MISSING):
+                why += "; ask has(event.…) before a field that may be missing"
             fault = (
-                f"could evaluate none of the last day's {trial.failed} events {rule.event}:"
-                f" {trial.failure}; ask has(event.…) before a field that may be missing"
+                f"could evaluate none of the last day's {trial.failed} events {rule.event}: {why}"
             )
         if fault is not None:
             found.append(replace(place, message=fault))
@@ -283,9 +285,8 @@ def _faults(root: Node, numbered: _Numbered) -> list[Problem]:
             of = ", ".join(it for it in By if can_count(rule.event, it))
             fault = f"events {rule.event} name no {rule.by}: choose one of {of}"
             found.append(problem_at(root, (*place, "by"), fault))
-        if rule.when is not None and EVENT not in rule.when:
-            fault = "does not read `event`: it holds for all events or none. Leave it out for all"
-            found.append(problem_at(root, (*place, "when"), fault))
+        if rule.when is not None and (wrong := _fault_of_condition(rule.event, rule.when)):
+            found.append(problem_at(root, (*place, "when"), wrong))
     for number, name in numbered.of("presetsOff", text.presets_off):
         if name not in CAN_BE_OFF:
             fault = f"there is no such preset; presets are {', '.join(sorted(CAN_BE_OFF))}"
@@ -308,6 +309,21 @@ def _faults(root: Node, numbered: _Numbered) -> list[Problem]:
             fault = f"{min(own)} is about actions, and no rule acts on it: this would be a loop"
             found.append(problem_at(root, (*place, "alerts"), fault))
     return found
+
+
+def _fault_of_condition(event: AlertEvent, when: str) -> str | None:
+    """It reads no event, or a field that no event of this kind has."""
+    if EVENT not in when:
+        return "does not read `event`: it holds for all events or none. Leave it out for all"
+    of_job = event_rules.JOB_FIELDS if event in event_rules.OF_JOBS else frozenset()
+    for name, next_name in fields_read(when):
+        if name not in event_rules.FIELDS:
+            known = ", ".join(sorted(event_rules.FIELDS))
+            return f"reads event.{name}, which is no field: events {event} have {known}"
+        if name == "job" and next_name and next_name not in of_job:
+            known = ", ".join(sorted(of_job)) or "no field of a job"
+            return f"reads event.job.{next_name}, which is no field: events {event} have {known}"
+    return None
 
 
 def _faults_of_job(action: ActionText) -> Iterable[tuple[tuple[str | int, ...], str]]:

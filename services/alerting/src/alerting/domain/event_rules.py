@@ -54,6 +54,11 @@ OF_NODES = frozenset(
 """Events that name a node."""
 
 
+FIELDS = frozenset({"name", "at", "severity", "title", "text", "job", "data"})
+JOB_FIELDS = frozenset({"user", "virtualCluster", "name"})
+"""What conditions can read of every event, and of the job of those that name one."""
+
+
 def can_count(event: AlertEvent, by: By) -> bool:
     """Whether events of this kind name what they are to be counted by."""
     return by is By.NOTHING or event in (OF_NODES if by is By.NODE else OF_JOBS)
