@@ -14,7 +14,7 @@ from alerting.domain.actions import (
     answered,
     decide,
 )
-from alerting.domain.events import Alert, Severity
+from alerting.domain.events import Alert, Severity, Source
 from alerting.domain.notices import events_of
 from alerting.rules import check
 from muster.contracts.alerts import Do, Outcome
@@ -171,10 +171,17 @@ def test_a_repair_that_is_not_repeated_yet_is_news() -> None:
 
 def test_an_action_on_a_job_is_about_no_node_and_not_for_its_user() -> None:
     stop = replace(CORDON, do=Do.STOP_JOB, is_dry_run=True)
-    alert = Alert("GpuXid", Severity.WARNING, "idle", {"user": "ada", "jobName": "j"}, NOW)
+    labels = {"job": "01m8", "user": "ada", "virtualCluster": "vip", "jobName": "j"}
+    alert = Alert("GpuXid", Severity.WARNING, "idle", labels, NOW)
     (would,) = History(stop).look(alert)
-    assert would.labels == {"job": "ada~j", "rule": "quarantine"}
+    assert would.labels == labels | {"rule": "quarantine"}
+    assert would.summary.startswith("A dry run: rule quarantine would stop job ada~j")
     assert events_of([would])[0].job is None
+    named = {"job": "scraped", "username": "ada", "job_name": "ada~j", "virtual_cluster": "vip"}
+    (would,) = History(stop).look(replace(alert, labels=named, source=Source.ALERTMANAGER))
+    assert would.labels == {name: it for name, it in labels.items() if name != "job"} | {
+        "rule": "quarantine"
+    }
 
 
 def test_no_rule_acts_on_alerts_about_actions() -> None:

@@ -7,7 +7,7 @@ begin again, as its rule does: so it starts now, not when the action came to its
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 
-from muster.contracts.alerts import Do
+from muster.contracts.alerts import Do, subject_of
 
 from alerting.domain.actions import (
     ABOUT_ACTIONS,
@@ -23,7 +23,7 @@ from alerting.domain.actions import (
     State,
     looping,
 )
-from alerting.domain.events import Alert, Severity
+from alerting.domain.events import Alert, Severity, Source
 
 WORDS = {
     Do.CORDON: "cordon",
@@ -64,6 +64,17 @@ def changes(
     return (*begun, *ended)
 
 
+def _of_job(cause: Alert | None) -> dict[str, str]:
+    """The labels of other alerts about a job. Prometheus calls something else a job."""
+    if cause is None:
+        return {}
+    it, labels = subject_of(cause.labels), {}
+    if cause.source is not Source.ALERTMANAGER:
+        labels["job"] = cause.labels.get("job", "")
+    labels |= {"user": it.user, "virtualCluster": it.virtual_cluster, "jobName": it.job_name}
+    return {name: value for name, value in labels.items() if value}
+
+
 def _is_limited(action: Action) -> bool:
     return action.do in LIMITED or action.reason == looping(action.target)
 
@@ -73,8 +84,10 @@ def _alert(
 ) -> Alert | None:
     """What an action is to be told of now; ``cause``: its alert, while that fires."""
     rule, word = action.rule, WORDS.get(action.do, action.do.value)
-    kind = "node" if action.do in ON_NODES else "job"
-    target, of_rule = f"{kind} {action.target}", {"rule": rule}
+    is_node = action.do in ON_NODES
+    target = f"node {action.target}" if is_node else f"job {action.target}"
+    labels = {"node": action.target} if is_node else _of_job(cause)
+    of_rule = {"rule": rule}
     if action.do in ORDERS and action.state in HOLDS and not action.is_dry_run:
         is_drain = action.do is Do.DRAIN
         name, severity, of_rule = DRAINED if is_drain else CORDONED, Severity.WARNING, {}
@@ -95,7 +108,7 @@ def _alert(
         name=name,
         severity=severity,
         summary=text[:500].rstrip("."),
-        labels={kind: action.target} | of_rule,
+        labels=labels | of_rule,
         starts_at=now,
         runbook=RUNBOOK,
         cause=cause.cause if cause is not None else None,

@@ -2,7 +2,7 @@
 Alerts with one cause are one event, so that they are one message.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import groupby
@@ -12,6 +12,7 @@ from muster.contracts.subscriptions import AlertEvent
 from muster.counted import counted
 from pydantic import JsonValue
 
+from alerting.domain.actions import ABOUT_ACTIONS
 from alerting.domain.events import RANKS, Alert, Event, JobLabels, Severity, Source, fingerprint
 from alerting.domain.texts import cut
 
@@ -29,7 +30,7 @@ def events_of(alerts: Iterable[Alert], truncated: int = 0) -> tuple[Event, ...]:
     alerts = with_cause(alerts)
 
     def key(alert: Alert) -> tuple[str, bool, tuple[str, ...]]:
-        labels = _labels(alert.labels)
+        labels = _labels(alert)
         whose = (labels.user, labels.virtual_cluster, labels.name) if labels is not None else ()
         return alert.cause or "", alert.ends_at is not None, whose
 
@@ -87,7 +88,7 @@ def _event(cause: str, alerts: Sequence[Alert], truncated: int) -> Event:
             "incident": incident_of(first),
             "truncated": truncated,
         },
-        job=_labels(first.labels),
+        job=_labels(first),
     )
 
 
@@ -111,9 +112,11 @@ def _data(alert: Alert) -> dict[str, JsonValue]:
     return alert.notice().model_dump(mode="json", by_alias=True)
 
 
-def _labels(labels: Mapping[str, str]) -> JobLabels | None:
-    """What subscriptions filter by; None: it is about no job, user or virtual cluster."""
-    it = subject_of(labels)
-    if not it.user and not it.virtual_cluster:
+def _labels(alert: Alert) -> JobLabels | None:
+    """What subscriptions filter by; None: it is about no job, user or virtual cluster. What rules
+    do to jobs is for operators.
+    """
+    it = subject_of(alert.labels)
+    if alert.name in ABOUT_ACTIONS or not (it.user or it.virtual_cluster):
         return None
     return JobLabels(it.user, it.virtual_cluster, it.job_name)
