@@ -166,6 +166,44 @@ def test_only_so_many_jobs_are_stopped_in_an_hour() -> None:
     assert rules_of({"limits": {"jobsPerHour": 7}}).limits.of(twenty) == Bounds(2, 2, 7, twenty)
 
 
+@pytest.mark.parametrize("is_dry_run", [False, True])
+def test_a_job_that_has_ended_is_refused_whatever_the_limit(is_dry_run: bool) -> None:
+    stop = replace(RULE, do=Do.STOP_JOB, alerts=("IdleGpus",), is_dry_run=is_dry_run)
+    idle = Alert("IdleGpus", Severity.WARNING, "idle", {"user": "ada", "jobName": "j"}, NOW)
+    for limit in (0, 100):
+        bounds = Bounds(0, 1, limit, ended={"ada~j"})
+        (action,) = decided(idle, rules=(stop,), bounds=bounds)
+        assert (action.state, action.reason) == (State.REFUSED, "ada~j has ended.")
+
+
+STOPS = """
+rules: [{name: Fails, event: job-failed, by: job}]
+actions: [{name: stop, alerts: [Fails], do: stop-job, mode: "on"}]
+limits: {jobsPerHour: 0}
+"""
+
+
+@pytest.mark.postgres
+@pytest.mark.kafka
+async def test_a_limit_holds_back_running_jobs_alone(
+    cluster: Any, with_rest: Callable[..., Any]
+) -> None:
+    async with with_rest() as api:
+        await cluster.job("zzz", 1, JobState.RUNNING, name="again")
+        assert (await api.admin.put(PATH, content=STOPS)).status_code == 202
+        await api.until_fails_fire("Fails", cluster, name="again")  # an earlier one of its name
+        held = "SELECT DISTINCT state FROM action WHERE target = 'ada~again'"
+        await cluster.until(held, [("held",)])
+        await cluster.job("j1", 1, JobState.FAILED, name="over")
+        refused = "SELECT state, reason FROM action WHERE target = 'ada~over'"
+        await cluster.until(refused, [("refused", "ada~over has ended.")])
+        told = await api.alerts(name="ActionHeld")
+        assert {it["labels"]["jobName"] for it in told} == {"again"}
+        await cluster.job("zzz", 2, JobState.SUCCEEDED, name="again")
+        await cluster.until(held, [("refused",)])
+        await api.until_alerts([], name="ActionHeld", state="firing")
+
+
 def test_tags_have_no_limit() -> None:
     tag = replace(RULE, do=Do.TAG_JOB, alerts=("IdleGpus",))
     idle = [

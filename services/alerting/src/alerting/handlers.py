@@ -203,6 +203,8 @@ class Listener:
         pods = {name: len(report.pods_of_jobs) for name, report in nodes.items()}
         on_gpus = {it for it, report in nodes.items() if any(pod.gpus for pod in report.pods)}
         bounds = rules.limits.of(pods, self._policy.order_settles_s, on_gpus)
+        to_stop = actions.jobs_to_stop(rules.actions, firing)
+        bounds = replace(bounds, ended=await watches.ended_jobs(opened.conn, to_stop))
         changed = actions.decide(rules.actions, bounds, firing, known, now=opened.now)
         await action_store.save_actions(opened, changed)
         for each in changed:

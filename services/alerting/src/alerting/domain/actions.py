@@ -104,7 +104,8 @@ class Limits:
 class Bounds:
     """The most nodes that actions take in an hour, and at a time; the most jobs in an hour.
     ``pods``: how many each node has; ``settles_s``: how long an order has stood before a node
-    without pods counts as empty. ``on_gpus``: the nodes with pods that hold GPUs.
+    without pods counts as empty. ``on_gpus``: the nodes with pods that hold GPUs. ``ended``: jobs
+    that have ended, as ``user~name``.
     """
 
     per_hour: int
@@ -113,6 +114,7 @@ class Bounds:
     pods: Mapping[str, int] = field(default_factory=dict)
     settles_s: float = 0.0
     on_gpus: Collection[str] = ()
+    ended: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +265,8 @@ class _Look:
         if target is None:
             what = "node" if rule.do in ON_NODES else "job of a user"
             state, reason = State.REFUSED, f"The alert's labels name no {what}."
+        elif rule.do is Do.STOP_JOB and target in self.bounds.ended:
+            state, reason = State.REFUSED, f"{target} has ended."
         elif rule.is_dry_run:
             pass
         elif rule.do is Do.RELEASE:
@@ -528,6 +532,13 @@ def target_of(do: Do, alert: Alert) -> str | None:
     """The node, or the job as ``user~name``, that an alert is about."""
     it = subject_of(alert.labels)
     return (it.node or None) if do in ON_NODES else it.job
+
+
+def jobs_to_stop(rules: Iterable[ActionRule], alerts: Collection[Alert]) -> set[str]:
+    """The jobs that rules would stop because of these alerts."""
+    stops = [it for it in rules if it.do is Do.STOP_JOB]
+    targets = (target_of(it.do, alert) for it in stops for alert in alerts if it.fits(alert))
+    return {it for it in targets if it is not None}
 
 
 def _keeps_out(action: Action) -> bool:

@@ -53,6 +53,23 @@ async def due_jobs(conn: Connection, now: datetime, limit: int) -> dict[str, Wat
     return _jobs(await conn.fetch(_DUE_JOBS, now, limit))
 
 
+_ENDED_JOBS = """
+    SELECT name FROM unnest($1::text[]) AS wanted (name) CROSS JOIN LATERAL (
+        SELECT state FROM job_watch AS w
+        WHERE w."user" = split_part(wanted.name, '~', 1)
+        AND w.name = substr(wanted.name, strpos(wanted.name, '~') + 1)
+        ORDER BY job DESC LIMIT 1
+    ) AS newest WHERE state IN ('SUCCEEDED', 'STOPPED', 'FAILED')
+"""
+
+
+async def ended_jobs(conn: Connection, names: Collection[str]) -> frozenset[str]:
+    """Those of these jobs, as ``user~name``, that have ended."""
+    if not names:
+        return frozenset()
+    return frozenset(row["name"] for row in await conn.fetch(_ENDED_JOBS, sorted(names)))
+
+
 async def save_jobs(
     conn: Connection, watches: Sequence[Watch], known: Sequence[str], policy: Policy
 ) -> None:
