@@ -126,7 +126,7 @@ def test_idle_gpus_of_protected_gangs_are_not_said_to_lie_apart() -> None:
     cells, limits = (PhysicalCell("node", name="n0"),), {"n0": NodeLimits(cpu=16)}
     policy = Policy(min_run_s=100.0, is_backfilling=False)
     scene = Scene(config(cells, limits, policy, x=owning(("node", 1))))
-    scene.asks(*(gang(f"etl{n}", "x", 0, cpu=4) for n in range(4)))
+    scene.asks(*(gang(f"etl{n}", "x", 0, cpu=4, is_lazy=False) for n in range(4)))
     reason = scene.reason(gang("trains", "x", 1, priority=1))
     assert (reason.code, reason.text) == (
         "shape",

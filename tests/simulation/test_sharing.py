@@ -49,7 +49,9 @@ def left(scene: Scene, vc: str = "x") -> int:
     return quota.owned - quota.charged
 
 
-def of(decisions: list[Decision], kind: type[Placed] | type[Preempted]) -> list[str]:
+def of(
+    decisions: list[Decision], kind: type[Placed] | type[Preempted] | type[Downgraded]
+) -> list[str]:
     return [each.gang for each in decisions if isinstance(each, kind)]
 
 
@@ -120,14 +122,27 @@ def test_an_ended_gang_makes_room_for_another() -> None:
     assert charged(scene, small("next")) == [(0,)]
 
 
-def test_who_needs_the_gpu_preempts_all_who_share_it_and_nobody_else() -> None:
+def test_who_needs_the_gpu_takes_it_from_all_who_share_it_and_nobody_else() -> None:
+    """They run on: nobody needs more than the GPU that they are charged."""
     scene = one_node()
     scene.places(gang("trains", "x", 2, cpu=2))
     for number in range(6):
         scene.places(small(f"c{number}"))
     assert left(scene) == 0
     decided = scene.asks(gang("large", "x", 1, cpu=1, priority=1))
-    assert of(decided, Preempted) == ["c4", "c5"]
+    assert of(decided, Downgraded) == ["c0", "c1", "c2", "c3"]
+    assert of(decided, Placed) == ["large"]
+
+
+def test_all_who_share_it_are_preempted_where_their_cpu_is_needed_or_they_want_it_so() -> None:
+    for cpu, is_lazy in ((12, None), (1, False)):
+        scene = one_node()
+        scene.places(gang("trains", "x", 2, cpu=2))
+        for number in range(6):
+            scene.places(small(f"c{number}", is_lazy=is_lazy))
+        decided = scene.asks(gang("large", "x", 1, cpu=cpu, priority=1))
+        assert set(of(decided, Preempted)) >= {"c4", "c5"}
+        assert not of(decided, Downgraded)
 
 
 def test_one_of_those_who_share_leaves_for_a_pod_that_may_take_its_part() -> None:
@@ -149,7 +164,7 @@ def test_a_gpu_counts_at_the_highest_priority_of_those_who_share_it() -> None:
     assert charged(scene, small("high", priority=2)) == [(3,)]
     assert code_of(scene.asks(gang("middle", "x", 1, priority=1)), "middle") == "quota"
     scene.leave("high")
-    assert of(scene.cycle(), Preempted) == ["low"]
+    assert of(scene.cycle(), Downgraded) == ["low"]
 
 
 def test_virtual_clusters_share_nothing() -> None:

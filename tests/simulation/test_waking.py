@@ -93,6 +93,37 @@ def test_a_gang_without_gpus_preempts_on_a_node_that_is_healthy_again() -> None:
     assert [each.gang for each in scene.cycle() if isinstance(each, Preempted)] == ["low"]
 
 
+def eight_cpus(*nodes: str) -> dict[str, NodeLimits]:
+    """So many on each of these nodes, and on one without GPUs."""
+    return {name: NodeLimits(cpu=8) for name in ("c0", *nodes)}
+
+
+@pytest.mark.parametrize("is_keeping", [False, True])
+def test_a_gang_without_gpus_is_placed_where_all_gpus_are_in_use(is_keeping: bool) -> None:
+    policy, both = Policy(is_backfilling=is_keeping), owning(("node", 1))
+    scene = Scene(config(GPU_NODES, eight_cpus("n0", "n1"), policy, x=both, y=both))
+    scene.places(gang("full", "y", 0, cpu=8))
+    scene.places(gang("trains", "x", 4, cpu=2))
+    scene.places(gang("beside", "y", 4, cpu=2))
+    scene.places(gang("other", "y", 0, pods=2, cpu=6))
+    assert not placed(scene.asks(gang("waits", "x", 0, cpu=4)))
+    scene.leave("other")
+    assert placed(scene.cycle()) == ["waits"]
+
+
+def test_it_is_placed_when_who_has_cells_reserved_starts_with_less_than_their_cpu() -> None:
+    both = owning(("rack", 1))
+    scene = Scene(config(nodes=eight_cpus("n0", "n1", "n2", "n3"), policy=Policy(), x=both, y=both))
+    scene.places(gang("full", "y", 0, cpu=8))
+    scene.places(gang("first", "x", 4, pods=2, cpu=8, expected_s=300.0))
+    scene.places(gang("beside", "y", 4, pods=2, cpu=8))
+    assert not placed(scene.asks(gang("waits", "x", 0, cpu=4)))
+    decided = scene.asks(gang("next", "x", 4, pods=2, cpu=4))
+    assert [each.gang for each in decided if isinstance(each, Reserved)] == ["next"]
+    scene.leave("first")
+    assert placed(scene.cycle()) == ["next", "waits"]
+
+
 def test_it_takes_what_a_gang_is_to_leave_for_another() -> None:
     scene = Scene(ONE_CPU_NODE)
     scene.places(gang("bound", "x", 3))

@@ -171,10 +171,10 @@ class Costs:
         return (each for each in found if each.is_surplus and cost_of(each) is not None)
 
     def is_lazy(self, other: Workload) -> bool:
-        """It is downgraded before it is preempted."""
+        """It is downgraded before it is preempted. Who uses no GPU has them only charged."""
         if other.gang.is_lazy is not None:
             return other.gang.is_lazy
-        return self.policy.is_lazy or lender_of(other) is not None
+        return self.policy.is_lazy or lender_of(other) is not None or not other.gpus
 
     def _is_below(self, asking: Workload, other: Workload) -> bool:
         """It may have to leave, protected or not. None leaves for a gang of equal or lower

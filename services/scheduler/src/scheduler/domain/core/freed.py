@@ -173,13 +173,15 @@ class Freed:
         )
 
     def _helps_opportunistic(self, waiting: WorkloadClass) -> bool:
-        least = waiting.leaves_of_pod
+        """Its pods could be on what is idle, in whosever cells."""
+        least, want_of = waiting.leaves_of_pod, self._state.want
+        wants = [want_of(want.kind, is_charged=False) for want, _ in waiting.wants]
         for slot in self.slots:
             if (slot.good & ~slot.staying).bit_count() < least:
                 continue
             for when in (When.NOW, When.SOON):
                 key = self._state.idle(slot.pool, when).key_of(slot)
-                if key >= 0 and any(want.rank(key) is not None for want, _ in waiting.wants):
+                if key >= 0 and any(want.rank(key) is not None for want in wants):
                     return True
         return False
 

@@ -49,13 +49,15 @@ def lift_all(state: State, reservations: Collection[Reservation]) -> None:
 
 
 def end(state: State, reservation: Reservation) -> None:
-    """It is over: its cells are others', and gangs there may be preempted for others again."""
+    """It is over: its cells are others', and gangs there may be preempted for others again. So is
+    the rest of their share of CPU and the like, where its gang starts there.
+    """
     lift(state, reservation)
     left = dict(reservation.cells)
     for place in reservation.workload.places:
         if place.slot in left:
             left[place.slot] &= ~place.charge
-    state.notice(slot for slot, mask in left.items() if mask)
+    state.notice(slot for slot, mask in left.items() if mask or slot.model.limited)
 
 
 def beside(records: Records, workload: Workload) -> list[Reservation]:
