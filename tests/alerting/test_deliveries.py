@@ -290,6 +290,10 @@ def test_a_receiver_that_is_gone_is_disabled() -> None:
     failing, gone = (replace(it, given_up=POLICY.told_at) for it in (known, receiver))
     assert is_owner_told(failing, gone, POLICY), "also who was told of failures"
     assert not is_owner_told(gone, replace(gone, failures=9), POLICY)
+    again = replace(known, was_disabled=True)
+    assert not is_owner_told(again, after(again, Gone("410")), POLICY, is_ordered=True)
+    assert is_owner_told(again, after(again, Gone("410")), POLICY), "a changed address is gone too"
+    assert is_owner_told(known, receiver, POLICY, is_ordered=True), "nobody was told before"
 
 
 def test_an_owner_is_told_once_before_failures_disable_a_receiver_and_then() -> None:

@@ -253,6 +253,37 @@ async def test_an_owner_is_told_by_mail_before_a_receiver_is_disabled_and_then(
         assert f"{ident}  ada    disabled" in (await muster("subscriptions")).out
 
 
+async def test_a_receiver_that_stays_disabled_is_told_once_however_often_it_is_tested(
+    cluster: Any, with_rest: Callable[..., Any], start_receiver: Callable[..., Any]
+) -> None:
+    receiver, other = await start_receiver(status=410), await start_receiver()
+    async with with_rest() as api:
+        ident = await subscribed(api.admin, receiver.url)
+        told = await subscribed(api.admin, other.url)
+        await cluster.until("SELECT count(*)::int FROM subscription", [(2,)])
+
+        async def order(what: str, number: int, body: object = None) -> None:
+            """Carried out, and answered by the receiver."""
+            answer = await api.admin.post(f"{SUBSCRIPTIONS}/{ident}/{what}", json=body)
+            assert answer.status_code == 202, answer.text
+            await receiver.wait_for(number)
+            ended = f"SELECT count(*)::int FROM delivery WHERE subscription = '{ident}'"
+            await cluster.until(f"{ended} AND state = 'waiting'", [(0,)])
+
+        for number in range(1, 4):
+            await order("test", number)
+        first = "SELECT id FROM delivery WHERE subscription = $1 ORDER BY created_at LIMIT 1"
+        ((delivery,),) = await cluster.rows(first, ident)
+        await order("replay", 4, {"deliveries": [delivery]})
+        await until_deliveries(api.admin, told, [("receiver-failing", "sent")], "type", "state")
+        receiver.status = 204
+        await order("test", 5)
+        receiver.status = 410
+        await order("test", 6)
+        wanted = [("receiver-failing", "sent")] * 2
+        await until_deliveries(api.admin, told, wanted, "type", "state")
+
+
 async def test_orders_are_bounded_and_checked(
     with_rest: Callable[..., Any], start_receiver: Callable[..., Any]
 ) -> None:

@@ -156,7 +156,7 @@ class Recorder:
                 failures = min(receiver.failures, before[claim.subscription].failures)
                 receiver = replace(receiver, failures=failures)
                 changed = receiver_after(receiver, answer, result.after, now=now, policy=policy)
-                if is_owner_told(receiver, changed, policy):
+                if is_owner_told(receiver, changed, policy, is_ordered=claim.is_ordered):
                     told.append((claim, changed, result.reason))
                 health[claim.subscription] = changed
             await store.record(conn, results)

@@ -170,7 +170,8 @@ class DeliveryPolicy:
 @dataclass(frozen=True, slots=True)
 class Receiver:
     """The health of a subscription's receiver, since the ``version`` of its subscription.
-    ``given_up``: deliveries in a row that were given up by its fault.
+    ``given_up``: deliveries in a row that were given up by its fault. ``was_disabled``: until that
+    version, and it has taken nothing since.
     """
 
     subscription: str
@@ -179,6 +180,7 @@ class Receiver:
     paused_until: datetime | None = None
     disabled: str | None = None
     given_up: int = 0
+    was_disabled: bool = False
 
 
 def deliveries(
@@ -378,10 +380,15 @@ def receiver_after(
             assert_never(answer)
 
 
-def is_owner_told(before: Receiver, after: Receiver, policy: DeliveryPolicy) -> bool:
+def is_owner_told(
+    before: Receiver, after: Receiver, policy: DeliveryPolicy, *, is_ordered: bool = False
+) -> bool:
     """Whether an owner is told now: once before failures disable a receiver, and when it is
-    disabled. Where the limits were lowered, or it is gone, there was no notice before.
+    disabled. Where the limits were lowered, or it is gone, there was no notice before. A test or a
+    replay that a disabled receiver does not take either (``is_ordered``) is no news.
     """
+    if is_ordered and before.was_disabled:
+        return False
     is_disabled = before.disabled is None and after.disabled is not None
     return is_disabled or before.given_up < policy.told_at <= after.given_up
 

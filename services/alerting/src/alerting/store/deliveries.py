@@ -44,7 +44,8 @@ class Claim:
     """A delivery that a worker has taken, with what is to be sent. ``now`` is the database's.
     ``due_at``: its place in the order. ``late_s``: for how long this attempt could have been made,
     without the waits for a receiver that failed or was paused.
-    ``message``: None for a mail that confirms an address, whose text has a secret.
+    ``message``: None for a mail that confirms an address, whose text has a secret. ``is_ordered``:
+    of a test or a replay.
     """
 
     id: str
@@ -59,6 +60,7 @@ class Claim:
     event_key: str
     message: dict[str, Any] | None
     traceparent: str | None
+    is_ordered: bool
 
 
 _ADD_EVENTS = """
@@ -77,7 +79,8 @@ _ADD_RECEIVERS = """
     SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[])
     ON CONFLICT (subscription) DO UPDATE
     SET channel = excluded.channel, version = excluded.version, owner = excluded.owner,
-        failures = 0, paused_until = NULL, disabled = NULL, given_up = 0
+        failures = 0, paused_until = NULL, disabled = NULL, given_up = 0,
+        was_disabled = receiver.was_disabled OR receiver.disabled IS NOT NULL
     WHERE (receiver.version, receiver.owner) <> (excluded.version, excluded.owner)
 """
 _ADD_DELIVERIES = """
@@ -344,7 +347,8 @@ CLAIM = """
     AND r.subscription = d.subscription
     RETURNING d.id, d.subscription, r.owner, d.attempts, d.created_at,
         d.next_at AS due_at, clock_timestamp() AS now, d.lease, d.event_key, e.message,
-        e.traceparent, extract(epoch FROM
+        e.traceparent, d.replay IS NOT NULL OR e.name = 'receiver-test' AS is_ordered,
+        extract(epoch FROM
             clock_timestamp() - greatest(d.next_at, d.created_at, r.free_at))::float8 AS late_s
 """
 
@@ -451,7 +455,7 @@ async def release(conn: Connection, claims: Sequence[Claim]) -> None:
         await conn.execute(_RELEASE, [it.id for it in claims], [it.lease for it in claims])
 
 
-_COLUMNS = "subscription, version, failures, paused_until, disabled, given_up"
+_COLUMNS = "subscription, version, failures, paused_until, disabled, given_up, was_disabled"
 _RECEIVER = f"SELECT {_COLUMNS} FROM receiver WHERE subscription = $1"  # noqa: S608 - columns
 _TROUBLED = f"""
     SELECT {_COLUMNS} FROM receiver WHERE ($1::text IS NULL OR owner = $1)
@@ -461,7 +465,8 @@ _TROUBLED = f"""
 
 _LOCK = f"""
     SELECT {_COLUMNS} FROM receiver WHERE subscription = ANY($1) OR subscription = ANY($2)
-    AND (failures > 0 OR given_up > 0 OR paused_until IS NOT NULL OR disabled IS NOT NULL)
+    AND (failures > 0 OR given_up > 0 OR paused_until IS NOT NULL OR disabled IS NOT NULL
+         OR was_disabled)
     ORDER BY subscription FOR UPDATE
 """  # noqa: S608 - columns
 
@@ -521,12 +526,13 @@ async def save_receiver(conn: Connection, receiver: Receiver) -> int:
     """
     await conn.execute(
         "UPDATE receiver SET failures = $2, paused_until = $3, disabled = $4, given_up = $5,"
-        " free_at = greatest($3, clock_timestamp()) WHERE subscription = $1",
+        " was_disabled = $6, free_at = greatest($3, clock_timestamp()) WHERE subscription = $1",
         receiver.subscription,
         receiver.failures,
         receiver.paused_until,
         receiver.disabled,
         receiver.given_up,
+        receiver.was_disabled,
     )
     if receiver.disabled is None:
         return 0
