@@ -248,6 +248,25 @@ def test_a_budget_of_none_is_named() -> None:
     assert (told["protected"], "protectedUntil" in told) == (4, False)
 
 
+@pytest.mark.parametrize(
+    ("budget", "spent", "starts_at"),
+    [
+        (2, 2, 3_602.0),  # both are allowed again
+        (2, 1, 3_602.0),  # one is allowed now, the other then
+        (1, 1, 10_001.0),  # one is allowed then; the other has to end
+        (0, 0, 10_001.0),
+    ],
+)
+def test_cells_are_reserved_from_when_the_budget_allows_all_victims(
+    budget: int, spent: int, starts_at: float
+) -> None:
+    scene = full(a_scene(preemptions_per_hour=budget), limit_s=10_000.0)
+    firsts = [a_gang(f"first{n}", priority=2, limit_s=20_000.0) for n in range(spent)]
+    assert len(victims(scene.asks(*firsts))) == spent
+    decided = scene.asks(a_gang("two", 2, priority=1))
+    assert [each.starts_at for each in decided if isinstance(each, Reserved)] == [starts_at]
+
+
 def test_who_needs_more_victims_than_the_budget_has_is_not_starved_by_small_gangs() -> None:
     scene = full(a_scene(preemptions_per_hour=1), limit_s=100.0)
     scene.cycle()

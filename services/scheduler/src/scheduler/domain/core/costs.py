@@ -73,7 +73,7 @@ class Costs:
                 return Cost(surplus=gpus)
             if _overstays(other):
                 return Cost(lost_ms=lost_ms)
-            is_protected = self.now < self._young_until(other)
+            is_protected = self.now < self.young_until(other)
             if other.is_opportunistic:
                 is_protected |= self._is_spent(other.gang.virtual_cluster)
                 return Cost(held if is_protected else 0, held, priority=rank, lost_ms=lost_ms)
@@ -133,7 +133,7 @@ class Costs:
         """When a protected workload may have to leave, at the earliest; inf: a budget is too small
         for it, whatever time passes.
         """
-        until, vc = self._young_until(other), other.gang.virtual_cluster
+        until, vc = self.young_until(other), other.gang.virtual_cluster
         if self.now < until and not self._is_spent(vc):
             return until
         spent_at = (each.at for each in self.hour.all if each.virtual_cluster == vc)
@@ -185,7 +185,19 @@ class Costs:
             return not is_same or other.is_surplus or other.gang.priority < asking.priority
         return other.owner == asking.owner and other.priority < asking.priority
 
-    def _young_until(self, other: Workload) -> float:
+    def budget_until(self, virtual_cluster: str, count: int) -> list[float]:
+        """From when on one, two, … gangs may be preempted inside a virtual cluster; inf: never so
+        many, as its budget is smaller.
+        """
+        most = self.policy.preemptions_per_hour
+        if most is None:
+            return [-inf] * count
+        noted = [e.at + HOUR_S for e in self.hour.all if e.virtual_cluster == virtual_cluster]
+        later = noted[max(len(noted) - most, 0) :]
+        return [*[-inf] * (most - len(later)), *later, *[inf] * count][:count]
+
+    def young_until(self, other: Workload) -> float:
+        """Until then its least run time protects a workload."""
         run, least = self.records.of(other).run, other.gang.min_run_s
         least = self.policy.min_run_s if least is None else least
         return -inf if run is None else run.started_at + least

@@ -175,9 +175,6 @@ class Planner:
         with gangs.state.trial():
             lift_all(gangs.state, behind)
             planned = plan(gangs.state, workload, self._ends(workload, now), now, taken)
-            if isinstance(planned, No) and planned.code == ROOM and gangs.costs.has_budget:
-                ends = self._ends(workload, now, is_inside=False)  # the victims are too many
-                planned = plan(gangs.state, workload, ends, now, taken)
         if isinstance(planned, No):
             if planned.code == ENDS and not gangs.records.nominated:  # these may be in its way
                 found.hopeless_beside = beside_them
@@ -187,24 +184,29 @@ class Planner:
                 yield gangs.unreserve(each)
         yield gangs.reserve(record, planned, now)
 
-    def _ends(self, workload: Workload, now: float, *, is_inside: bool = True) -> list[End]:
-        """When gangs of its virtual cluster end that it can't make leave; ``is_inside`` False: it
-        can make none leave there.
+    def _ends(self, workload: Workload, now: float) -> list[End]:
+        """When gangs of its virtual cluster end, or may be preempted for it. Without a budget those
+        are left out that may be at once. Of a budget those have most that would end last.
         """
         costs, policy, records = self._gangs.costs, self._gangs.policy, self._gangs.records
-        cost_of = costs.of(workload, is_inside=is_inside)
+        cost_of = costs.of(workload, is_inside=not costs.has_budget)
         overstaying = set(records.overstaying(workload.gang.id, now))
-        ends = []
+        ends, below = list[End](), list[End]()
         for record in records.around(workload):
             other, run = record.workload, record.run
             if run is None or other is workload.parent or cost_of(other) is not None:
                 continue
             end = end_of(other.gang, run.started_at, policy, now)
             if other.priority < workload.priority:
-                end = min(end, costs.protected_until(other))
-            elif other in overstaying:
+                below.append((end, other))
+                continue
+            if other in overstaying:
                 end = min(end, now + leaving_s(policy))
             ends.append((end, other))
+        below.sort(key=lambda each: (-each[0], each[1].name))
+        budget = costs.budget_until(workload.gang.virtual_cluster, len(below))
+        for (end, other), until in zip(below, budget, strict=True):
+            ends.append((min(end, max(until, costs.young_until(other))), other))
         return ends
 
     def _may_be_elsewhere(self, workload: Workload, taken: Collection[Pool]) -> bool:
