@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from operator import itemgetter
 
 from scheduler.domain.core.ends import end_of, leaving_s
-from scheduler.domain.core.fit import ROOM, No
+from scheduler.domain.core.fit import No
 from scheduler.domain.core.model import OPPORTUNISTIC, Decision
 from scheduler.domain.core.node_models import NEVER
 from scheduler.domain.core.nodes import Phase, Pool, Slot, Workload
