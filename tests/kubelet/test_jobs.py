@@ -11,7 +11,7 @@ import pytest
 from cli.embedded.broker import EmbeddedBroker
 from kube_muster import NODE, OnCluster, grant, muster_on
 from kube_plane import KubePlane
-from real_kubelet import BUSYBOX, USER_1000, RealKubelet
+from real_kubelet import BUSYBOX, USER_1000, USER_NOBODY, RealKubelet
 from runtime_agent.domain.kubernetes.manifest import WORK_DIR
 from scheduler_watched import until
 from whole_muster import a_job, eventually, until_there
@@ -107,6 +107,15 @@ async def test_an_image_needs_no_shell_and_may_name_any_user(cluster: OnCluster)
     assert await cluster.muster.end_of(name) == "FAILED"
     assert await exit_code(cluster, name) == 4
     assert await cluster.log_of(name) == "1000\n"
+
+
+async def test_an_image_that_names_a_user_without_having_any_fails_at_once(
+    cluster: OnCluster,
+) -> None:
+    name = await cluster.muster.submit(in_image("nobody", "/bin/id -u", USER_NOBODY))
+    assert await cluster.muster.end_of(name) == "FAILED"
+    status = (await cluster.muster.job(name))["jobStatus"]
+    assert (status["appExitCode"], status["retries"]) == (-1024, 0)
 
 
 async def test_output_arrives_byte_for_byte_over_rotation(

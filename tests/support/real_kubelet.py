@@ -25,6 +25,7 @@ from step_image import COPY, step_image
 LOCK = Path(__file__).parents[1] / "kubelet/packages.lock"
 STEP_IMAGE = "localhost/muster-step:test"
 BUSYBOX, USER_1000, SANDBOX = "localhost/busybox:1", "localhost/user-1000:1", "localhost/sandbox:1"
+USER_NOBODY = "localhost/user-nobody:1"
 SOCKET = "/run/containerd/containerd.sock"
 LOG_MAX = "256Ki"
 """kubelet rotates a container's log beyond this size, within LOG_LOOK of seconds."""
@@ -177,7 +178,7 @@ class RealKubelet:
 
 def images() -> list[Image]:
     """Muster's own for the step, one with a shell, one with a static program only, which runs as
-    user 1000, and the one that holds a pod's namespaces.
+    user 1000 or as a user that it lacks, and the one that holds a pod's namespaces.
     """
     step = Path(step_image().root)
     busybox = File((step / "bin/busybox").read_bytes(), 0o755)
@@ -189,6 +190,7 @@ def images() -> list[Image]:
         _image(STEP_IMAGE, from_folder(step / "bin", "bin"), *COPY, user="65532:65532"),
         _image(BUSYBOX, links | {"bin/busybox": busybox}),
         _image(USER_1000, {"bin/id": busybox}, user="1000"),
+        _image(USER_NOBODY, {"bin/id": busybox}, user="nobody"),
         _image(SANDBOX, {"bin/sleep": busybox}, "/bin/sleep", "infinity"),
     ]
 
