@@ -130,7 +130,7 @@ def test_who_needs_the_gpu_takes_it_from_all_who_share_it_and_nobody_else() -> N
         scene.places(small(f"c{number}"))
     assert left(scene) == 0
     decided = scene.asks(gang("large", "x", 1, cpu=1, priority=1))
-    assert of(decided, Downgraded) == ["c0", "c1", "c2", "c3"]
+    assert of(decided, Downgraded) == ["c4", "c5"]
     assert of(decided, Placed) == ["large"]
 
 

@@ -99,7 +99,7 @@ def _by_downgrades(state: State, workload: Workload, rules: Rules) -> Fit | None
     every = list(rules.lazy(workload))
     if not every or not _fits_beside_all(state, workload):
         return None
-    lazy = sorted(every, key=lambda each: (each.gpus, each.name))[:DOWNGRADED]
+    lazy = sorted(every, key=_size)[:DOWNGRADED]
     lazy = _fewest(lazy, lambda few: bool(_without_cells(state, workload, few, is_kept=False)))
     if not lazy:
         return None
@@ -109,6 +109,16 @@ def _by_downgrades(state: State, workload: Workload, rules: Rules) -> Fit | None
             lazy = rest
     when = _without_cells(state, workload, lazy, is_kept=True)
     return Fit((), is_waiting=when is When.SOON, downgraded=tuple(lazy))
+
+
+def _size(lazy: Workload) -> tuple[int, int, int, int, str]:
+    """The smallest first; without GPUs those together that share a leaf, few before many."""
+    place = next((each for each in lazy.places if each.is_shared), None)
+    if lazy.gpus or place is None:
+        return lazy.gpus, 0, 0, 0, lazy.name
+    slot, leaf = place.slot, place.charge
+    sharing = len(slot.shares[leaf].priorities)
+    return 0, sharing, slot.node.number, leaf, lazy.name
 
 
 def _fits_beside_all(state: State, workload: Workload) -> bool:
