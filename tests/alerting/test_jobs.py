@@ -16,6 +16,7 @@ from alerting.domain.jobs import (
     received,
     time_passed,
 )
+from alerting.domain.messages import digest_message, message_of
 from alerting.domain.policy import Policy
 from hypothesis import given
 from hypothesis import strategies as st
@@ -245,15 +246,39 @@ def test_a_job_that_waits_longer_than_expected_is_one_alert_until_it_runs() -> N
     (alert,), (event,) = passed.alerts, passed.events
     assert alert.name == "JobWaitsLong"
     assert (event.name, event.job, event.thread) == ("alert-raised", watch.labels, "job/j1")
+    assert (event.is_preset, event.severity) == (True, "info"), "it is for the job's user"
     assert due_at(passed.watch, POLICY) is None
     goes_on = received(passed.watch, waits(4), now=late, policy=POLICY)
     assert (goes_on.alerts, goes_on.watch.late_since) == ((), late)
     runs = received(goes_on.watch, a_status(5, launched_at=late), now=late, policy=POLICY)
     assert [it.name for it in runs.events] == ["job-started", "alert-resolved"]
-    assert (event.is_preset, [it.is_preset for it in runs.events]) == (True, [False, False])
     (over,) = runs.alerts
     assert (over.fingerprint, over.ends_at) == (alert.fingerprint, late)
     assert due_at(runs.watch, POLICY) is None
+
+
+@pytest.mark.parametrize(
+    ("minutes", "shown"),
+    [
+        (5, "began 2026-01-01 13:10 UTC, ended 2026-01-01 13:15 UTC, info: Job ada~train waits"),
+        (50, None),  # the digest of its begin was sent
+    ],
+)
+def test_the_end_of_a_long_wait_is_mailed_only_with_its_begin(
+    minutes: int, shown: str | None
+) -> None:
+    """A user gets no further mail that a job waits no longer."""
+    watch, _, _ = after(waits(1, "2026-01-01T13:00:00Z"))
+    late = NOW + timedelta(hours=1, minutes=10)
+    passed = time_passed(watch, now=late, policy=POLICY)
+    now = late + timedelta(minutes=minutes)
+    runs = received(passed.watch, a_status(2, launched_at=now), now=now, policy=POLICY)
+    events = [it for it in (*passed.events, *runs.events) if it.is_preset]
+    assert len(events) == (1 if shown is None else 2)
+    if shown is not None:
+        mail = digest_message("d/1", "account/ada", [message_of(it) for it in events], now)
+        assert shown in mail.text
+        assert "Resolved" not in mail.text
 
 
 def test_a_wait_without_an_expected_start_is_long_after_a_day() -> None:

@@ -16,8 +16,6 @@ from muster.contracts.subscriptions import (
     ACCOUNT,
     AlertEvent,
     DeliveryOrder,
-    Digest,
-    DigestEvery,
     LeastSeverity,
     OrderKind,
     ReceiverKind,
@@ -26,7 +24,7 @@ from muster.contracts.subscriptions import (
 )
 
 from alerting.domain.events import RANKS, Event, Severity
-from alerting.domain.quiet import digest_at, quiet_until
+from alerting.domain.quiet import HOURLY, digest_at, quiet_until
 
 SCHEDULE_S = (0, 5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400)
 """Seconds before each attempt, from the last one: the example of Standard Webhooks 1.0."""
@@ -208,8 +206,7 @@ def deliveries(
 
 
 def _hourly(account: Subscription) -> Subscription:
-    """What nobody asked for comes once an hour at most."""
-    return account.model_copy(update={"digest": Digest(every=DigestEvery.HOUR)})
+    return account.model_copy(update={"digest": HOURLY})
 
 
 def channels_of(owner: str, subscriptions: Iterable[Subscription]) -> list[Subscription]:

@@ -5,6 +5,7 @@ a higher revision counts, and the events depend on the job's state, not on the m
 """
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -14,6 +15,7 @@ from muster.contracts.subscriptions import AlertEvent
 from alerting.domain.events import Alert, Event, JobLabels, Severity
 from alerting.domain.notices import events_of
 from alerting.domain.policy import Policy
+from alerting.domain.quiet import HOURLY, digest_at
 from alerting.domain.texts import job_data, job_end_text, job_title, stuck_text
 
 STUCK = "JobStuck"
@@ -124,7 +126,8 @@ def received(
         after = _waiting(known, after, status, now)
     unstuck, alerts = _unstuck(known, after, now)
     waited = _over(known, now) if after.late_since is None else ()
-    events = (*unstuck, *_events_of(known, after, status, now, policy), *events_of(waited))
+    ends = _preset(waited) if _is_begin_in_digest(known, now) else events_of(waited)
+    events = (*unstuck, *_events_of(known, after, status, now, policy), *ends)
     return JobOutcome(after, events, (*alerts, *waited))
 
 
@@ -198,7 +201,7 @@ def time_passed(watch: Watch, *, now: datetime, policy: Policy) -> JobOutcome:
         after = replace(after, late_since=now)
         alert = _late_alert(after, now)
         alerts.append(alert)
-        events += [replace(it, is_preset=True) for it in events_of([alert])]
+        events += _preset([alert])
     return JobOutcome(after, tuple(events), tuple(alerts))
 
 
@@ -240,12 +243,23 @@ def _over(watch: Watch, now: datetime) -> tuple[Alert, ...]:
     return (_late_alert(watch, watch.late_since).resolved(now),)
 
 
+def _preset(alerts: Iterable[Alert]) -> tuple[Event, ...]:
+    """Events that the job's user gets without asking."""
+    return tuple(replace(it, is_preset=True) for it in events_of(alerts))
+
+
+def _is_begin_in_digest(watch: Watch, now: datetime) -> bool:
+    """An end is in the digest of its begin, or makes no mail."""
+    since = watch.late_since
+    return since is not None and digest_at(HOURLY, since) == digest_at(HOURLY, now)
+
+
 def _late_alert(watch: Watch, starts_at: datetime) -> Alert:
     title = job_title(watch.user, watch.name, watch.job)
     since = watch.waits_since or starts_at
     return Alert(
         name=WAITS_LONG,
-        severity=Severity.WARNING,
+        severity=Severity.INFO,
         summary=f"{title} waits longer than expected, since {since:%Y-%m-%d %H:%M} UTC",
         labels=_alert_labels(watch),
         starts_at=starts_at,

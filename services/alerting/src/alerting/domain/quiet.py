@@ -6,6 +6,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from muster.contracts.subscriptions import Digest, DigestEvery, QuietHours
 
+HOURLY = Digest(every=DigestEvery.HOUR)
+"""What nobody asked for comes once an hour at most."""
+
 
 def quiet_until(hours: QuietHours, now: datetime) -> datetime | None:
     """The end of the quiet hours in which ``now`` lies; None where it lies in none, or where their
