@@ -441,7 +441,7 @@ def test_why_tells_what_would_have_to_be_otherwise(rest: Rest, tmp_path: Path) -
         "  or now: would start now with 6 pods of worker instead of 8",
         "  or now: would start now as opportunistic (nothing is guaranteed then)",
         "  or now: would start now on what speech lends (borrow: true; it is preempted on demand)",
-        "  or: could start if n1 was usable",
+        "  or: could start if n1 was usable, if no other job takes them",
         "  left out: ends: not found within the bounds of an answer; no lender's jobs are tried",
     ]
     fewer = {"role": "", "pods": 1, "insteadOf": 2, "isElastic": True}

@@ -91,6 +91,19 @@ def test_health_counts_the_nodes_that_are_not() -> None:
     assert answer.nodes == ("n0", "n1"), "of its place if all were"
 
 
+def test_who_waits_when_all_nodes_are_well_again_is_told_why_anew() -> None:
+    """Though it was not tried: others had taken the node."""
+    scene = a_scene()
+    scene.core.nodes.cordon("n3")
+    scene.asks(gang("large", "x", 4, pods=3))
+    scene.asks(gang("first", "x", 2), gang("second", "x", 2), gang("whole", "x", 4, pods=1))
+    scene.core.nodes.uncordon("n3")
+    decided = scene.asks()
+    assert [each.gang for each in decided if isinstance(each, Placed)] == ["first", "second"]
+    told = {each.gang: each.reason.code for each in decided if isinstance(each, Deferred)}
+    assert told == {"whole": "quota"}
+
+
 def test_a_cordoned_node_without_gpus_is_not_healthy_either() -> None:
     limits = {name: NodeLimits(cpu=1) for name in ("n0", "n1", "n2", "n3")}
     limits["m0"] = NodeLimits(cpu=8)

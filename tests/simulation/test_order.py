@@ -6,6 +6,7 @@ order promises is asked of them too.
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib.metadata import EntryPoint, EntryPoints
 from math import nan
 
@@ -15,7 +16,7 @@ from scenes import Scene, config, gang, owning
 from scheduler import order_policies
 from scheduler.domain.core.config import Policy
 from scheduler.domain.core.forest import ConfigError
-from scheduler.domain.core.model import Gang, Kind, Placed, Role
+from scheduler.domain.core.model import Gang, Kind, Placed, Reserved, Role
 from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy, UserUsage
 from scheduler.order_policies import GuardedGangOrder
 from seeds import how_many
@@ -251,3 +252,26 @@ def test_the_order_is_not_whom_it_costs() -> None:
     assert placed(scene) == []
     scene.core.request(gang("old", "x", 4, priority=0, submitted_at=-10.0))
     assert placed(scene) == []
+
+
+def short(user: str, name: str, at: float, gpus: int = 4, cpu: int = 0) -> Gang:
+    """One pod that ends soon."""
+    made = gang(name, "x", gpus, cpu=cpu, submitted_at=at, expected_s=300.0)
+    return replace(made, user=user)
+
+
+@pytest.mark.parametrize("next_user", ["ann", "joe"])
+def test_cells_are_reserved_by_what_users_have_by_now(next_user: str) -> None:
+    """Ann's first gang starts in this cycle. Then whoever has less goes before her, and her second
+    one before her later, smaller one.
+    """
+    scene = Scene(config(policy=Policy(half_life_s=1_000.0), x=owning(("rack/node", 3))))
+    scene.core.cordon("n3")
+    scene.asks(of("eve", "large", 2, expected_s=100.0), of("eve", "long", expected_s=10_000.0))
+    scene.asks(short("ben", "bens", 9.0, cpu=1))
+    scene.asks(short("ann", "first", 10.0), short("ann", "anns", 11.0, gpus=2))
+    scene.asks(short(next_user, "next", 10.5, gpus=4 if next_user == "ann" else 3))
+    scene.leave("large")
+    decided = scene.cycle(after_s=100.0)
+    assert [each.gang for each in decided if isinstance(each, Placed)] == ["bens", "first"]
+    assert [e.gang for e in decided if isinstance(e, Reserved) and e.cells] == ["next"]

@@ -148,6 +148,18 @@ def test_who_names_no_pin_is_told_of_those_of_its_virtual_cluster() -> None:
     (refused,) = scene.asks(gang("a", "x", 1))
     assert isinstance(refused, Refused)
     assert refused.reason.text.endswith("Or name a pin of x: lab.")
+    (refused,) = scene.asks(gang("b", "x", 1, pods=9))
+    assert isinstance(refused, Refused)
+    assert "name a pin" not in refused.reason.text  # it has 8 GPUs
+
+
+def test_what_only_nodes_without_its_gpus_have_is_told() -> None:
+    nodes = {"n0": NodeLimits(cpu=8), "c0": NodeLimits(cpu=32)}
+    scene = Scene(config([PhysicalCell("old-node", name="n0")], nodes, x=owning(("old-node", 1))))
+    (refused,) = scene.asks(gang("a", "x", 1, cpu=17))
+    assert isinstance(refused, Refused)
+    text = "No node has 17 CPUs beside such GPUs, the most is 8. Ask for less in each task."
+    assert refused.reason.text.endswith(text)
 
 
 @pytest.mark.parametrize("priority", [0, -1])

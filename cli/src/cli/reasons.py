@@ -136,7 +136,8 @@ def _prospects(gang: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
         yield "or now", f"would start now on what {lender} lends ({terms})"
     if nodes := otherwise.get("nodes"):
         are = "were" if len(nodes) > 1 else "was"
-        yield "or", f"could start if {', '.join(nodes[:AHEAD_SHOWN])} {are} usable{_more(nodes)}"
+        more = f"{_more(nodes)}{', if no other job takes them' if before else ''}"
+        yield "or", f"could start if {', '.join(nodes[:AHEAD_SHOWN])} {are} usable{more}"
     if left_out := otherwise.get("leftOut"):
         lenders = "; no lender's jobs are tried" if "ends" in left_out else ""
         yield (

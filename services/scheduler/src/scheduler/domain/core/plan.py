@@ -36,9 +36,10 @@ _RANK = itemgetter(0)
 class Planner:
     """Plans in each cycle for classes whose first gang failed.
 
-    ``_in_order``: by owner and GPU types the first gangs of classes, by the ranks when the cycle
-    first asked; those that have been placed since are among them. ``_firsts``: the first of each
-    class there. ``_may_borrow``: the gangs that may have yet to try it in this cycle.
+    ``_in_order``: by owner and GPU types the first gangs of classes, by their ranks when they were
+    listed; those that have been placed since are among them, and those whose users have got more:
+    such come later, and move back when they are looked at. ``_firsts``: the first of each class
+    there. ``_may_borrow``: the gangs that may have yet to try it in this cycle.
     """
 
     def __init__(self, gangs: Transitions) -> None:
@@ -131,6 +132,10 @@ class Planner:
                 self._list(in_order, found)
                 continue
             if found.no is not None and found.hopeless_beside != ALONE:
+                if self._gangs.queue.head(found) != (rank, workload):
+                    del some[at], self._firsts[found]
+                    self._list(in_order, found)
+                    continue
                 heads.append(some[at])
             at += 1
         return heads

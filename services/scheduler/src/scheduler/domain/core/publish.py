@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from scheduler.domain.core.explain import reasons, unsettled
 from scheduler.domain.core.fit import ORDER
+from scheduler.domain.core.interface import HEALTH
 from scheduler.domain.core.model import Decision
 from scheduler.domain.core.nodes import Phase, Workload
 from scheduler.domain.core.ordering import Rank
@@ -25,9 +26,9 @@ class Publisher:
     def publish(self, tried: dict[WorkloadClass, None], *, is_settled: bool) -> Iterator[Decision]:
         """``tried``: classes whose first gang failed; ``is_settled``: gangs may be refused."""
         gangs, queue = self._gangs, self._gangs.queue
+        tried = self._to_explain(tried, is_settled=is_settled)
         if not (tried or queue.new or gangs.records.misnamed):
             return
-        tried = {found: None for found in tried if not found.is_surplus}  # it waits in silence
         if is_settled:
             yield from self._refuse(tried)
         if not self.is_explaining:
@@ -53,6 +54,16 @@ class Publisher:
             if found.reason is not None and workload.phase is Phase.WAITING:
                 yield from gangs.publish(gangs.records.of(workload), found.reason)
         queue.new.clear()
+
+    def _to_explain(
+        self, tried: dict[WorkloadClass, None], *, is_settled: bool
+    ) -> dict[WorkloadClass, None]:
+        """Surplus waits in silence. Once all nodes are well, nobody waits for that any longer."""
+        found = {each: None for each in tried if not each.is_surplus}
+        if is_settled and not self._gangs.state.unwell:
+            every = self._gangs.queue.classes.values()
+            found |= dict.fromkeys(e for e in every if e.reason and e.reason.code == HEALTH)
+        return found
 
     def _firsts(self, tried: Iterable[WorkloadClass]) -> dict[WorkloadClass, str]:
         """Of classes that may not pass, the gangs that come before all of their virtual cluster."""

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from math import inf
 
+from scheduler.domain.core.forest import Cell
 from scheduler.domain.core.model import Reason
 from scheduler.domain.core.names import wrong_in
 from scheduler.domain.core.node_models import NEVER, Model, Want
@@ -31,11 +32,25 @@ def misnaming(state: State, workload: Workload) -> Reason | None:
 
 
 def _pins(state: State, workload: Workload) -> list[str]:
-    """Pins of its virtual cluster where it names none: its pods may have no others' cells."""
+    """Pins of its virtual cluster that could hold it, where it names none: its pods may have no
+    others' cells.
+    """
     owners, cluster = state.forest.pin_owners, workload.gang.virtual_cluster
     if workload.is_opportunistic or any(kind.pin for kind, _ in workload.kinds):
         return []
-    return sorted(pin for pin, owner in owners.items() if owner == cluster)
+    mine = (pin for pin, owner in owners.items() if owner == cluster)
+    return sorted(pin for pin in mine if _has_room(state, workload, pin))
+
+
+def _has_room(state: State, workload: Workload, pin: str) -> bool:
+    place, _ = state.forest.pins[pin]
+    every = [slot for pool in state.pools for slot in pool.slots]
+    slots = state.slots_of(place) if isinstance(place, Cell) else every
+    slots = [slot for slot in slots if isinstance(place, Cell) or slot.fixed is place]
+    return all(
+        sum(_room(want, slot) for slot in slots if _has_type(want, slot)) >= len(pods)
+        for want, pods in workload.wants
+    )
 
 
 def _is_too_large(state: State, workload: Workload) -> Iterator[bool]:
@@ -53,9 +68,9 @@ def _rooms(state: State, want: Want, allowed: frozenset[str] | None, enough: int
     """Pods that all empty nodes together have room for, by counts; ``enough`` of them at most."""
     found = 0
     for pool in state.pools:
-        if want.gpu_types and pool.gpu_type not in want.gpu_types:
-            continue
         for slot in pool.slots:
+            if not _has_type(want, slot):
+                break
             if allowed is None or slot.node.name in allowed:
                 found += _room(want, slot)
                 if found >= enough:
@@ -63,27 +78,43 @@ def _rooms(state: State, want: Want, allowed: frozenset[str] | None, enough: int
     return found
 
 
+def _has_type(want: Want, slot: Slot) -> bool:
+    return not want.gpu_types or slot.pool.gpu_type in want.gpu_types
+
+
 def _remedy(state: State, workload: Workload) -> str:
     if scarce := _scarce(state, workload):
         return f"No node has {'; none has '.join(scarce)}. Ask for less in each task."
     remedy = "Ask for fewer tasks, or for less in each."
+    if sum(count for _, count in workload.kinds) == 1:
+        remedy = "Ask for less."
     if scarce := _scarce_in_all(state, workload):
         return f"All nodes together have {' and '.join(scarce)}. {remedy}"
     return remedy
 
 
 def _scarce(state: State, workload: Workload) -> list[str]:
-    """What one pod wants more of than any node has."""
+    """What one pod wants more of than any node has, or any with its GPUs."""
     allowed = workload.gang.allowed_nodes
-    slots = (slot for pool in state.pools for slot in pool.slots)
-    models = {slot.model for slot in slots if allowed is None or slot.node.name in allowed}
+    slots = [slot for pool in state.pools for slot in pool.slots]
+    slots = [slot for slot in slots if allowed is None or slot.node.name in allowed]
     found = set[str]()
     for want, _ in workload.wants:
+        every = {slot.model for slot in slots}
+        fit = {each.model for each in slots if _has_type(want, each) and _has_gpus(want, each)}
         for name, amount in _asked(state, want).items():
-            most = max((_has(state, model, name) for model in models), default=0)
+            most = max((_has(state, model, name) for model in every), default=0)
+            beside = max((_has(state, model, name) for model in fit), default=inf)
             if amount > most:
                 found.add(f"{amount_of(amount, name)}, the most is {most}" if most else name)
+            elif amount > beside:
+                has = f"the most is {beside}" if beside else "there are none"
+                found.add(f"{amount_of(amount, name)} beside such GPUs, {has}")
     return sorted(found)
+
+
+def _has_gpus(want: Want, slot: Slot) -> bool:
+    return slot.shape.full.bit_count() >= want.kind.gpus
 
 
 def _scarce_in_all(state: State, workload: Workload) -> list[str]:
