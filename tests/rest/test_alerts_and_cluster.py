@@ -114,6 +114,33 @@ async def test_a_user_in_a_filter_whom_nobody_knows_is_noted(rest: Any) -> None:
     assert notes == ["Unknown users: eve.", None]
 
 
+@pytest.mark.parametrize(
+    ("fields", "note"),
+    [
+        (
+            {"events": ["job-failed", "job-finished"], "leastSeverity": "critical"},
+            "It gets nothing: these are less severe than critical: job-failed (warning),"
+            " job-finished (info).",
+        ),
+        ({"events": ["job-failed", "node-returned"], "leastSeverity": "critical"}, None),
+        ({"events": ["alert-raised"], "leastSeverity": "critical"}, None),
+        (
+            {"events": ["node-lost", "alert-raised"], "filter": {"users": ["eve"]}},
+            "Unknown users: eve. The filter has no effect on events that are about no job:"
+            " node-lost.",
+        ),
+        ({"events": ["node-lost"], "filter": {}}, None),
+    ],
+)
+async def test_what_has_no_effect_in_a_subscription_is_noted(
+    rest: Any, fields: dict[str, Any], note: str | None
+) -> None:
+    wanted = WEBHOOK | fields
+    made = (await rest.client.post(SUBSCRIPTIONS, json=wanted)).json()
+    changed = await rest.client.put(f"{SUBSCRIPTIONS}/{made['id']}", json=wanted)
+    assert [made["note"], changed.json()["note"]] == [note, note]
+
+
 async def test_owners_of_a_virtual_cluster_subscribe_to_everybodys_jobs_there(rest: Any) -> None:
     def wanted(*names: str) -> dict[str, Any]:
         return WEBHOOK | {"events": ["job-failed"], "filter": {"virtualClusters": names}}

@@ -80,6 +80,26 @@ class LeastSeverity(OpenEnum):
     UNKNOWN = "unknown"
 
 
+EVENT_SEVERITIES = {
+    AlertEvent.JOB_STARTED: LeastSeverity.INFO,
+    AlertEvent.JOB_FINISHED: LeastSeverity.INFO,
+    AlertEvent.JOB_FAILED: LeastSeverity.WARNING,
+    AlertEvent.JOB_RETRIED: LeastSeverity.INFO,
+    AlertEvent.JOB_STUCK: LeastSeverity.WARNING,
+    AlertEvent.JOB_UNSTUCK: LeastSeverity.WARNING,
+    AlertEvent.NODE_LOST: LeastSeverity.CRITICAL,
+    AlertEvent.NODE_RETURNED: LeastSeverity.CRITICAL,
+    AlertEvent.NODE_REMOVED: LeastSeverity.CRITICAL,
+    AlertEvent.NODE_NAME_CLASH: LeastSeverity.CRITICAL,
+    AlertEvent.REMEDIATION_REQUESTED: LeastSeverity.WARNING,
+    AlertEvent.RECORD_REJECTED: LeastSeverity.CRITICAL,
+    AlertEvent.ACCOUNTING_DRIFTED: LeastSeverity.CRITICAL,
+    AlertEvent.USAGE_REPORTED: LeastSeverity.INFO,
+}
+"""What ``least_severity`` compares: an end counts as much as the alert that it ends. ALERT_RAISED
+and ALERT_RESOLVED are not here: they have the severities of their alerts."""
+
+
 class QuietHours(Model):
     """The time of each day in which nothing but critical events is sent: from ``start`` to ``end``,
     by the clock of ``time_zone``. What comes meanwhile is sent at the end.

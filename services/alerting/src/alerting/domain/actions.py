@@ -15,7 +15,7 @@ from muster.contracts.alerts import REPAIRS, ActionAnswered, Do, Outcome, subjec
 from muster.contracts.subscriptions import AlertEvent
 from muster.counted import counted
 
-from alerting.domain.events import Alert, Event, Severity
+from alerting.domain.events import SEVERITIES, Alert, Event, Severity
 from alerting.domain.nodes import LOST
 
 ORDERS = frozenset({Do.CORDON, Do.DRAIN})
@@ -470,7 +470,7 @@ def events_of(before: Action, after: Action, until: datetime | None) -> tuple[Ev
             key=script_event(after),
             name=AlertEvent.REMEDIATION_REQUESTED,
             at=after.at,
-            severity=Severity.WARNING,
+            severity=SEVERITIES[AlertEvent.REMEDIATION_REQUESTED],
             title=f"Node {after.target} is to be remediated",
             text=f"{after.summary}. The node runs no pods. The rule {after.rule} wants a script's"
             f" answer: `muster alerts answer {after.action}`.",

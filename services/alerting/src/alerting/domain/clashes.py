@@ -7,7 +7,7 @@ from datetime import datetime
 from muster.contracts.nodes import NodeNameClashed
 from muster.contracts.subscriptions import AlertEvent
 
-from alerting.domain.events import Alert, Event, Severity
+from alerting.domain.events import SEVERITIES, Alert, Event, Severity
 from alerting.domain.policy import Policy
 from alerting.domain.repeated import Key, Notice, Repeated, RepeatedOutcome, Repeats
 
@@ -32,7 +32,7 @@ def received(
         key=f"{AlertEvent.NODE_NAME_CLASH}/{notice.node}/{notice.since.isoformat()}",
         name=AlertEvent.NODE_NAME_CLASH,
         at=notice.since,
-        severity=Severity.CRITICAL,
+        severity=SEVERITIES[AlertEvent.NODE_NAME_CLASH],
         title=alert.summary,
         text="The Scheduler places no pods there; running pods continue.\n"
         "Stop the agent of one machine, set another MUSTER_NODE, and start it again.",

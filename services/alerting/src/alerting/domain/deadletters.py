@@ -10,7 +10,7 @@ from muster.contracts.subscriptions import AlertEvent
 from muster.contracts.topics import TOPICS, Kind
 from muster.ids import is_name, job_of
 
-from alerting.domain.events import Alert, Event, Severity
+from alerting.domain.events import SEVERITIES, Alert, Event, Severity
 from alerting.domain.jobs import RejectedRecord
 from alerting.domain.policy import Policy
 from alerting.domain.repeated import Key, Notice, Repeated, RepeatedOutcome, Repeats
@@ -31,7 +31,7 @@ def received(
         key=f"{AlertEvent.RECORD_REJECTED}/{letter.reader}/{letter.topic}/{letter.at.isoformat()}",
         name=AlertEvent.RECORD_REJECTED,
         at=letter.at,
-        severity=Severity.CRITICAL,
+        severity=SEVERITIES[AlertEvent.RECORD_REJECTED],
         title=alert.summary,
         text=f"{place}: {letter.reason}\nFix the cause, then run `muster events redrive`.",
         thread=f"dead-letters/{letter.reader}/{letter.topic}",

@@ -23,7 +23,7 @@ from muster.contracts.subscriptions import (
     SubscriptionFilter,
 )
 
-from alerting.domain.events import RANKS, Event, Severity
+from alerting.domain.events import RANKS, SEVERITIES, Event, Severity
 from alerting.domain.quiet import HOURLY, digest_at, quiet_until
 
 SCHEDULE_S = (0, 5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400)
@@ -31,13 +31,6 @@ SCHEDULE_S = (0, 5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400)
 
 ALERTS = (AlertEvent.ALERT_RAISED, AlertEvent.ALERT_RESOLVED)
 """A filter for jobs takes no alerts about anything else: users get those of their own jobs only."""
-
-WEIGHTS = {
-    AlertEvent.JOB_UNSTUCK: Severity.WARNING,
-    AlertEvent.NODE_RETURNED: Severity.CRITICAL,
-    AlertEvent.NODE_REMOVED: Severity.CRITICAL,
-}
-"""The severities of the alerts that these events end."""
 
 EVERY_SEVERITY = frozenset({LeastSeverity.INFO, LeastSeverity.UNKNOWN})
 
@@ -261,7 +254,7 @@ def weight(event: Event) -> Severity:
     if event.name is AlertEvent.ALERT_RESOLVED and isinstance(of_alerts, Sequence):
         named = {it.get("severity") for it in of_alerts if isinstance(it, Mapping)}
         return next((it for it in reversed(Severity) if it.value in named), event.severity)
-    return WEIGHTS.get(event.name, event.severity)
+    return SEVERITIES.get(event.name, event.severity)
 
 
 def wants(subscription: Subscription, event: Event) -> bool:

@@ -7,7 +7,7 @@ from datetime import datetime
 from muster.contracts.notices import AccountingDrifted
 from muster.contracts.subscriptions import AlertEvent
 
-from alerting.domain.events import Alert, Event, Severity
+from alerting.domain.events import SEVERITIES, Alert, Event, Severity
 from alerting.domain.policy import Policy
 from alerting.domain.repeated import Key, Notice, Repeated, RepeatedOutcome, Repeats
 
@@ -29,7 +29,7 @@ def received(
         key=f"{AlertEvent.ACCOUNTING_DRIFTED}/{message.gang}/{message.since.isoformat()}",
         name=AlertEvent.ACCOUNTING_DRIFTED,
         at=message.since,
-        severity=Severity.CRITICAL,
+        severity=SEVERITIES[AlertEvent.ACCOUNTING_DRIFTED],
         title=alert.summary,
         text="\n".join(message.drifts) + "\nSave `muster export … --since 2h`, restart the leading"
         " Scheduler, which rebuilds its accounting from the placements, and report the bug.",

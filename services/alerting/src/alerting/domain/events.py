@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from muster.contracts.notices import AlertNotice
-from muster.contracts.subscriptions import AlertEvent
+from muster.contracts.subscriptions import EVENT_SEVERITIES, AlertEvent
 from pydantic import JsonValue
 
 
@@ -23,6 +23,8 @@ class Severity(StrEnum):
 
 RANKS = {severity: rank for rank, severity in enumerate(Severity)}
 """The more it matters, the higher."""
+SEVERITIES = {name: Severity(severity) for name, severity in EVENT_SEVERITIES.items()}
+"""Of events that always have the same; the end of an alert counts as much as the alert."""
 
 
 BEGINS = frozenset({AlertEvent.JOB_STUCK, AlertEvent.NODE_LOST, AlertEvent.ALERT_RAISED})

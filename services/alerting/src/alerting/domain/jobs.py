@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from muster.contracts.jobs import JobChange, JobState, JobStatus
 from muster.contracts.subscriptions import AlertEvent
 
-from alerting.domain.events import Alert, Event, JobLabels, Severity
+from alerting.domain.events import SEVERITIES, Alert, Event, JobLabels, Severity
 from alerting.domain.notices import events_of
 from alerting.domain.policy import Policy
 from alerting.domain.quiet import HOURLY, digest_at
@@ -27,11 +27,11 @@ ENDS = {
 }
 CLOSED = frozenset(ENDS)
 EVENTS = {
-    JobChange.RUNNING: (AlertEvent.JOB_STARTED, Severity.INFO),
-    JobChange.SUCCEEDED: (AlertEvent.JOB_FINISHED, Severity.INFO),
-    JobChange.STOPPED: (AlertEvent.JOB_FINISHED, Severity.INFO),
-    JobChange.FAILED: (AlertEvent.JOB_FAILED, Severity.WARNING),
-    JobChange.RETRIED: (AlertEvent.JOB_RETRIED, Severity.INFO),
+    JobChange.RUNNING: AlertEvent.JOB_STARTED,
+    JobChange.SUCCEEDED: AlertEvent.JOB_FINISHED,
+    JobChange.STOPPED: AlertEvent.JOB_FINISHED,
+    JobChange.FAILED: AlertEvent.JOB_FAILED,
+    JobChange.RETRIED: AlertEvent.JOB_RETRIED,
 }
 """The event of each change of a job's state."""
 
@@ -189,7 +189,7 @@ def time_passed(watch: Watch, *, now: datetime, policy: Policy) -> JobOutcome:
                 key=f"{AlertEvent.JOB_STUCK}/{watch.job}/{now.isoformat()}",
                 name=AlertEvent.JOB_STUCK,
                 at=now,
-                severity=Severity.WARNING,
+                severity=SEVERITIES[AlertEvent.JOB_STUCK],
                 title=alert.summary,
                 text=stuck_text(watch.state, watch.dead_letter, watch.quiet_since),
                 thread=_thread(watch.job),
@@ -295,13 +295,13 @@ def _events_of(
     found: list[Event] = []
 
     def note(change: JobChange, title: str, at: datetime, number: str = "") -> None:
-        name, severity = EVENTS[change]
+        name = EVENTS[change]
         if policy.is_news(at, now):
             event = Event(
                 key=f"{name}/{status.job}{number}",
                 name=name,
                 at=at,
-                severity=severity,
+                severity=SEVERITIES[name],
                 title=title,
                 text=job_end_text(status),
                 thread=_thread(status.job),

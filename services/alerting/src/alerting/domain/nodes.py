@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from muster.contracts.nodes import NodeLost, NodeReturned
 from muster.contracts.subscriptions import AlertEvent
 
-from alerting.domain.events import Alert, Event, Severity
+from alerting.domain.events import SEVERITIES, Alert, Event, Severity
 from alerting.domain.policy import Policy
 
 LOST = "NodeLost"
@@ -73,7 +73,7 @@ def lost(
         key=f"{AlertEvent.NODE_LOST}/{message.node}/{message.lease}/{message.since.isoformat()}",
         name=AlertEvent.NODE_LOST,
         at=message.since,
-        severity=Severity.CRITICAL,
+        severity=SEVERITIES[AlertEvent.NODE_LOST],
         title=alert.summary,
         text=f"Its agent has been silent for {message.silent_s:.0f} s."
         + (f"\nIts pods are lost and their jobs are tried elsewhere: {pods}" if pods else ""),

@@ -6,7 +6,7 @@ from muster.contracts.reports import FIGURES, UsageLine, UsageReported, decimals
 from muster.contracts.subscriptions import AlertEvent
 from muster.counted import counted
 
-from alerting.domain.events import Event, Severity
+from alerting.domain.events import SEVERITIES, Event
 
 NAME, FIGURE = 32, 10
 """Characters of a column."""
@@ -36,7 +36,7 @@ def event_of(report: UsageReported) -> Event:
         key=f"{AlertEvent.USAGE_REPORTED}/{week}",
         name=AlertEvent.USAGE_REPORTED,
         at=report.at,
-        severity=Severity.INFO,
+        severity=SEVERITIES[AlertEvent.USAGE_REPORTED],
         title=f"GPU-hours, week of {week}: {total.held:.0f} held{share}",
         text="\n".join(lines),
         thread="usage-report",

@@ -15,6 +15,7 @@ from fastapi import Path, Query
 from fastapi.responses import JSONResponse, Response
 from muster.contracts.subscriptions import (
     ACCOUNT,
+    EVENT_SEVERITIES,
     NO_DIGEST,
     AlertEvent,
     DeliveryOrder,
@@ -399,7 +400,7 @@ class ToReplay(BaseModel):
 
 class ChangedSubscription(ShownSubscription):
     """A subscription that was made or changed. ``note``: what it takes less than was asked for,
-    or the names in its filter that no user has.
+    the names in its filter that no user has, and what has no effect.
     """
 
     note: str | None
@@ -471,7 +472,7 @@ async def create_subscription(
         await _note(conn, caller, "subscription.create", ident, address)
     here.publisher.wake()
     shown = _shown(wanted).model_dump()
-    note = unknown or _narrowed(request, wanted)
+    note = _hints(request, wanted, unknown)
     return CreatedSubscription(**shown, note=note, secrets=signing)
 
 
@@ -513,7 +514,7 @@ async def change_subscription(
         await subscriptions.update_subscription(conn, after)
         await _note(conn, caller, "subscription.change", ident, address)
     here.publisher.wake()
-    note = unknown or _narrowed(request, after)
+    note = _hints(request, after, unknown)
     return ChangedSubscription(**_shown(after).model_dump(), note=note)
 
 
@@ -749,6 +750,30 @@ async def _unknown_users(here: Context, request: SubscriptionRequest) -> str | N
     """A hint about users whose jobs it asks for; they may be made later."""
     unknown = await accounts.without_account(here.pool, set(request.filter.users))
     return next(iter(unknown_hints(unknown, (), None)), None)
+
+
+def _hints(request: SubscriptionRequest, made: Subscription, unknown: str | None) -> str | None:
+    """What of a subscription may not be meant."""
+    hints = (unknown, _narrowed(request, made), _too_severe(made), _unfiltered(request))
+    return " ".join(it for it in hints if it) or None
+
+
+def _too_severe(made: Subscription) -> str | None:
+    """What to know about a least severity that no event of it has."""
+    ranks = {severity: rank for rank, severity in enumerate(LeastSeverity)}
+    found = {it: EVENT_SEVERITIES.get(it, LeastSeverity.CRITICAL) for it in made.events}
+    if any(ranks[it] >= ranks[made.least_severity] for it in found.values()):
+        return None
+    named = ", ".join(f"{event} ({severity})" for event, severity in found.items())
+    return f"It gets nothing: these are less severe than {made.least_severity}: {named}."
+
+
+def _unfiltered(request: SubscriptionRequest) -> str | None:
+    """What to know about a filter of jobs beside events that are about none."""
+    named = ", ".join(it for it in dict.fromkeys(request.events) if it in ADMIN_EVENTS)
+    if not named or request.filter == Filter():
+        return None
+    return f"The filter has no effect on events that are about no job: {named}."
 
 
 def _narrowed(request: SubscriptionRequest, made: Subscription) -> str | None:
