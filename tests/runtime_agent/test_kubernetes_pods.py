@@ -1034,6 +1034,26 @@ async def test_an_image_that_was_denied_before_its_pull_secret_was_there_is_not_
     assert (await world.permit()).status_code == 200
 
 
+@pytest.mark.parametrize("is_made", [False, True])
+async def test_a_denied_image_is_the_users_fault_unless_an_earlier_request_may_have_made_the_pod(
+    world: World, api: PodApiDouble, monkeypatch: pytest.MonkeyPatch, is_made: bool
+) -> None:
+    monkeypatch.setattr("runtime_agent.kubernetes.runner.RETRY_S", 0.001)
+    monkeypatch.setattr("runtime_agent.kubernetes.runner.SECRET_LATE_S", 60.0)
+    api.is_paused = api.is_deaf = is_made
+    api.failing = lambda _verb: None if is_made else Unavailable("exceeded quota: few")
+    world.accept(run=sealed(world))
+    await world.until(lambda: ("create" in dict(api.calls)) and world.reason())
+    api.is_paused = api.is_deaf = False
+    api.failing = lambda _verb: None
+    await world.until(lambda: api.secrets)
+    api.waiting(api.only(), "ImagePullBackOff", "pull access denied")
+    if is_made:
+        await world.until(lambda: world.reason().endswith("denied"))
+    else:
+        await world.until(lambda: world.rule() == "image-denied")
+
+
 @pytest.mark.parametrize(("memory_mb", "is_created"), [(11, False), (12, True), (0, True)])
 async def test_a_pod_with_too_little_memory_for_any_runtime_is_the_users_fault(
     world: World, api: PodApiDouble, memory_mb: int, is_created: bool

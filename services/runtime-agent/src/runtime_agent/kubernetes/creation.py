@@ -28,7 +28,7 @@ from runtime_agent.domain.kubernetes.resources import requested
 from runtime_agent.domain.kubernetes.status import observed, unmounted
 from runtime_agent.domain.pods import Pod
 from runtime_agent.domain.storages import why_no_claims
-from runtime_agent.kubernetes.api import Exists, Refused, Unavailable
+from runtime_agent.kubernetes.api import Exists, Json, Refused, Unavailable
 from runtime_agent.kubernetes.mirror import Mirror
 from runtime_agent.kubernetes.record import KubeRecord
 from runtime_agent.secrets_key import SecretsKey
@@ -49,7 +49,7 @@ class Creation:
 
     async def create(self, pod: Pod, record: KubeRecord) -> Ending | None:
         """Puts the object into the mirror; the end of a pod that never can have one. Raises
-        Refused, Unavailable.
+        Exists, Refused, Unavailable.
         """
         assert pod.run is not None
         if (why := why_too_small(pod.run)) is not None:
@@ -69,23 +69,26 @@ class Creation:
             return Ending(start_error=str(error))
         given = Given(uuids, counted)
         wanted = manifest(pod, pod.run, who, self.rules, given)
-        api = self.mirror.api
         try:
-            body = await api.create(wanted)
+            self._show(await self.mirror.api.create(wanted))
         except Refused as error:
             return Ending(refusal=Refusal.REJECTED, detail=str(error))
-        except Exists:  # of an earlier request that was not answered, or somebody else's
-            found = await api.read(record.namespace, record.object)
-            if found is None:
-                raise Unavailable("an object of that name has just gone") from None
-            body = found
+        return None
+
+    async def find(self, record: KubeRecord) -> None:
+        """Puts the object that has the name into the mirror. Raises Refused, Unavailable."""
+        found = await self.mirror.api.read(record.namespace, record.object)
+        if found is None:
+            raise Unavailable("an object of that name has just gone")
+        self._show(found)
+
+    def _show(self, body: Json) -> None:
         seen = observed(body)
         self.mirror.objects.setdefault((seen.namespace, seen.name), seen)  # it may know more
-        return None
 
     async def create_pull_secret(self, pod: Pod, record: KubeRecord) -> Ending | None:
         """It belongs to the pod's object, so Kubernetes deletes it with that, also one that comes
-        late. Returns and raises as `create` does.
+        late. Returns as `create` does. Raises Refused, Unavailable.
         """
         assert pod.run is not None
         try:
@@ -117,7 +120,8 @@ class Creation:
 
     async def why_not_mounted(self, run: PodRun, record: KubeRecord) -> str:
         """What Kubernetes tells of the volumes that the pod waits for, with the claims of these
-        that only one node at a time can mount; empty: it waits for none. Raises as `create` does.
+        that only one node at a time can mount; empty: it waits for none. Raises Refused,
+        Unavailable.
         """
         api = self.mirror.api
         why = unmounted(await api.events(record.namespace, record.uid))

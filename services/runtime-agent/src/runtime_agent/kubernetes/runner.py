@@ -47,7 +47,7 @@ from runtime_agent.domain.kubernetes.status import (
 from runtime_agent.domain.pods import Pod, Stopping
 from runtime_agent.domain.report import Offer
 from runtime_agent.domain.usage import TaskUsage
-from runtime_agent.kubernetes.api import PodApi, Refused, Unavailable
+from runtime_agent.kubernetes.api import Exists, PodApi, Refused, Unavailable
 from runtime_agent.kubernetes.creation import Creation
 from runtime_agent.kubernetes.logs import Logs
 from runtime_agent.kubernetes.mirror import Mirror
@@ -96,8 +96,9 @@ class _Work:
     it was before it went; `is_gone`: the server confirms that. `deleted_uid`: of the object that it
     was asked to delete, with `grace_s`. `heard_s`: when its container last asked for its permit, or
     was first seen to run. `stopped_at_s`: since when the pod is stopped; `kill_at_s`: when the
-    agent kills by itself. `created_s`: when this agent had the object made. `volumes`: why some
-    are not mounted, as Kubernetes told after `volumes_s`; None: not asked yet. Times are monotonic.
+    agent kills by itself. `created_s`: when this agent asked for the object, None where an
+    earlier request may have made it. `volumes`: why some are not mounted, as Kubernetes told after
+    `volumes_s`; None: not asked yet. Times are monotonic.
     """
 
     request: asyncio.Task[None] | None = None
@@ -317,12 +318,16 @@ class KubernetesPods:
     # Requests to the API server
 
     async def _create(self, pod: Pod, record: KubeRecord) -> None:
-        work, asked_s = self._works[pod.pod], time.monotonic()
-        refused = await self._creation.create(pod, record)
+        asked_s = time.monotonic()
+        try:
+            refused = await self._creation.create(pod, record)
+        except Exists:  # of an earlier request that was not answered, or somebody else's
+            await self._creation.find(record)
+            return
         if refused is not None:
             self.refuse(pod.pod, refused)
-        if work.tries == 0:  # else an earlier request may have made it
-            work.created_s = asked_s
+        else:
+            self._works[pod.pod].created_s = asked_s
 
     async def _create_pull_secret(self, pod: Pod, record: KubeRecord) -> None:
         refused = await self._creation.create_pull_secret(pod, record)
