@@ -296,11 +296,25 @@ def test_a_good_cluster_is_all_ok() -> None:
             "no clock is",
         ),
         (
-            {"asked_at": NOW + timedelta(seconds=8)},
+            {"asked_at": NOW + timedelta(seconds=8), "answered_at": NOW + timedelta(seconds=9)},
             PLAN,
             "clocks",
             Level.WARNING,
             "this machine differs by +8 s",
+        ),
+        (
+            {"asked_at": NOW - timedelta(seconds=9), "answered_at": NOW - timedelta(seconds=8)},
+            PLAN,
+            "clocks",
+            Level.WARNING,
+            "this machine differs by -8 s",
+        ),
+        (
+            {"asked_at": NOW - timedelta(seconds=9), "answered_at": NOW + timedelta(seconds=9)},
+            PLAN,
+            "clocks",
+            Level.OK,
+            "no clock is",
         ),
         (
             {},

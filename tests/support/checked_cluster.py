@@ -61,6 +61,7 @@ GOOD = Cluster(
     made=(),
     server_time=NOW,
     asked_at=NOW,
+    answered_at=NOW,
 )
 CLAIMS: Json = {"volumeClaimTemplates": [{"spec": {}}]}
 STATEFUL = named("StatefulSet", "kafka", spec=CLAIMS | {"template": {"spec": {"containers": []}}})

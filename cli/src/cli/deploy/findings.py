@@ -98,8 +98,8 @@ class Right:
 
 @dataclass(frozen=True)
 class Cluster:
-    """What kubectl tells of a cluster. `server_time`: the API server's clock; `asked_at`: this
-    machine's, at about the same moment.
+    """What kubectl tells of a cluster. `server_time`: the API server's clock; `asked_at` and
+    `answered_at`: this machine's, before and after it asked for that.
     """
 
     client: str
@@ -118,6 +118,7 @@ class Cluster:
     """The ConfigMaps and Secrets that there are, of those that a person makes."""
     server_time: datetime
     asked_at: datetime
+    answered_at: datetime
 
 
 @dataclass(frozen=True)
@@ -494,7 +495,8 @@ def _clocks(cluster: Cluster) -> Iterator[Finding]:
             wrong.append(f"{name_of(lease)} is {ahead_s:.0f} s ahead")
         elif ahead_s < -LEASE_RENEWED_S - MAX_SKEW_S:
             wrong.append(f"{name_of(lease)} may be {-ahead_s:.0f} s behind")
-    here_s = (cluster.asked_at - cluster.server_time).total_seconds()
+    nearest = min(max(cluster.server_time, cluster.asked_at), cluster.answered_at)
+    here_s = (nearest - cluster.server_time).total_seconds()
     if abs(here_s) > MAX_SKEW_S:
         wrong.append(f"this machine differs by {here_s:+.0f} s")
     if wrong:

@@ -34,7 +34,7 @@ LOOKED_AT = (
 def look_at(kubectl: Kubectl, objects: Sequence[Json]) -> Cluster:
     """What kubectl tells. Each request is one of reading, or changes nothing."""
     versions = kubectl.json("version")
-    asked_at, server_time = time.time(), _server_time(kubectl)
+    asked_at, server_time, answered_at = time.time(), _server_time(kubectl), time.time()
     found: dict[str, list[Json]] = {}
     for each in kubectl.every("get", ",".join(LOOKED_AT), "-A"):
         found.setdefault(each["kind"], []).append(each)
@@ -44,6 +44,7 @@ def look_at(kubectl: Kubectl, objects: Sequence[Json]) -> Cluster:
         server=versions.get("serverVersion", {}).get("gitVersion", "unknown"),
         server_time=server_time,
         asked_at=datetime.fromtimestamp(asked_at, UTC),
+        answered_at=datetime.fromtimestamp(answered_at, UTC),
         denied=_denied(kubectl, rights(objects)),
         groups=[each["name"] for each in kubectl.raw("/apis")["groups"]],
         nodes=found.get("Node", ()),
