@@ -20,6 +20,7 @@ from aiokafka.errors import (
     for_code,
 )
 from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.protocol.metadata import MetadataRequest
 from bare_bus import a_bus
 from bus_logins import an_administrator, bus_settings, kafka_client, running_closed, set_up
 from cli.embedded.apache import AGENT, NODE, ApacheKafka
@@ -201,6 +202,36 @@ async def first_of(consumer: AIOKafkaConsumer) -> None:
     async with asyncio.timeout(WAIT_S):
         await consumer.start()
         await consumer.getone()
+
+
+@pytest.mark.apache
+@pytest.mark.xdist_group("acls")
+async def test_a_watch_over_the_bus_asks_for_nothing_that_kafka_denies(kafka: ApacheKafka) -> None:
+    before = kafka.log_path.stat().st_size
+
+    def denied() -> list[str]:
+        lines = kafka.log_path.read_bytes()[before:].decode().splitlines()
+        return [line for line in lines if " is Denied " in line]
+
+    for user, service in USERS.items():
+        bus = a_bus(kafka.bootstrap, user, service)
+        async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as group:
+            watching = group.create_task(bus.run())
+            for _ in range(2):
+                bus.is_up = False
+                while not bus.is_up:
+                    await asyncio.sleep(0.02)
+            watching.cancel()
+        await bus.close()
+    client = AIOKafkaClient(**kafka_client(kafka.bootstrap, AGENT))
+    await client.bootstrap()
+    asked = MetadataRequest(["nobodys"], allow_auto_topic_creation=False)
+    await client.send(client.get_random_node(), asked)
+    await client.close()
+    async with asyncio.timeout(WAIT_S):
+        while not denied():  # Kafka logs in order, so earlier ones are there too
+            await asyncio.sleep(0.02)
+    assert [line for line in denied() if "LITERAL:nobodys" not in line] == []
 
 
 @pytest.mark.apache
