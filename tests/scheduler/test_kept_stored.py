@@ -11,7 +11,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from muster.contracts.gangs import GangRequest, Reason
+from muster.contracts.gangs import GangRequest
 from muster.db import Pool, open_pool
 from muster.service import Runtime
 from scheduler import store
@@ -150,22 +150,6 @@ async def test_what_is_known_of_a_gang_is_read_again(kit: Kit, conn: asyncpg.Con
     for known in (replace(bare, passed=ODD), bare):
         await store.gangs.keep_gangs(conn, [known])
         assert await store.gangs.load_gangs(conn, "", 10) == [known]
-
-
-@pytest.mark.parametrize("is_refused", [False, True])
-async def test_what_was_decided_about_other_pods_is_void(
-    kit: Kit, conn: asyncpg.Connection, is_refused: bool
-) -> None:
-    """New ones of a gang that waits, and fewer of one that was refused."""
-    two = kit.gang("g", *kit.pods("w", 2, gpus=1))
-    one, other = two.model_copy(update={"pods": two.pods[:1]}), kit.gang("g", *kit.pods("x", 2))
-    for message, is_kept in ((two, True), (one, not is_refused), (other, False)):
-        await store.gangs.save_requests(conn, [two])
-        known = KnownGang(two, Reason(code="quota", text="", numbers={}), is_refused)
-        await store.gangs.keep_gangs(conn, [known])
-        await store.gangs.save_requests(conn, [message])
-        (found,) = await store.gangs.load_gangs(conn, "", 10)
-        assert (found.reason is not None, found.is_refused) == (is_kept, is_refused and is_kept)
 
 
 @pytest.fixture

@@ -206,7 +206,8 @@ class History(Invariants):
         cold = loaded(self)
         cold.keep_up(self.now)
         followed, expected = believed(standby.state), believed(cold)
-        if followed["slots"] != expected["slots"]:
+        slots = zip(followed["slots"], expected["slots"], strict=True)
+        if any(one != other and other[0].reserved for one, other in slots):
             # Cells that are kept on a node which takes no pods any more go at its first cycle.
             standby.restore_reservations()
             followed = believed(standby.state)

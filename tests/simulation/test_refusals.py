@@ -1,11 +1,9 @@
 """Nobody is refused who has a place, or was not sought one in every way."""
 
-from collections.abc import Sequence
-
 import pytest
 from scenes import Scene, code_of, config, gang, nodes_of, owning
-from scheduler.domain.core.config import ClusterConfig, NodeLimits, PhysicalCell
-from scheduler.domain.core.model import Decision, Deferred, Gang, Kind, Placed, Refused, Role
+from scheduler.domain.core.config import NodeLimits, PhysicalCell
+from scheduler.domain.core.model import Gang, Kind, Placed, Refused, Role
 
 WANTS = {"a": "t", "b": "r", "c": "s", "d": "u"}
 """What else than a node's GPUs each role wants."""
@@ -180,54 +178,3 @@ def test_nobody_is_refused_whose_pods_share_a_gpu() -> None:
     assert code_of(scene.asks(wish), "waits") == "quota"
     scene.leave("busy")
     assert any(isinstance(each, Placed) for each in scene.cycle())
-
-
-def told(decisions: Sequence[Decision]) -> dict[str, str]:
-    """The codes with which gangs wait or are refused."""
-    return {d.gang: d.reason.code for d in decisions if isinstance(d, Deferred | Refused)}
-
-
-def refused(decisions: Sequence[Decision]) -> list[str]:
-    """Who is refused."""
-    return [each.gang for each in decisions if isinstance(each, Refused)]
-
-
-LARGE, SMALL = (config(x=owning(("rack/node", count))) for count in (4, 2))
-
-
-@pytest.mark.parametrize(
-    ("slip", "code"),
-    [(SMALL, "too-large"), (config(y=owning(("rack/node", 4))), "unknown-virtual-cluster")],
-)
-def test_who_was_possible_waits_on_when_a_change_has_no_room_for_it(
-    slip: ClusterConfig, code: str
-) -> None:
-    """A new one like it is refused. When the change is undone, the first starts."""
-    scene = Scene(LARGE)
-    scene.places(gang("there", "x", 4, pods=2))
-    assert told(scene.asks(gang("waits", "x", 4, pods=4))) == {"waits": "quota"}
-    scene.core.change(slip, scene.now)
-    decided = scene.cycle()
-    assert (refused(decided), told(decided)["waits"]) == ([], code)
-    assert refused(scene.asks(gang("new", "x", 4, pods=4))) == ["new"]
-    scene.core.change(LARGE, scene.now)
-    assert refused(scene.cycle()) == []
-    scene.leave("there")
-    assert [each.gang for each in scene.cycle() if isinstance(each, Placed)] == ["waits"]
-
-
-def test_so_it_is_after_a_restart_with_the_change() -> None:
-    """Unless it may have waited for nodes that were not known."""
-    scene = Scene(SMALL)
-    for code in ("quota", "too-large", "health"):
-        scene.core.request(gang(code, "x", 4, pods=4), code)
-    assert refused(scene.cycle()) == ["health"]
-
-
-def test_who_grows_beyond_all_there_is_is_refused() -> None:
-    scene = Scene(SMALL)
-    scene.places(gang("there", "x", 4, pods=2))
-    scene.core.request(gang("waits", "x", 4), "quota")
-    assert refused(scene.cycle()) == []
-    scene.core.grow("waits", (Role(Kind(4), ("q0", "q1")),))
-    assert refused(scene.cycle()) == ["waits"]

@@ -139,13 +139,8 @@ class Store:
         if known is None:
             self.gangs[message.gang] = KnownGang(message)
             return
-        is_same = known.request.pods == message.pods
-        new = {ask.pod for ask in message.pods} - {ask.pod for ask in known.request.pods}
-        reason = known.reason if is_same or not (known.is_refused or new) else None
-        is_refused = known.is_refused and is_same
-        self.gangs[message.gang] = replace(
-            known, request=message, is_refused=is_refused, reason=reason
-        )
+        is_refused = known.is_refused and known.request.pods == message.pods
+        self.gangs[message.gang] = replace(known, request=message, is_refused=is_refused)
 
     def write(self, state: State, decisions: list[Any]) -> None:
         """A cycle's transaction."""

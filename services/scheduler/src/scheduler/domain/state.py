@@ -219,10 +219,9 @@ class State:
         self._changes.kept.add(gang.name)
 
     def _want(self, gang: Asked) -> None:
-        """The gang has waiting pods, and some of them are new. Its last reason was not about these;
-        a refusal is void.
-        """
-        gang.is_refused, gang.published_reason = False, None
+        """The gang has waiting pods, and some of them are new."""
+        if gang.is_refused:
+            gang.is_refused, gang.published_reason = False, None
         if is_listed(self.ledger, gang):
             self._take_out(gang)
             return

@@ -107,8 +107,8 @@ class Stored(State):
             end = next((e for e in request.released if e.pod == pod), None)
             self._drop(gang, pod, end, now, at)
         self.request(request, now, at)
-        if gang.published_reason is not None:
-            self.core.note_published(request.gang, gang.published_reason.code)
+        if known.reason is not None:
+            self.core.note_published(request.gang, known.reason.code)
 
     def restore_usage(
         self, rows: Mapping[UserKey, RestoredUsage], gone: Collection[UserKey] = ()

@@ -49,20 +49,13 @@ async def ended(conn: Connection, gangs: Sequence[str]) -> list[tuple[str, int]]
 
 
 async def save_requests(conn: Connection, requests: Sequence[GangRequest]) -> None:
-    """Record the Launcher's messages for the next cycle. With new pods, or fewer of a refused gang,
-    what was decided about the pods before is void.
-    """
+    """Record the Launcher's messages for the next cycle."""
     await conn.execute(
         "INSERT INTO gang (gang, request)"
         " SELECT gang, request::jsonb FROM unnest($1::text[], $2::text[]) AS n (gang, request)"
         " ON CONFLICT (gang) DO UPDATE SET request = excluded.request, is_dirty = true,"
         " is_refused = gang.is_refused"
-        " AND gang.request->'pods' IS NOT DISTINCT FROM excluded.request->'pods',"
-        " reason = CASE WHEN gang.request->'pods' IS NOT DISTINCT FROM excluded.request->'pods'"
-        " OR NOT gang.is_refused AND NOT EXISTS ("
-        " SELECT pod->>'pod' FROM jsonb_array_elements(excluded.request->'pods') AS pod"
-        " EXCEPT SELECT pod->>'pod' FROM jsonb_array_elements(gang.request->'pods') AS pod"
-        ") THEN gang.reason END",
+        " AND gang.request->'pods' IS NOT DISTINCT FROM excluded.request->'pods'",
         [request.gang for request in requests],
         [request.model_dump_json(exclude_defaults=True) for request in requests],
     )

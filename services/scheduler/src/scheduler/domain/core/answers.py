@@ -183,8 +183,6 @@ def reason_now(gangs: Transitions, record: Record) -> Reason | None:
 
 
 def _explained(gangs: Transitions, found: WorkloadClass, workload: Workload) -> Reason:
-    if found.too_large is not None:
-        return found.too_large
     kept = [*gangs.records.reservations(), *gangs.records.kept]
     return reasons(gangs.state, {found: workload}, {}, kept, gangs.costs)[found]
 

@@ -35,7 +35,6 @@ def carry_over(
             carried.workload.gang = record.workload.gang  # its roles have names
             surplus.append((carried, more))
         _carry_facts(record, carried)
-        carried.was_possible = record.was_possible or _is_possible(before, record)
     for carried, more in surplus:
         after.restore_surplus(carried, more)
     for carried in after.records.all.values():
@@ -49,11 +48,6 @@ def carry_over(
 
 def _turn(record: Record) -> tuple[bool, Order]:
     return lender_of(record.workload) is not None, record.order
-
-
-def _is_possible(before: Transitions, record: Record) -> bool:
-    waits = record.workload.phase is Phase.WAITING and record.misnamed is None
-    return waits and before.queue.class_of(record.workload).is_possible
 
 
 def _carry_facts(record: Record, carried: Record) -> None:

@@ -171,7 +171,7 @@ class Costs:
         return (each for each in found if each.is_surplus and cost_of(each) is not None)
 
     def is_lazy(self, other: Workload) -> bool:
-        """It is downgraded before it is preempted. Who uses no GPU has them only charged."""
+        """It is downgraded before it is preempted. A gang that uses no GPU only loses a charge."""
         if other.gang.is_lazy is not None:
             return other.gang.is_lazy
         return self.policy.is_lazy or lender_of(other) is not None or not other.gpus

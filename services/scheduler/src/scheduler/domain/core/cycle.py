@@ -16,7 +16,7 @@ from scheduler.domain.core.costs import Costs
 from scheduler.domain.core.forest import Forest
 from scheduler.domain.core.gangs import parted, workload_of
 from scheduler.domain.core.grow import Children
-from scheduler.domain.core.interface import HEALTH, Drift, GangState, Leaving
+from scheduler.domain.core.interface import Drift, GangState, Leaving
 from scheduler.domain.core.lend import Lending
 from scheduler.domain.core.model import Decision, Gang, Restored, Role
 from scheduler.domain.core.nodes import Workload
@@ -179,7 +179,6 @@ class Core:
         if record is not None:
             asking = None if record.growth is None else record.growth.asking
             (asking or record).published = code
-            record.was_possible = code not in (None, HEALTH)  # perhaps not all nodes were known
 
     def forget(self, gang: str) -> None:
         """As if the gang had never been there."""

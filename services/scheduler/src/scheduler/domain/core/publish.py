@@ -43,7 +43,6 @@ class Publisher:
         found_of = reasons(gangs.state, heads, self._firsts(heads), kept, gangs.costs)
         self.explained += len(found_of)
         for found, reason in found_of.items():
-            reason = found.too_large or reason
             if not is_settled and (large := refusal(gangs.state, heads[found])) is not None:
                 reason = unsettled(large)
             if found.reason is None or found.reason.code != reason.code:
@@ -80,24 +79,18 @@ class Publisher:
 
     def _refuse(self, tried: dict[WorkloadClass, None]) -> Iterator[Decision]:
         """Gangs of which names or counts prove that they can never start, and growth with wrong
-        names. Growth that is too large waits, and so does what was possible before a change of the
-        configuration: that may be undone.
+        names. Growth that is too large waits.
         """
-        gangs, new = self._gangs, self._gangs.queue.new
+        gangs = self._gangs
         for record in list(gangs.records.misnamed):
-            wrong = None if record.workload.is_surplus else record.misnamed
-            if wrong is not None and not record.was_possible:
-                yield gangs.refuse(record, wrong)
-        some = {each: f.too_large for each, f in new.items() if f.too_large is not None}
+            if record.misnamed is not None and not record.workload.is_surplus:
+                yield gangs.refuse(record, record.misnamed)
         for found in list(tried):
             head = gangs.queue.head(found)
             if head is None or head[1].parent is not None or found.reason is not None:
                 continue  # the class was looked at when it got its reason
-            reason = found.too_large = refusal(gangs.state, head[1])
-            found.is_possible = reason is None
+            reason = refusal(gangs.state, head[1])
             if reason is not None:
-                some |= dict.fromkeys(found.waiting(), reason)
-        for workload, reason in some.items():
-            record = gangs.records.of(workload)
-            if workload.phase is Phase.WAITING and not record.was_possible:
-                yield gangs.refuse(record, reason)
+                del tried[found]
+                for workload in list(found.waiting()):
+                    yield gangs.refuse(gangs.records.of(workload), reason)

@@ -31,9 +31,8 @@ class WorkloadClass:
     it can help it still; ``was``: what its first failed on before that. ``hopeless_beside``: no end
     of others would help its first beside the reservations of these. ``is_bounded``: it is known
     when its gangs end, so they may be on reserved cells. ``reason``: what was published for its
-    gangs. ``is_possible``, ``too_large``: what counts say, once they were looked at. ``wanted``: of
-    quota; ``leaves_of_pod``: that the smallest pod takes at least. ``tested_nodes``: of preflight
-    gangs.
+    gangs. ``wanted``: of quota; ``leaves_of_pod``: that the smallest pod takes at least.
+    ``tested_nodes``: of preflight gangs.
     """
 
     key: Key
@@ -51,8 +50,6 @@ class WorkloadClass:
     helps: Callable[[], bool] | None = None
     hopeless_beside: frozenset[Workload] | None = None
     reason: Reason | None = None
-    is_possible: bool = False
-    too_large: Reason | None = None
     _by_user: dict[str, list[tuple[Order, int, Workload]]] = field(default_factory=dict)
     _pushed: int = 0
 

@@ -95,8 +95,7 @@ class Record:
 
     ``run``: since it started. ``reservation``: what is reserved for it while it waits;
     ``reserved_since``: when its first reservation began. ``passed``: the gang on whose reserved
-    cells it runs. ``published``: the code of its last reason. ``was_possible``: it waited while the
-    cluster could hold it, with these pods. ``leaves_by``, ``leaves_for``: when
+    cells it runs. ``published``: the code of its last reason. ``leaves_by``, ``leaves_for``: when
     it has to leave, and for which gang.
     ``filed``, ``charged_to``: where `Records` filed it last; whose cells it runs in, and its
     priority.
@@ -111,7 +110,6 @@ class Record:
     reserved_since: float | None = None
     passed: str | None = None
     published: str | None = None
-    was_possible: bool = False
     leaves_by: float | None = None
     leaves_for: str | None = None
     filed: "tuple[dict[Record, None], ...]" = ()

@@ -337,7 +337,7 @@ class Transitions:
         if workload.phase is Phase.NOMINATED:
             yield self.wait_again(record)
         if workload.phase is Phase.WAITING:
-            record.published, record.was_possible = None, False
+            record.published = None
             yield from self._want(record, wants_with(self.state, workload, pods))
             return
         record.growth = record.growth or Growth()
