@@ -746,15 +746,15 @@ def _check_users(asked: SubscriptionFilter, owner: str) -> None:
         raise Rejected("ForbiddenUserError", message, (Problem("filter.users", fix),))
 
 
-async def _unknown_users(here: Context, request: SubscriptionRequest) -> str | None:
-    """A hint about users whose jobs it asks for; they may be made later."""
+async def _unknown_users(here: Context, request: SubscriptionRequest) -> list[str]:
+    """Hints about users whose jobs it asks for; they may be made later."""
     unknown = await accounts.without_account(here.pool, set(request.filter.users))
-    return next(iter(unknown_hints(unknown, (), None)), None)
+    return unknown_hints(unknown, (), None)
 
 
-def _hints(request: SubscriptionRequest, made: Subscription, unknown: str | None) -> str | None:
+def _hints(request: SubscriptionRequest, made: Subscription, unknown: list[str]) -> str | None:
     """What of a subscription may not be meant."""
-    hints = (unknown, _narrowed(request, made), _too_severe(made), _unfiltered(request))
+    hints = (*unknown, _narrowed(request, made), _too_severe(made), _unfiltered(request))
     return " ".join(it for it in hints if it) or None
 
 

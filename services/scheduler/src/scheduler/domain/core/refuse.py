@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Iterator
 from math import inf
 
-from scheduler.domain.core.forest import Cell
 from scheduler.domain.core.model import Reason
 from scheduler.domain.core.names import wrong_in
 from scheduler.domain.core.node_models import NEVER, Model, Want
-from scheduler.domain.core.nodes import Slot, Workload
+from scheduler.domain.core.nodes import Pool, Slot, Workload
+from scheduler.domain.core.owning import pin_owner
 from scheduler.domain.core.shortage import is_beyond, wanted
 from scheduler.domain.core.state import State
 from scheduler.domain.core.wording import amount_of, too_large, wanted_of
@@ -43,12 +43,10 @@ def _pins(state: State, workload: Workload) -> list[str]:
 
 
 def _has_room(state: State, workload: Workload, pin: str) -> bool:
-    place, _ = state.forest.pins[pin]
-    every = [slot for pool in state.pools for slot in pool.slots]
-    slots = state.slots_of(place) if isinstance(place, Cell) else every
-    slots = [slot for slot in slots if isinstance(place, Cell) or slot.fixed is place]
+    owner = pin_owner(pin)
+    slots = [slot for pool in state.pools for slot in pool.slots if owner in slot.bound]
     return all(
-        sum(_room(want, slot) for slot in slots if _has_type(want, slot)) >= len(pods)
+        sum(_room(want, slot) for slot in slots if _has_type(want, slot.pool)) >= len(pods)
         for want, pods in workload.wants
     )
 
@@ -68,9 +66,9 @@ def _rooms(state: State, want: Want, allowed: frozenset[str] | None, enough: int
     """Pods that all empty nodes together have room for, by counts; ``enough`` of them at most."""
     found = 0
     for pool in state.pools:
+        if not _has_type(want, pool):
+            continue
         for slot in pool.slots:
-            if not _has_type(want, slot):
-                break
             if allowed is None or slot.node.name in allowed:
                 found += _room(want, slot)
                 if found >= enough:
@@ -78,8 +76,8 @@ def _rooms(state: State, want: Want, allowed: frozenset[str] | None, enough: int
     return found
 
 
-def _has_type(want: Want, slot: Slot) -> bool:
-    return not want.gpu_types or slot.pool.gpu_type in want.gpu_types
+def _has_type(want: Want, pool: Pool) -> bool:
+    return not want.gpu_types or pool.gpu_type in want.gpu_types
 
 
 def _remedy(state: State, workload: Workload) -> str:
@@ -98,10 +96,10 @@ def _scarce(state: State, workload: Workload) -> list[str]:
     allowed = workload.gang.allowed_nodes
     slots = [slot for pool in state.pools for slot in pool.slots]
     slots = [slot for slot in slots if allowed is None or slot.node.name in allowed]
-    found = set[str]()
+    every, found = {slot.model for slot in slots}, set[str]()
     for want, _ in workload.wants:
-        every = {slot.model for slot in slots}
-        fit = {each.model for each in slots if _has_type(want, each) and _has_gpus(want, each)}
+        typed = (slot for slot in slots if _has_type(want, slot.pool))
+        fit = {slot.model for slot in typed if slot.shape.full.bit_count() >= want.kind.gpus}
         for name, amount in _asked(state, want).items():
             most = max((_has(state, model, name) for model in every), default=0)
             beside = max((_has(state, model, name) for model in fit), default=inf)
@@ -111,10 +109,6 @@ def _scarce(state: State, workload: Workload) -> list[str]:
                 has = f"the most is {beside}" if beside else "there are none"
                 found.add(f"{amount_of(amount, name)} beside such GPUs, {has}")
     return sorted(found)
-
-
-def _has_gpus(want: Want, slot: Slot) -> bool:
-    return slot.shape.full.bit_count() >= want.kind.gpus
 
 
 def _scarce_in_all(state: State, workload: Workload) -> list[str]:
